@@ -14,7 +14,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
@@ -316,29 +316,26 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
 
     Without such a test, the one loop that led to each of these calls until it ended, if the peer ran more rounds.
     """
+    steps, follow = way.steps, [*way.steps[1:], None]
     lines: dict[object, list[int]] = {}
-    steps = way.steps
-    for at, step in enumerate(steps):
-        if step.event == "line" and not way.dropped:
+    for at, step in enumerate(() if way.dropped else steps):
+        if step.event == "line":
             lines.setdefault(step.key, []).append(at)
     found = []
     for key, places in lines.items():
         statement = statement_at(steps[places[0]].file, steps[places[0]].line)
-        if statement is None or not statement.decides:
-            continue
-        ends = [*(steps[at].issued for at in places[1:]), steps[-1].issued]
-        begins = (steps[at].issued for at in places)
-        led = [bisect_left(turns, begin) < bisect_left(turns, end) for begin, end in zip(begins, ends, strict=True)]
-        nexts = [next(iter(steps[at + 1 :]), None) for at in places]
-        went = {(_turn(steps[at], after), leads) for at, after, leads in zip(places, nexts, led, strict=True)}
+        issued = (*(steps[at].issued for at in places), steps[-1].issued)
+        led = [before < after for before, after in pairwise(bisect_left(turns, at) for at in issued)]
         rounds, others = led.count(True), led.count(False)
+        if statement is None or not statement.decides or not rounds or not others:
+            continue
+        went = {(_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)}
         left = others == 1 and not led[-1]  # and never came back, however many such calls it lacks
         more = sum(step.key == key for step in peer) > rounds
         fits = others == 1 and more if statement.loop else others == lacks or left
-        if fits and rounds and len(went) == len({turn for turn, _ in went}):
-            odd, one = led.index(False), led.index(True)
-            tests, after = (steps[places[odd]], steps[places[one]]), (nexts[odd], nexts[one])
-            found.append(_At(tests[0].depth, statement, tests, after))
+        if fits and len(went) == len(dict(went)):
+            odd, one = places[led.index(False)], places[led.index(True)]
+            found.append(_At(steps[odd].depth, statement, (steps[odd], steps[one]), (follow[odd], follow[one])))
     best = [at for at in found if not at.statement.loop] or found
     return best[0] if len(best) == 1 else None
 

@@ -64,8 +64,8 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     if headline.form == "circle" and sends and (found := _unpaired(timeline, sends)) is not None:
         return found
     if headline.form == "circle" and (lacking := _lacking(scene, headline)):
-        slot, came, absent = lacking[0]
-        return _before(scene, slot, [came, absent]) if len(lacking) == 1 else None
+        slot, *more = lacking
+        return None if more else _before(scene, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
         return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
@@ -88,17 +88,12 @@ def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
     return {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
-def _lacking(scene: Scene, headline: Line) -> list[tuple[Slot, list[int], list[int]]]:
+def _lacking(scene: Scene, headline: Line) -> list[Slot]:
     """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the smallest groups."""
-    found = []
-    slots = [scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls]
-    for slot in {id(slot): slot for slot in slots}.values():
-        members = [] if slot.pair else scene.groups[slot.group]
-        came, absent = ([rank for rank in members if (rank in slot.calls) is here] for here in (True, False))
-        if came and absent:
-            found.append((slot, came, absent))
-    least = min((len(came) + len(absent) for _, came, absent in found), default=0)
-    return [one for one in found if len(one[1]) + len(one[2]) == least]
+    slots = {id(slot): slot for slot in (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)}
+    found = [slot for slot in slots.values() if slot.absent and not slot.pair]
+    least = min((len(slot.needs) for slot in found), default=0)
+    return [slot for slot in found if len(slot.needs) == least]
 
 
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)

@@ -149,9 +149,10 @@ class Place:
         """The blocks of join() around a node, the innermost first."""
         found = []
         while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]
-            called = node.items[0].context_expr if isinstance(node, ast.With) else None
-            if isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in ("join", "Join"):
-                found.append(node)
+            match node:
+                case ast.With(items=[ast.withitem(context_expr=ast.Call(func=func)), *_]):
+                    if dotted(func).rpartition(".")[2] in ("join", "Join"):
+                        found.append(node)
         return found
 
     # ---------------------------------------------------------------- editing the text
