@@ -46,7 +46,7 @@ class Task:
     undefined  its result holds memory that was never set
     """
 
-    __slots__ = ("at_ns", "buffers", "call", "done", "job", "number", "op", "part", "program", "undefined", "waits_on")
+    __slots__ = ("at_ns", "call", "done", "job", "number", "op", "part", "program", "undefined", "waits_on")
 
     def __init__(self, call: EmulatedCall, job: Job, number: int) -> None:
         self.call = call
@@ -59,7 +59,6 @@ class Task:
         self.at_ns = 0
         self.program: Waits | None = None
         self.waits_on: tuple[Buffer, str] | None = None
-        self.buffers: set[Buffer] = set()
 
 
 class GlooFabric:
@@ -226,8 +225,7 @@ class GlooFabric:
             return
         place = task.call.place
         task.done = True
-        for buffer in task.buffers:
-            self._network.withdraw(buffer)
+        self._network.withdraw(task)
         if task in self._working[place]:
             self._working[place].remove(task)
         at = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
@@ -267,7 +265,6 @@ class Pair:
         self.at_ns = call.ready_ns
         self.done = False
         self.waits_on: tuple[Buffer, str] | None = None
-        self.buffers: set[Buffer] = set()
         sending = call.op is Op.SEND
         self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
         self.program = self._messages(network, ranks, "send" if sending else "recv")

@@ -210,11 +210,12 @@ def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
     turns = plan[0] - plan[0] // size
     yield from _ring(me, size, nbytes, plan, turns)
 
+    arrival, departure = Wait("recv", WORK), Wait("send", WORK)
     for _, before, now in _turns(me, turns, size, nbytes, plan):
         if before.came > 0:
-            yield Wait("recv", WORK)
+            yield arrival
         if before.sent > 0:
-            yield Wait("send", WORK)
+            yield departure
         if now.came > 0:
             yield Post("recv", (me + 1) % size, WORK, now.into, now.came)
         if now.sent > 0:
@@ -271,13 +272,14 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
     if not each:
         return  # nothing to sum
 
+    arrival, departure = Wait("recv", ARRIVED), Wait("send", WORK)
     for turn, before, now in _turns(me + 1, turns, size, nbytes, plan):
         at = turn % 2 * each
         if before.came > 0:
-            yield Wait("recv", ARRIVED)
+            yield arrival
             yield Sum(at, before.into, before.came)
         if before.sent > 0:
-            yield Wait("send", WORK)
+            yield departure
         if now.came > 0:
             yield Post("recv", (me + 1) % size, ARRIVED, at, now.came)
         if now.sent > 0:
@@ -302,14 +304,16 @@ def _turns(chunk: int, turns: int, size: int, nbytes: int, plan: tuple[int, int]
     A turn sends a segment of this chunk, or of those after it, and receives one of the next chunk.
     """
     number, each = plan
-    starts = [(chunk * (number // size) + turn) * each % (number * each) for turn in range(turns + number // size)]
-    moves = {
-        turn: _Move(out, min(each, nbytes - out), into, min(each, nbytes - into))
-        for turn, (out, into) in enumerate(zip(starts, starts[number // size :], strict=False))
-        if out < nbytes or into < nbytes
-    }
-    for at in sorted({at for turn in moves for at in (turn, turn + 2)}):
-        yield at, moves.get(at - 2, _NOTHING), moves.get(at, _NOTHING)
+    ahead = number // size
+    earlier = last = _NOTHING
+    for turn in range(turns + 2):
+        out = (chunk * ahead + turn) % number * each
+        into = ((chunk + 1) * ahead + turn) % number * each
+        moves = turn < turns and (out < nbytes or into < nbytes)
+        now = _Move(out, min(each, nbytes - out), into, min(each, nbytes - into)) if moves else _NOTHING
+        if moves or earlier is not _NOTHING:
+            yield turn, earlier, now
+        earlier, last = last, now
 
 
 def all_gather(me: int, size: int, each: int) -> Steps:

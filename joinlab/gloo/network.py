@@ -23,13 +23,11 @@ class Part(Protocol):
     at_ns     how far it has come, on the virtual clock
     program   its messages
     waits_on  the buffer and the direction that `program` waits for
-    buffers   those that it has posted messages of
     """
 
     at_ns: int
     program: Waits | None
     waits_on: tuple[Buffer, str] | None
-    buffers: set[Buffer]
 
 
 Waits = Generator[tuple["Buffer", str], None, None]
@@ -121,7 +119,6 @@ class Network:
         """Post a send. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _Post(place, buffer, low, size)
-        buffer.task.buffers.add(buffer)
         waiting = _first(self._recvs, (place, peer, slot)) or _first(self._any, (peer, slot))
         if waiting is not None:
             self._meet(post, waiting)
@@ -132,7 +129,6 @@ class Network:
         """Post a recv. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _Post(place, buffer, low, size)
-        buffer.task.buffers.add(buffer)
         waiting = _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
         if waiting is not None:
             self._meet(waiting, post)
@@ -198,10 +194,10 @@ class Network:
         found, self._aborts = self._aborts, []
         return found
 
-    def withdraw(self, buffer: Buffer) -> None:
-        """Remove the posts of this buffer: its task has failed, so no wait will take their messages."""
+    def withdraw(self, task: Part) -> None:
+        """Remove the posts of a task that has failed: no wait will take their messages."""
         for posts in (*self._sends.values(), *self._recvs.values(), *self._any.values()):
-            for post in [post for post in posts if post.buffer is buffer]:
+            for post in [post for post in posts if post.buffer.task is task]:
                 posts.remove(post)
 
     def mute(self, place: int) -> None:

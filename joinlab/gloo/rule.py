@@ -159,7 +159,6 @@ class _Part:
     def __init__(self, network: Network, place: int, steps: Steps, size: int) -> None:
         self.place = place
         self.at_ns = 0
-        self.buffers: set[Buffer] = set()
         self.waits_on: tuple[Buffer, str] | None = None
         self.program: Waits | None = play(network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))])
 
