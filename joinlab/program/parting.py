@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise, product
+from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
@@ -124,6 +125,7 @@ class _At(NamedTuple):
     tests: tuple[Step, Step]
     nexts: tuple[Step | None, Step | None]
     behind: tuple[int, int] | None = None  # number of calls that each rank had issued when the ways met again
+    alone: tuple[Sequence[Step], ...] = ()  # the steps of each until they met again
 
     def turned(self) -> _At:
         """The same fork with the two ranks exchanged."""
@@ -139,7 +141,7 @@ class _Pair:
     last: dict[int, tuple[Step, Step]] = field(default_factory=dict)  # by depth: the line that both ran last
     met: list[_At] = field(default_factory=list)  # where they parted, and met again
     depth: int = 0
-    common: int = 0
+    common: dict[tuple[int, int], None] = field(default_factory=dict)  # places of the steps that both ran, in order
 
     def part(self) -> _At | None:
         """The statement at which they finally part, or None."""
@@ -160,10 +162,12 @@ class _Pair:
             again = self._meet(i, j, found)
             if again is None:
                 return found or self._returned(one, other)
+            alone = self.one[i : again[0]], self.other[j : again[1]]
             i, j, whole = again
             if found is not None:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
-                self.met.append(found._replace(behind=(self.one[before[0]].issued, self.other[before[1]].issued)))
+                behind = self.one[before[0]].issued, self.other[before[1]].issued
+                self.met.append(found._replace(behind=behind, alone=alone))
             if not whole:  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
@@ -175,7 +179,7 @@ class _Pair:
 
     def _common(self, i: int, j: int) -> None:
         one, other = self.one[i], self.other[j]
-        self.common += 1
+        self.common[i, j] = None
         self.depth = one.depth - (one.event == "return")
         if one.event == "line" and one.values != other.values and taken(one) != taken(other):
             statement = statement_at(one.file, one.line)
@@ -293,7 +297,7 @@ def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
         one, other = (ways[rank] for rank in two)
         pair = _Pair(() if one.dropped else one.steps, () if other.dropped else other.steps)
         pair.part()
-        return pair.common, -len(pair.met)
+        return len(pair.common), -len(pair.met)
 
     return max(product(*(side[:TRIED] for side in sides)), key=alike)
 
@@ -357,7 +361,10 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     found = whole.part()
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
     pair.met += whole.met
-    if pair.last or not way.before:  # both are at one line, or else join() shadowed a call
+    begin = len(way.before) - 1, len(theirs.before) - 1
+    if begin not in whole.common and all(map(gt, next(reversed(whole.common), begin), begin)):
+        pair = whole  # the windows begin in different rounds of a loop
+    elif pair.last or not way.before:  # both are at one line, or else join() shadowed a call
         found = pair.part()
     met = whole.met or pair.met
     if apart.places:  # one issued more calls than the other, and has been ahead since
@@ -375,12 +382,16 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
-    """The last statement at which they parted earlier and that set one of the names read, or contains this line."""
+    """The last statement at which they parted earlier that set one of the names read, or that contains this line."""
     parts = {part for name in reads for part in name.replace("]", "").split("[")}  # "counts[rank]" reads two names
-    here = (
-        at for at in reversed(met) if at.statement.stores & parts or at.statement.first <= line <= at.statement.last
-    )
+    here = (at for at in reversed(met) if _sets(at) & parts or at.statement.first <= line <= at.statement.last)
     return [at for at in [next(here, None)] if at]
+
+
+def _sets(at: _At) -> Set[str]:
+    """The names that the statement sets, or one of the ranks before their ways met again: `if skip: continue`."""
+    ran = {(step.file, step.line) for steps in at.alone for step in steps if step.depth == at.depth}
+    return at.statement.stores.union(*(one.stores for line in ran if (one := statement_at(*line))))
 
 
 def _standing(steps: Iterable[Step]) -> list[Step]:

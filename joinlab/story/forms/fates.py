@@ -158,7 +158,9 @@ class _Fate:
         differ = {name for name in ("root", "dtype", "shape") if row[name] != mine[name]}
         if "root" in differ or (differ and row["origin"] == mine["origin"]):
             return found | {"how": "values", "theirs": given(row, differ), "mine": given(mine, differ)}
-        return found if row["origin"] != mine["origin"] else None
+        if row["origin"] != mine["origin"]:
+            return found
+        return found | {"how": "done"} if row["completed_ns"] is not None else None
 
 
 def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
@@ -201,6 +203,7 @@ _LACKS = {
     "kinds": "{them} issued {theirs}, and on gloo calls of different kinds never meet",
     "values": "{them} issued it with {given}",
     "instead": "{them} issued {theirs}",
+    "done": "{them} completed {theirs} without it",
 }
 """By `how` of a Why."""
 
