@@ -161,7 +161,7 @@ class _Pair:
             found = self._at(self.depth, here, (one, other))
             again = self._meet(i, j, found)
             if again is None:
-                return found or self._returned(one, other)
+                return self._resumed(one, other) or found or self._returned(one, other)
             alone = self.one[i : again[0]], self.other[j : again[1]]
             i, j, whole = again
             if found is not None:
@@ -170,6 +170,13 @@ class _Pair:
                 self.met.append(found._replace(behind=behind, alone=alone))
             if not whole:  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
+
+    def _resumed(self, one: Step | None, other: Step | None) -> _At | None:
+        """Where they parted last in a generator that each rank resumes at another `yield`."""
+        if one is None or other is None or {one.event, other.event} != {"call"} or one.function != other.function:
+            return None
+        held = (at for at in reversed(self.met) if at.depth == one.depth and at.tests[0].function == one.function)
+        return next(held, None)
 
     def _returned(self, *nexts: Step | None) -> _At | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a `finally`."""
@@ -362,7 +369,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(theirs.before) - 1
-    if begin not in whole.common and all(map(gt, next(reversed(whole.common), begin), begin)):
+    if begin not in whole.common and any(map(gt, next(reversed(whole.common), begin), begin)):
         pair = whole  # the windows begin in different rounds of a loop
     elif pair.last or not way.before:  # both are at one line, or else join() shadowed a call
         found = pair.part()

@@ -74,11 +74,11 @@ def _pieces(part: Part) -> Sequence[Piece]:
     return [who(ranks)] if ranks else [one for one in part if isinstance(one, Piece)]
 
 
-def listing(parts: Sequence[Text], last: str = " and ") -> Text:
-    """Texts joined as a list: "a, b and c"."""
+def listing(parts: Sequence[Text], between: str = "") -> Text:
+    """Texts joined as a list: "a, b and c", or with `between` between them."""
     found: list[Piece] = []
     for at, part in enumerate(parts):
-        found += [Piece("" if not at else last if at == len(parts) - 1 else ", "), *part]
+        found += [Piece("" if not at else between or (" and " if at == len(parts) - 1 else ", ")), *part]
     return tuple(piece for piece in found if piece.text)
 
 

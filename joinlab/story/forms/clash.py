@@ -7,6 +7,7 @@ in a circle, different calls in one place, and a call that no other call meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Shift
@@ -110,7 +111,10 @@ def different(scene: Scene) -> tuple[Line, ...]:
     data = bool(differs) and not {"op", "origin"} & set(differs)
     facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]} if data else {}
     form = "other_data" if data else "other_call"
-    headline = scene.headline(form, scene.sides(present), rows, lines=scene.lines_at(slot), **facts)
+    both, finished = scene.sides(present), [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
+    if finished and not data:
+        facts = {"finished": finished, "ranks": tuple(sorted({*finished, *chain(*both)}))}
+    headline = scene.headline(form, both, rows, lines=scene.lines_at(slot), **facts)
     return (headline, *meeting.causes(scene))
 
 
@@ -167,7 +171,8 @@ def _extra(line: Line) -> Text:
 
 def _other_call(line: Line) -> Text:
     each = [say("{} called {}", ranks, noun(line, at)) for at, ranks in enumerate(sides(line))]
-    return say("{}, where {}.", each[0], listing(each[1:]))
+    finished = [say("{} finished", ranks) for ranks in [line.facts.get("finished")] if ranks]
+    return say("{}, where {}.", each[0], listing([*each[1:], *finished]))
 
 
 def _other_data(line: Line) -> Text:

@@ -44,7 +44,7 @@ Why = dict[str, Any]
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
     known: Slot | None = None
-    if scene.parting.clash is not None:
+    if scene.parting.clash is not None and not scene.parting.circle:  # of a circle, each call needs its reason
         slot = scene.parting.slot
         rank, seq = next(iter(slot.calls.items()))
         known = scene.slot_of.get((rank, slot.group, seq))

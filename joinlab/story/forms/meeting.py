@@ -88,7 +88,7 @@ def _met_words(line: Line) -> Text:
 def _made_words(line: Line) -> Text:
     got = line.facts["got"]
     told = [say("{} {}", ranks, conclusion(*got[at]) or "") for at, ranks in enumerate(sides(line))]
-    return say("{}.", listing(told, "; ") if len(told) < 3 else listing(told))
+    return say("{}.", listing(told, "; "))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

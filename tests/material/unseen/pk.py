@@ -1,4 +1,4 @@
-"""Programs that were told falsely or not enough: rounds of a loop that ranks count differently, a root of one's own."""
+"""Programs told falsely or too little: rounds that ranks count differently, a root of their own, a ring of sends."""
 from tests.material.unseen.pa import *
 
 def k01(rank, inputs):
@@ -20,3 +20,16 @@ def k02(rank, inputs):
     dist.broadcast(weights, src=best)
     dist.barrier()
     return weights.tolist()
+def k03(rank, inputs):
+    net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    if rank == 1:
+        for p in net[0].parameters(): p.requires_grad = False
+    for x in inputs:
+        net.zero_grad(); net(torch.ones(1, 1)).sum().backward()
+        for name, p in net.named_parameters():
+            if p.grad is not None: dist.all_reduce(p.grad)
+    dist.barrier()
+def k04(rank, inputs):
+    n = dist.get_world_size(); t = torch.ones(1) * rank; r = torch.zeros(1)
+    dist.send(t, (rank + 1) % n); dist.recv(r, (rank - 1) % n)
+    return r.item()

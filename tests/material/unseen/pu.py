@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, u01 to u10: one-line conditions, generators, ZeRO."""
+"""Programs that told something false, or were told too little of, u01 to u12: one-line conditions, generators, ZeRO."""
 from tests.material.unseen.pa import *
 import functools
 from torch.distributed.algorithms.join import Join
@@ -73,4 +73,23 @@ def u10(rank, inputs):
         for i, x in enumerate(inputs):
             if rank == 1 and i == 1: return "stopped"
             net(x).sum().backward()
+    dist.barrier()
+def u11(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for i, (x, last) in enumerate(lookahead(inputs), 1):
+        with net.no_sync() if i % 2 and not last else contextlib.nullcontext():
+            net(x).sum().backward()
+    dist.barrier()
+def lookahead(values):
+    it = iter(values); now = next(it)
+    for after in it:
+        yield now, False
+        now = after
+    yield now, True
+def u12(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for i, x in enumerate(inputs):
+        if rank == 1 and i == 2: break
+        if rank == 3 and i == 2: return
+        net(x).sum().backward(); net.module.weight.grad.item()
     dist.barrier()
