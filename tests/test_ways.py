@@ -201,3 +201,9 @@ def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypat
     test = ast.parse("rank == 1", mode="eval").body
     monkeypatch.setattr(test.left.ctx, "parent", WholeFile(), raising=False)
     assert outcome(test, {"rank": 1}) is True
+
+
+@pytest.mark.parametrize(("value", "result"), [(None, True), (1, False), ("a", False), (float("inf"), False)])
+def test_a_test_of_none_is_decided_without_a_warning(value, result, recwarn):
+    assert outcome(ast.parse("self.item is None", mode="eval").body, {"self.item": value}) is result
+    assert not recwarn

@@ -234,15 +234,13 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
     class Known(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
             name = ast.unparse(node) if isinstance(node, _NAMED) else ""
-            if name in values:
-                return ast.Constant(values[name])
-            return self.generic_visit(node)
+            return ast.Name(name, ast.Load()) if name in values else self.generic_visit(node)
 
     # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load, to whole files.
-    text = ast.unparse(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
+    tree = ast.fix_missing_locations(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
     try:
-        return bool(eval(text, {"__builtins__": {}}))
-    except Exception:  # a name without a value, or a value that cannot be parsed
+        return bool(eval(compile(tree, "", "eval"), {"__builtins__": {}}, dict(values)))
+    except Exception:  # a name without a value
         return None
 
 
