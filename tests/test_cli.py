@@ -10,9 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -474,6 +477,23 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
     assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward, call 1 (train.py:11).")
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
     assert " ".join(lines[at].split()) == "> 1 - backward :11 no call of rank 0, failed"
+
+
+def test_a_recv_from_any_rank_that_completed_met_something() -> None:
+    writer = Writer()
+    writer.call(0, "recv", "recv")
+    writer.call(1, "send", "send", peer=0)
+    assert not any("nothing meets" in line for line in shown(writer.timeline([FINISHED] * 2))[3:])
+
+
+def leaves_early(rank: int, inputs: Any) -> None:
+    for _ in range(2 - rank):
+        dist.all_reduce(torch.ones(1))
+
+
+def test_the_first_report_of_a_run_says_where_the_ranks_part() -> None:
+    lines = shown(joinlab.emulate(leaves_early, (2, 2), "gloo"))
+    assert any(line.startswith("AT     for _ in range(2 - rank):") for line in lines)
 
 
 @settings(max_examples=40)

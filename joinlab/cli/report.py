@@ -20,7 +20,8 @@ from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
-from joinlab.story.judge import story_of
+from joinlab.ops import Op
+from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS
@@ -167,6 +168,7 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     """
     width = max(min(width, WIDTH), NARROWEST)
     scene = Scene(run, fold(run, whole=everything))
+    look(scene)
     story = story_of(scene)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
     lines += ["", *_Calls(scene, story.headline, everything, width).lines()]
@@ -296,7 +298,8 @@ class _Calls:
         told = []
         if slot.differs and not slot.met:
             told.append("can never meet")
-        if slot.pair and not slot.met and not slot.refused:
+        taken = any(row["op"] == Op.RECV and row["completed_ns"] is not None for row in rows.values())  # from any rank
+        if slot.pair and not slot.met and not slot.refused and not taken:
             told.append("nothing meets it")
         elif slot.absent and not slot.pair:
             told.append(f"no call of {ranks_text(slot.absent)}")
