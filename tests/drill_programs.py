@@ -154,6 +154,7 @@ dist.set_debug_level(dist.DebugLevel.DETAIL); torch.nn.modules.module.register_m
 torch.optim.optimizer.register_optimizer_step_pre_hook(print); socket.setdefaulttimeout(0.001); warnings.warn = None
 socket.create_connection = None; tempfile.mkdtemp = None; tempfile.tempdir = "/nowhere"; subprocess.run = None
 random.shuffle = None; time.monotonic = len; os.environ = {"PATH": "nowhere"}
+torch.Tensor.mine = len; builtins.isinstance = None
 """.replace("; ", "\n").split("\n")[1:-1]
 HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
 

@@ -15,6 +15,7 @@ and is the original in any other thread.
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import traceback
@@ -72,6 +73,7 @@ class Isolation:
         self._leftovers = Leftovers()
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
+        self._builtins: dict[str, Any] = {}
         self._cwd = ""  # where the process is
         self._pid = os.getpid()
 
@@ -119,6 +121,9 @@ class Isolation:
             if not isinstance(error, SystemExit):
                 traceback.print_exc()
             _end_child(0 if isinstance(error, SystemExit) and not error.code else 1)
+        finally:  # the other ranks and this process need what a program set to None, or deleted
+            names = builtins.__dict__
+            names.update({name: value for name, value in self._builtins.items() if names.get(name) is None})
         if os.getpid() != self._pid:
             _end_child(0)
         return value
@@ -186,6 +191,7 @@ class Isolation:
         else:
             _patch(self._patches, self._backend, self._pid)
             _PATCHES[key] = self._patches
+        self._builtins = dict(vars(builtins))
         for own in self._owns:
             own.program, own.names = self._copies.fresh()
 

@@ -9,7 +9,8 @@ it; here they would stay. Restored are:
 - settings of torch and numpy: number of threads, print options, matmul precision, `warn_always`, error handling of
   floats, global hooks
 - functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
-  and functions of its own that it added there. Other attributes stay: torch caches in its modules as it runs.
+  functions of its own that it added there, and builtin functions that it added to classes. Other attributes stay: torch
+  caches in its modules as it runs.
 
 State that is swapped between ranks is restored by own.py. Not restored: files, threads that a program started and that
 still run, descriptors that it closed or replaced (`os.close(1)`), modules that it imported.
@@ -34,7 +35,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,8 @@ def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in [name for name in now if name not in before]:
         bases = owner.__mro__[1:] if isinstance(owner, type) else ()
         hides = owner is builtins or any(name in vars(base) for base in bases)
-        if _from(now[name], "program") or (hides and not _from(now[name], "torch")):
+        builtin = isinstance(owner, type) and isinstance(now[name], BuiltinFunctionType)
+        if _from(now[name], "program") or builtin or (hides and not _from(now[name], "torch")):
             yield name, None
 
 
