@@ -327,16 +327,11 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def _number(value: object) -> bool:
-    return type(value) is int and abs(value) < 2**62
+def _whole(least: int, below: int = 2**62) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value < below
 
 
-def _count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**62
-
-
-def _positive(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**62
+_number, _count, _positive, _rank = _whole(1 - 2**62), _whole(0), _whole(1), _whole(0, MOST_RANKS)
 
 
 def _text(value: object) -> bool:
@@ -349,10 +344,6 @@ def _list(right: Callable[[object], bool]) -> Callable[[object], bool]:
 
 def _or_none(right: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or right(value)
-
-
-def _rank(value: object) -> bool:
-    return type(value) is int and 0 <= value < MOST_RANKS
 
 
 def is_ranks(value: object) -> TypeGuard[list[int]]:
