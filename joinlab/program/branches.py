@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
             return ast.Name(name, ast.Load()) if name in values else self.generic_visit(node)
 
     # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load, to whole files.
-    tree = ast.fix_missing_locations(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
+    tree: Any = ast.fix_missing_locations(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
     try:
         return bool(eval(compile(tree, "", "eval"), {"__builtins__": {}}, dict(values)))
     except Exception:  # a name without a value

@@ -108,13 +108,13 @@ def different(scene: Scene) -> tuple[Line, ...]:
         return ()
     rows = [parting.call(slot, side[0]) for side in present]
     differs = slot.differs
-    data = bool(differs) and not {"op", "origin"} & set(differs)
-    facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]} if data else {}
-    form = "other_data" if data else "other_call"
-    both, finished = scene.sides(present), [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
-    if finished and not data:
-        facts = {"finished": finished, "ranks": tuple(sorted({*finished, *chain(*both)}))}
-    headline = scene.headline(form, both, rows, lines=scene.lines_at(slot), **facts)
+    both, lines = scene.sides(present), scene.lines_at(slot)
+    if differs and not {"op", "origin"} & set(differs):
+        facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]}
+        return (scene.headline("other_data", both, rows, lines=lines, **facts), *meeting.causes(scene))
+    finished = [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
+    ranks = tuple(sorted({*finished, *chain(*both)}))
+    headline = scene.headline("other_call", both, rows, ranks=ranks, lines=lines, finished=finished)
     return (headline, *meeting.causes(scene))
 
 
@@ -171,7 +171,7 @@ def _extra(line: Line) -> Text:
 
 def _other_call(line: Line) -> Text:
     each = [say("{} called {}", ranks, noun(line, at)) for at, ranks in enumerate(sides(line))]
-    finished = [say("{} finished", ranks) for ranks in [line.facts.get("finished")] if ranks]
+    finished = [say("{} finished", line.facts["finished"])] if line.facts["finished"] else []
     return say("{}, where {}.", each[0], listing([*each[1:], *finished]))
 
 
