@@ -210,6 +210,8 @@ class _Calls:
         sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
         self.one_file = len(sites) == 1
         self.groups = len({slot.group for slot in folding.slots}) > 1
+        rows = folding.matched.rows  # a recv from any rank does not record whose send it took
+        self.take_any = {row["rank"] for row in rows if row["op"] == Op.RECV and row["peer"] is None}
 
     def lines(self) -> Iterator[str]:
         if not self.folding.slots:
@@ -298,7 +300,9 @@ class _Calls:
         told = []
         if slot.differs and not slot.met:
             told.append("can never meet")
-        taken = any(row["op"] == Op.RECV and row["completed_ns"] is not None for row in rows.values())  # from any rank
+        taken = all(
+            row["completed_ns"] is not None and {row["rank"], row["peer"]} & self.take_any for row in rows.values()
+        )
         if slot.pair and not slot.met and not slot.refused and not taken:
             told.append("nothing meets it")
         elif slot.absent and not slot.pair:
