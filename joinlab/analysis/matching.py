@@ -149,7 +149,6 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
 
 
 @derived
-@derived
 def wrong(timeline: Timeline) -> Flags:
     """By slot: whether its calls met, or missed each other, by mistake."""
     found = read(timeline)

@@ -43,8 +43,9 @@ ASSUMES = (
 """Every view of a modelled run shows it. Calls that fit are not affected."""
 
 CROSSED = (
-    "Two ranks that both send first, or both receive first, never get data from each other on NCCL, whatever its size: "
-    "one of them has to do it the other way round, or dist.batch_isend_irecv issues both as one."
+    "Two ranks whose first calls between them both send, or both receive, never get data from each other on NCCL, "
+    "whatever its size. With send and recv, one of them has to do it the other way round, or dist.batch_isend_irecv "
+    "issues both as one."
 )
 
 SENDS_WAIT = (

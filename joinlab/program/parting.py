@@ -37,10 +37,10 @@ class Read(TypedDict):
 class Side(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
-    how  "line", "call" (of a function of the program), "return", "raise" (then `text` is the exception's type),
-         "caught" (the same, of an exception that the rank raised behind the last test, and caught),
-         "issue": the next call came from the test's own line, "end": its later steps are unknown; for an `if` on one
-         line, "block": it ran the block, "past": it did not
+    how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
+         "raise" (then `text` is the exception's type), "caught" (the same, of an exception that the rank raised behind
+         the last test, and caught), "issue": the next call came from the test's own line, "end": its later steps are
+         unknown; for an `if` on one line, "block": it ran the block, "past": it did not
     """
 
     ranks: list[int]
@@ -458,5 +458,11 @@ def _went(at: _At) -> tuple[str, int, str]:
         return "issue", test.line, at.statement.text
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
+    inside, theirs = (after and after.issued > before.issued for before, after in zip(at.tests, at.nexts, strict=True))
+    if inside and not theirs:
+        return "issue", test.line, at.statement.text
+    around = statement_at(step.file, step.line)
+    if step.event == "line" and around and not around.loop and step.line == around.first < test.line <= around.last:
+        return "leave", step.line, around.text
     how = "line" if step.depth == at.depth and step.event == "line" else step.event
     return how, step.line, linecache.getline(step.file, step.line).strip()

@@ -75,6 +75,7 @@ _WENT = {
     "line": "went to line {line}",
     "call": "called the function at line {line}",
     "return": "returned",
+    "leave": "left the block of line {line}",
     "raise": "raised {text}",
     "caught": "raised {text}, and caught it",
     "issue": "issued the call there",

@@ -33,3 +33,22 @@ def k04(rank, inputs):
     n = dist.get_world_size(); t = torch.ones(1) * rank; r = torch.zeros(1)
     dist.send(t, (rank + 1) % n); dist.recv(r, (rank - 1) % n)
     return r.item()
+def k05(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    with net.join():
+        for i, x in enumerate(inputs):
+            if rank == 1 and i == 1: return "early"
+            net(torch.ones(1, 1)).sum().backward()
+    dist.barrier()
+def k06(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        if rank == 1: net(torch.ones(1, 1)).sum().backward()
+        else:
+            with net.no_sync(): net(torch.ones(1, 1)).sum().backward()
+    dist.barrier()
+def k07(rank, inputs):
+    dst = 0 if len(inputs) < 3 else 1
+    outs = [torch.zeros(1) for _ in range(dist.get_world_size())] if rank == dst else None
+    dist.gather(torch.ones(1), outs, dst=dst)
+    dist.barrier()
