@@ -122,3 +122,14 @@ def test_gradients_of_two_models_of_one_size_that_met_are_kept(run):
     found = run(in_another_order, (1, 1, 1), "gloo").meta["mixed"]
     assert [(one["rank"], one["group"], one["model"]) for one in found] == [(0, "0", 0), (1, "0", 1)]
     assert found[0]["seq"] == found[1]["seq"]
+
+
+def test_learning_rates_that_differ_are_kept():
+    def each_its_own_rate(rank, inputs):
+        net = DDP(nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1 if rank == 0 else 0.2)
+        net(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+
+    found = replica(each_its_own_rate, (1, 1))
+    assert found["steps"] == {"0": 1, "1": 1} and found["rates"] == {"0": 0.1, "1": 0.2}

@@ -98,6 +98,8 @@ class Emulation:
                 inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
                 run = partial(call_program, host.own.program, host.rank, inputs)
                 way = self.ways.get(host.rank)
+                if way is not None:
+                    host.replicas.at_step = way.mark_step
                 value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)
             except RankEnded:

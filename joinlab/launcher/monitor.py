@@ -258,7 +258,7 @@ class Watch:
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
         calls = [call for log in self.logs for call in log.calls.values()]
         marks = {
-            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held})] for log in self.logs if log.held
+            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held}, {})] for log in self.logs if log.held
         }
         if differs := differing_replicas(marks, calls, meta["groups"]):
             meta["replicas"] = differs

@@ -14,7 +14,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
@@ -95,6 +95,7 @@ class Apart:
              own, since a rank that has issued more calls is then not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
     turns    of one_call: places of the second side's calls that met such calls; `lacks`: how many more it lacks
+    steps    all calls are alike, but the sides' optimizers made different numbers of steps
     """
 
     sides: Sequence[Sequence[int]]
@@ -103,6 +104,7 @@ class Apart:
     one_call: bool = False
     turns: tuple[int, ...] = ()
     lacks: int = 0
+    steps: bool = False
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
@@ -129,7 +131,8 @@ class _At(NamedTuple):
 
     def turned(self) -> _At:
         """The same fork with the two ranks exchanged."""
-        return self._replace(tests=self.tests[::-1], nexts=self.nexts[::-1], behind=self.behind and self.behind[::-1])
+        behind = self.behind and self.behind[::-1]
+        return self._replace(tests=self.tests[::-1], nexts=self.nexts[::-1], behind=behind, alone=self.alone[::-1])
 
 
 @dataclass(slots=True)
@@ -366,6 +369,11 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     (rank, way), (peer, theirs) = one, other
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
     found = whole.part()
+    if apart.steps:
+        at = next(
+            (n for n, at in enumerate(whole.met) if _made_steps(at, way) != _made_steps(at.turned(), theirs)), None
+        )
+        return [] if at is None else [*_setters(whole.met[:at], whole.met[at], way.steps), whole.met[at]]
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(theirs.before) - 1
@@ -386,6 +394,11 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
         line = step and statement_at(step.file, step.line)
         return _set_before(met, line.reads, line.first) if line else []
     return [*_setters(met, found, way.steps), found]
+
+
+def _made_steps(at: _At, way: Way) -> int:
+    """How many steps the first rank's optimizer made from the statement until the ways met again."""
+    return sum(id(step) in way.steps_made for step in (at.tests[0], *chain(*at.alone[:1])))
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
@@ -434,8 +447,8 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
     values: dict[tuple[str, Plain], list[int]] = {}
     sides: dict[tuple[str, int, str], list[int]] = {}
     text = ""
-    for rank, chain in chains.items():
-        for at in chain:
+    for rank, parted in chains.items():
+        for at in parted:
             if _line_of(at) == line:
                 text = at.statement.text
                 for read in at.tests[0].values:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import string_at
 from itertools import chain
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from zlib import crc32
 
 from joinlab.ops import POINT_TO_POINT, CallRow
@@ -36,6 +36,7 @@ class Replica(TypedDict):
     name   the parameter's, within the model; what: "parameter", or "state" (of the optimizer, for this parameter)
     model  number of the model in its group, from 0, in the order in which they were made; group: that group
     steps  by rank: number of the optimizer's step, from 1, after which it was seen; {}: at the end of the program
+    rates  by rank: the parameter's learning rate in that step; left out: they are equal or unknown
     """
 
     name: str
@@ -43,6 +44,7 @@ class Replica(TypedDict):
     model: int
     group: str
     steps: dict[str, int]
+    rates: NotRequired[dict[str, float]]
 
 
 class Gradient(TypedDict):
@@ -55,11 +57,15 @@ class Gradient(TypedDict):
 
 
 class Mark(NamedTuple):
-    """A rank's checksums at a number of issued calls, by model, "parameter" or "state", and name."""
+    """A rank's checksums at a number of issued calls, and in a step its learning rates.
+
+    Both by group, model, "parameter" or "state", and name.
+    """
 
     issued: int
     step: int | None
     held: Mapping[tuple[str, int, str, str], int]
+    rates: Mapping[tuple[str, int, str, str], float]
 
 
 class Models:
@@ -97,6 +103,7 @@ class Replicas(Models):
         self._bytes = 0
         self._steps = 0
         self._most = 0 if at_end else MAX_STEPS
+        self.at_step: Callable[[], object] = lambda: None
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
@@ -111,26 +118,31 @@ class Replicas(Models):
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
+        self.at_step()
         self._steps += 1
         if not self._named:
             return
         if all(optimizer is not known for known in self._optimizers):
             self._optimizers.append(optimizer)
         if self._bytes <= STEP_BYTES and self._steps <= self._most:
-            own = [one for some in optimizer.param_groups for one in some["params"] if id(one) in self._named]
-            self._mark(self._steps, own, [])
+            own = {one: some.get("lr") for some in optimizer.param_groups for one in some["params"]}
+            self._mark(self._steps, {one: rate for one, rate in own.items() if id(one) in self._named}, [])
 
     def ended(self) -> None:
         """The rank's program has returned."""
         if self._named:
-            self._mark(None, self._parameters.values(), self._optimizers)
+            self._mark(None, dict.fromkeys(self._parameters.values()), self._optimizers)
         self._parameters, self._optimizers = {}, []
 
-    def _mark(self, step: int | None, parameters: Iterable[Any], optimizers: Sequence[Any]) -> None:
+    def _mark(self, step: int | None, parameters: Mapping[Any, Any], optimizers: Sequence[Any]) -> None:
+        """Keep the checksums of these parameters, each with its learning rate."""
         held: dict[tuple[str, int, str, str], int] = {}
+        rates: dict[tuple[str, int, str, str], float] = {}
         with suppress(Exception):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
-            for parameter in parameters:
+            for parameter, rate in parameters.items():
                 group, model, name = self._named[id(parameter)]
+                if type(rate) in (float, int):
+                    rates[group, model, "parameter", name] = rate
                 held[group, model, "parameter", name] = _checksum(parameter, 0)
                 for optimizer in optimizers:
                     kept, total = optimizer.state.get(parameter) or {}, 0
@@ -139,7 +151,7 @@ class Replicas(Models):
                             total = _checksum(kept[key], total)
                     if total:
                         held[group, model, "state", name] = total
-            self.marks.append(Mark(self._issued(), step, held))
+            self.marks.append(Mark(self._issued(), step, held, rates))
 
 
 def _checksum(tensor: Any, begin: int) -> int:
@@ -173,11 +185,16 @@ def differing_replicas(
         for key in sorted(held):
             name = _differing(group, held[key])
             if name is not None:
-                steps = {str(rank): mark.step for rank, mark in held[key].items() if mark.step}
-                replica: Replica = {"name": name[3], "what": name[2], "model": name[1], "group": group, "steps": steps}
-                found.append((key, group, replica))
+                found.append((key, group, _replica(name, held[key])))
                 break
     return min(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _replica(name: tuple[str, int, str, str], marks: Mapping[int, Mark]) -> Replica:
+    steps = {str(rank): mark.step for rank, mark in marks.items() if mark.step}
+    rates = {str(rank): mark.rates[name] for rank, mark in marks.items() if name in mark.rates}
+    found: Replica = {"name": name[3], "what": name[2], "model": name[1], "group": name[0], "steps": steps}
+    return {**found, "rates": rates} if len({*rates.values()}) > 1 else found
 
 
 def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Gradient]:

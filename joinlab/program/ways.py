@@ -95,6 +95,8 @@ class Way:
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
         self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
         """The keys that selected the data of calls: the number of calls issued before, and the names and values."""
+        self.steps_made: set[int] = set()
+        """The steps, by `id`, in whose line the optimizer made a step."""
         self._stood: tuple[CodeType, int, int] | None = None  # code and line of the last step, and the calls until then
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
@@ -199,6 +201,10 @@ class Way:
         if event == "line":
             values = self._values(frame, code, line)
         self.take(Step(issued, event, self._depth, code.co_filename, code.co_name, line, values))
+
+    def mark_step(self) -> None:
+        """The rank's optimizer makes a step, in the line of the last step kept."""
+        self.steps_made.update(id(step) for step in self.within[-1:])
 
     def take(self, step: Step) -> None:
         """Keep a step that is in the window or before it."""

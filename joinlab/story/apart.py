@@ -74,6 +74,12 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
     if (found := _unpaired(timeline, sends)) is not None:
         return found
+    if headline.form == "replicas_differ":
+        by_step: dict[int, list[int]] = {}
+        for rank, step in headline.facts["steps"].items():
+            by_step.setdefault(step, []).append(int(rank))
+        two = [by_step[step] for step in sorted(by_step)[-2:]]
+        return Apart(two, dict.fromkeys(_some(two), ALL), steps=True) if len(two) > 1 else None
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     own = [rank for rank in raised if scene.awaited(rank) is None]
     if own and well and len(raised) + len(well) == len(ends):  # and no call tells them apart

@@ -16,7 +16,7 @@ from joinlab.ops import Op, decode_values
 from joinlab.program.parting import are_gradients
 from joinlab.story.apart import unpaired
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line
+from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, code, listing, say, sides
 from joinlab.timeline import EndKind
@@ -122,7 +122,9 @@ def replicas(scene: Scene) -> tuple[Line, ...]:
     if found is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
         return ()
     ranks = list(scene.groups.get(found["group"], range(len(scene.ends))))
-    return (scene.headline("replicas_differ", [ranks], **found),)
+    rates = found.get("rates")
+    cause = [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})] if rates else []
+    return (scene.headline("replicas_differ", [ranks], **found), *cause)
 
 
 FIRST = (not_come,)
@@ -178,6 +180,14 @@ def _replicas(line: Line) -> Text:
     return say(said, line.ranks, since if each else "at the end", what, code(facts["name"]))
 
 
+def _rates(line: Line) -> Text:
+    by_rate: dict[float, list[int]] = {}
+    for rank, rate in line.facts["rates"].items():
+        by_rate.setdefault(rate, []).append(int(rank))
+    each = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
+    return say("The learning rate of that step was {}.", listing(each))
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "not_come": lambda line: say("{} did not come to monitored_barrier.", line.ranks),
     "left_over": _left_over,
@@ -185,4 +195,5 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "two_models": _two_models,
     "splits": _splits,
     "replicas_differ": _replicas,
+    "other_rates": _rates,
 }

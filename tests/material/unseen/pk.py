@@ -52,3 +52,18 @@ def k07(rank, inputs):
     outs = [torch.zeros(1) for _ in range(dist.get_world_size())] if rank == dst else None
     dist.gather(torch.ones(1), outs, dst=dst)
     dist.barrier()
+def k08(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i, x in enumerate(inputs):
+        if rank == 0: print(i)
+        opt.zero_grad(); net(torch.full((1, 1), float(i + rank))).sum().backward()
+        if rank == 1 and i == 1: continue
+        opt.step()
+    dist.barrier()
+def k09(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); opt = torch.optim.SGD(net.parameters(), 0.1)
+    later = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0)
+    for i, x in enumerate(inputs):
+        opt.zero_grad(); net(torch.ones(1, 1)).sum().backward(); opt.step()
+        later.step(float(i) if rank == 1 else float(-i))
+    dist.barrier()
