@@ -164,8 +164,8 @@ def names_in(test: ast.AST) -> Iterator[str]:
     """
     match test:
         case ast.Call(func=func, args=args, keywords=keywords):
-            if isinstance(func, ast.Attribute):
-                yield from names_in(func.value)
+            if not isinstance(func, ast.Name):
+                yield from names_in(func.value if isinstance(func, ast.Attribute) else func)
             for one in (*args, *(keyword.value for keyword in keywords)):
                 yield from names_in(one)
         case ast.Subscript() if _is_item(test):

@@ -204,8 +204,9 @@ class _Pair:
 
     def _at(self, depth: int, here: tuple[Step, Step], nexts: tuple[Step | None, Step | None]) -> _At | None:
         statement = statement_at(here[0].file, here[0].line)
-        raises = any(step is not None and step.event == "raise" for step in nexts)
-        if statement is None or not (statement.decides or raises):
+        events = [step.event for step in nexts if step is not None]
+        other = "raise" in events or events == ["call", "call"]  # they called different functions
+        if statement is None or not (statement.decides or other):
             return None
         return _At(depth, statement, here, nexts)
 
