@@ -25,7 +25,7 @@ from joinlab.timeline import Again, EndKind, Timeline
 MAX_RANKS = 64
 """In a larger job, only some ranks of each side are followed."""
 
-_MET = ("other_order", "out_of_phase", "two_models")
+_MET = ("other_order", "out_of_phase", "two_models", "splits")
 """Headlines about calls that met but were not meant for each other."""
 
 

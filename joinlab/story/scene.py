@@ -108,6 +108,14 @@ class Scene:
         return {(rank, slot.group, seq): slot for slot in self.matched.slots for rank, seq in slot.calls.items()}
 
     @cached_property
+    def clash(self) -> Slot | None:
+        """The slot in which the ranks part, with the calls of all ranks; None if all calls met."""
+        if self.parting.clash is None:
+            return None
+        slot = self.parting.slot
+        return next(one for rank, seq in slot.calls.items() if (one := self.slot_of.get((rank, slot.group, seq))))
+
+    @cached_property
     def gone(self) -> list[int]:
         """The ranks that have ended."""
         return [rank for rank, end in enumerate(self.ends) if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)]

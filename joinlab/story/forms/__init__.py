@@ -71,8 +71,10 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
     world = sum(len(one["ranks"]) for one in groups)
     bad = [one for one in groups if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN]
     if line.form == "alone" and len(groups) > 1:
-        named = {*line.facts["absent"]}
-        bad = [one for one in bad if one["pending"] or one["kind"] != line.facts["how"] or not named >= {*one["ranks"]}]
+        how, absent = line.facts["how"], {*line.facts["absent"]}
+        named = [absent if one["kind"] == how and not one["pending"] else set() for one in bad]
+        bad = [{**one, "ranks": sorted({*one["ranks"]} - some)} for one, some in zip(bad, named, strict=True)]
+        bad = [one for one in bad if one["ranks"]]
     if len(groups) == 1 and bad and world > 1:
         words = ENDINGS[EndKind(groups[0]["kind"])].many
         return say(

@@ -7,13 +7,14 @@ in a circle, different calls in one place, and a call that no other call meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Shift
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
-from joinlab.story.forms import meeting
+from joinlab.story.forms import meeting, silent
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
 from joinlab.story.words import Part, Text, ends, full, listing, noun, place, say, sides, told, who
@@ -130,7 +131,8 @@ def alone(scene: Scene) -> tuple[Line, ...]:
         done = parting.call(slot, side[0])["completed_ns"] is not None
         which, how = unrecorded, "completed" if done else "no_record"
     elif which:
-        end = scene.ends[which[0]]
+        end = scene.ends[min(which, key=partial(_ended_later, scene))]
+        which = [rank for rank in which if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)]
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
         if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
             how = "all_killed"  # perhaps one was killed first, and its launcher then killed the others
@@ -138,12 +140,18 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     return (scene.headline("alone", [beside], [meeting.placed(scene, slot, side)], **more), *meeting.causes(scene))
 
 
+def _ended_later(scene: Scene, rank: int) -> tuple[bool, bool, bool]:
+    """Orders ranks: those that were killed, that raised outside of all calls, that raised in one, that finished."""
+    kind = scene.ends[rank].kind
+    return kind is EndKind.FINISHED, kind is not EndKind.KILLED, scene.awaited(rank) is not None
+
+
 def out_of_time(end: Ending) -> bool:
     """Whether joinlab ended a rank because its time was over."""
     return end.kind is EndKind.KILLED and "still running after" in end.text
 
 
-FINDERS = (wrong_answer, extra, circle, different, alone)
+FINDERS = (wrong_answer, extra, circle, different, silent.splits, alone)
 
 
 # ---------------------------------------------------------------- words

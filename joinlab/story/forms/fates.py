@@ -43,11 +43,7 @@ Why = dict[str, Any]
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
-    known: Slot | None = None
-    if scene.parting.clash is not None and not scene.parting.circle:  # of a circle, each call needs its reason
-        slot = scene.parting.slot
-        rank, seq = next(iter(slot.calls.items()))
-        known = scene.slot_of.get((rank, slot.group, seq))
+    known = None if scene.parting.circle else scene.clash  # of a circle, each call needs its reason
     found: dict[str, Line] = {}
     for lane, ranks in scene.parting.lanes.items():
         line = _Fate(scene, lane, known).line()

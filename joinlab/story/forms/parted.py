@@ -10,6 +10,9 @@ from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, listing, say
 
+FEW = 4
+"""Up to this many values of a name are listed per side."""
+
 LONGEST = 80
 """Characters of a test that are quoted."""
 
@@ -60,7 +63,7 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
     for one in line.values:
         had.setdefault(one.name, []).extend([one] if {*one.ranks} & {*ranks} else [])
     each = [
-        f"{name} = {', '.join(dict.fromkeys(_shown(name, one.value) for one in some))}"
+        f"{name} = {_listed([_shown(name, one.value) for one in some])}"
         for name, some in had.items()
         if {*ranks} <= {rank for one in some for rank in one.ranks}
     ]
@@ -83,6 +86,12 @@ _WENT = {
     "block": "found its condition true",
     "past": "found its condition false",
 }
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Different values: "1, 2"; of more than FEW the first and the last: "0 ... 15"."""
+    each = [*dict.fromkeys(values)]
+    return ", ".join(each) if len(each) <= FEW else f"{each[0]} ... {each[-1]}"
 
 
 def _shown(name: str, value: object) -> str:

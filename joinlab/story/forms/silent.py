@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input
@@ -96,8 +97,8 @@ def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]
 
 
 def splits(scene: Scene) -> tuple[Line, ...]:
-    """The first all-to-all whose ranks sent other amounts than they received, or wait for more."""
-    for slot in scene.matched.slots:
+    """The first all-to-all before any clash whose ranks sent other amounts than they received, or wait for more."""
+    for slot in takewhile(lambda slot: slot is not scene.clash, scene.matched.slots):
         rows = [*scene.matched.calls_of(slot).values()]
         if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
             continue

@@ -73,3 +73,12 @@ def k10(rank, inputs):
     dist.barrier()
 def summed(t): dist.all_reduce(t)
 def left_out(t): pass
+def k11(rank, inputs):
+    if rank == 0: return
+    if rank == 2: raise ValueError("no shard")
+    dist.barrier()
+def k12(rank, inputs):
+    split = [1, 1, 1]
+    if rank == 1: split = [2, 1, 1]
+    dist.all_to_all_single(torch.zeros(3), torch.ones(sum(split)), [1, 1, 1], split)
+    dist.barrier()
