@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -311,6 +313,17 @@ def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
             folder / f"node{rank // 2}" / f"fr_{rank}"
         )
     assert quietly(folder)[0].equals(plain)
+
+
+def test_dumps_are_read_and_diagnosed_without_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import joinlab; timeline = joinlab.load(sys.argv[1]); print(timeline.calls.height, joinlab.diagnose(timeline))"
+    )
+    folder = write(tmp_path / "dumps", dumps(JOB))
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    timeline = quietly(folder)[0]
+    assert done.stdout == f"{timeline.calls.height} {joinlab.diagnose(timeline)}\n"
 
 
 def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:

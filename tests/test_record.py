@@ -132,6 +132,28 @@ dist.all_reduce(x)
 """
 
 
+CALLS_BACK = """
+import os, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+other = dist.new_group()
+if dist.get_rank() == 1:
+    def send(future):
+        while not os.path.exists("go on"):
+            time.sleep(0.05)
+        dist.send(torch.ones(1), 0, group=other)
+        return future.value()
+    sent = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(send)
+    dist.recv(torch.zeros(1), 0)
+    sent.wait()
+else:
+    dist.all_reduce(torch.ones(1))
+    dist.recv(torch.zeros(1), 1, group=other)
+    dist.send(torch.zeros(1), 1)
+"""
+
+
 # ------------------------------------------------------------------------------------------ as under torchrun
 
 
@@ -184,6 +206,16 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
     assert ends(after) == ["hung (proven)"] * 2
     assert after.ends[0].text == "its process has been ended since"
     assert is_over(after) and not is_over(timeline)
+
+
+def test_a_job_whose_futures_callback_will_send_is_not_called_hung(tmp_path: Path, job_of: Any) -> None:
+    with job_of("", 2, CALLS_BACK) as job:
+        until(tmp_path, lambda timeline: set(timeline.calls["op"]) >= {"all_reduce", "recv"})
+        seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
+        assert seen.returncode == watch.STILL and "hung" not in seen.stdout
+        (tmp_path / "go on").touch()
+        assert job.wait(200) == 0
+    assert ends(loaded(tmp_path)) == ["finished"] * 2
 
 
 def test_a_rank_outside_any_call_says_where_it_is(tmp_path: Path, job_of: Any) -> None:
@@ -656,7 +688,7 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
+    write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"' + "x" * (20 << 20))  # one line, never ended
     write(tmp_path, 1, begin(1, 4) + "no event\n" + "[" * 3000 + "\n" + call(0, 1500, 2000))
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 4
