@@ -270,5 +270,8 @@ def _stores(node: ast.stmt) -> Iterator[str]:
                 yield dotted(called.value)
 
 
-_CHANGES = ("append", "extend", "insert", "add", "update", "pop", "remove", "discard", "clear", "appendleft", "popleft")
+_CHANGES = (
+    *("append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "discard", "clear"),
+    *("appendleft", "popleft", "sort", "reverse", "rotate"),
+)
 """Methods that change a container; methods that change a tensor end in "_"."""

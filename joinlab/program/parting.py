@@ -14,7 +14,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise, product, takewhile
 from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
@@ -74,7 +74,7 @@ class Parting(TypedDict):
 
     tests    the tests: the ways finally part at the last one; those before it set the names that it read. [] without
              `why`: all ranks went the same way
-    keys     two calls from one line that met although different keys selected their data
+    keys     two calls from one line that met although different keys selected their data; `tests` then led to the keys
     left_out  number of ranks that were not followed
     why      why no way is known: "pydevd already traces this program"
     """
@@ -291,7 +291,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
 
 def _caught(rank: int, steps: Sequence[Step], test: Step) -> Iterator[Test]:
     """The first exception that a rank raised and caught on its way from a test to its next call."""
-    after = steps[next(at for at, step in enumerate(steps) if step is test) + 1 :]
+    after = steps[_place_of(test, steps) + 1 :]
     for at, step in enumerate(after):
         if step.event == "raise" and at and (kind := str(step.values[0][1])) != "StopIteration":
             if any(later.event == "line" for later in after[at:]):
@@ -368,13 +368,14 @@ def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], o
 def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
     """The test where a rank's way parts from another's, after the tests whose statements set the names that it read."""
     (rank, way), (peer, theirs) = one, other
-    whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
+    steps = way.steps, theirs.steps
+    whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(*steps)
     found = whole.part()
     if apart.steps:
         at = next(
             (n for n, at in enumerate(whole.met) if _made_steps(at, way) != _made_steps(at.turned(), theirs)), None
         )
-        return [] if at is None else [*_setters(whole.met[:at], whole.met[at], way.steps), whole.met[at]]
+        return [] if at is None else [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(theirs.before) - 1
@@ -391,10 +392,11 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
             met = met[:since]
     if found is None:
         # Both ran a line from which only one issued a call: find the statement around it, or the one that set a name.
-        step, _ = pair.last.get(pair.depth, (None, None))
-        line = step and statement_at(step.file, step.line)
-        return _set_before(met, line.reads, line.first) if line else []
-    return [*_setters(met, found, way.steps), found]
+        here = pair.last.get(pair.depth)
+        line = here and statement_at(here[0].file, here[0].line)
+        reads = _made_of(line.reads, here, steps) if here and line else set()
+        return _set_before(met, reads, line.first) if line else []
+    return [*_setters(met, found, steps), found]
 
 
 def _made_steps(at: _At, way: Way) -> int:
@@ -427,17 +429,38 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
     return [stack[depth] for depth in sorted(stack)]
 
 
-def _setters(met: Sequence[_At], found: _At, way: Sequence[Step]) -> list[_At]:
-    """The last statement at which they parted earlier and that set a name in the test, or in the functions it calls."""
+def _setters(met: Sequence[_At], found: _At, ways: Sequence[Sequence[Step]]) -> list[_At]:
+    """The last statement at which they parted earlier and that set what the test reads, itself or in its functions.
+
+    A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks explains nothing.
+    """
     reads = set(found.statement.names)
-    line = found.tests[0]
-    for step in way[next(at for at, step in enumerate(way) if step is line) + 1 :]:
-        if step.depth <= found.depth:
-            break
-        if step.event == "line":
-            inner = statement_at(step.file, step.line)
-            reads |= set(inner.names) if inner else set()
-    return _set_before([at for at in met if at.statement.branches and at.statement != found.statement], reads)
+    for test, way in zip(found.tests, ways, strict=True):
+        after = way[_place_of(test, way) + 1 :]
+        inside = _statements(takewhile(lambda step: step.depth > found.depth, after))
+        reads |= {name for one in inside if one.decides or one.returns for name in one.names}
+    alike = [at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values]
+    others = [at for at in met if at.statement.branches and at.statement != found.statement and at not in alike]
+    return _set_before(others, _made_of(reads, found.tests, ways))
+
+
+def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:
+    """These names, and those from which the function's earlier statements made them."""
+    for test, way in zip(tests, ways, strict=True):
+        before = _statements(step for step in way[: _place_of(test, way)] if step.function == test.function)
+        while more := {name for one in before if one.stores & reads for name in one.reads} - reads:
+            reads = reads | more
+    return reads
+
+
+def _place_of(test: Step, way: Sequence[Step]) -> int:
+    return next(at for at, step in enumerate(way) if step is test)
+
+
+def _statements(steps: Iterable[Step]) -> list[Statement]:
+    """The statements that these steps ran, each once."""
+    places = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
+    return [one for place in places if (one := statement_at(*place))]
 
 
 def _line_of(at: _At) -> tuple[str, int]:

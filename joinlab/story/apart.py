@@ -44,8 +44,12 @@ def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
         if left := sum(map(len, apart.sides)) - len(ways):
             found["left_out"] = left
         return found if ways else None
-    keys = _other_keys(timeline, ways)
-    return {"tests": [], "keys": keys} if keys else None
+    if not (met := _other_keys(timeline, ways)):
+        return None
+    windows = {key["rank"]: Window(0, at) for at, key in met}
+    until = {rank: Way.of(ways[rank].steps, window) for rank, window in windows.items()}
+    tests = tests_of(Apart([[rank] for rank in windows], windows), until)
+    return {"tests": tests, "keys": [key for _, key in met]}
 
 
 def _some(sides: Sequence[Sequence[int]]) -> list[int]:
@@ -235,20 +239,23 @@ def _has_keys(timeline: Timeline) -> bool:
     return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
 
 
-def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[Key]:
-    """The first two calls that met with different keys, both of which both ranks have; [] if there are none."""
-    keys: dict[tuple[str, int], list[Key | None]] = {}
+def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[tuple[int, Key]]:
+    """The first two calls that met with different keys, both of which both ranks have, each with its place among all
+    calls of its rank; [] if there are none.
+    """
+    keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
     for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)
         for at, row in path:
             (name, value), *more = keyed.get(at, (("", None),))
             key: Key = {"rank": rank, "group": row["group"], "seq": row["seq"], "name": name, "value": value}
-            keys.setdefault((row["group"], rank), []).append(None if not name or more else key)
+            keys.setdefault((row["group"], rank), []).append(None if not name or more else (at, key))
     for group, members in timeline.meta["groups"].items():
         first, *others = (keys.get((group, rank), []) for rank in members)
         for those in others:
-            both = {key["value"] for key in first if key} & {key["value"] for key in those if key}
+            both = {key["value"] for _, key in filter(None, first)} & {key["value"] for _, key in filter(None, those)}
             for one, other in zip(first, those, strict=False):
-                if one and other and one["value"] != other["value"] and {one["value"], other["value"]} <= both:
+                values = {key["value"] for _, key in filter(None, (one, other))}
+                if one and other and len(values) == 2 and values <= both:
                     return [one, other]
     return []

@@ -1,0 +1,37 @@
+"""Programs told too little: where a name that parts the ranks was made earlier, of another name or in a generator."""
+from tests.material.unseen.pa import *
+
+def m01(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    start = 0
+    if rank == 0:
+        saved = {"epoch": 1}
+        start = saved["epoch"]
+    epoch = start
+    while epoch < 3:
+        for x in inputs: net(torch.ones(1, 1)).sum().backward()
+        seen = torch.tensor([float(epoch)]); dist.all_reduce(seen); seen.item()
+        epoch += 1
+def batches(rank, inputs):
+    for i, x in enumerate(inputs):
+        if i % 2 == rank and rank == 1: continue
+        yield torch.ones(1, 1)
+def m02(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for x in batches(rank, inputs): net(x).sum().backward()
+    dist.barrier()
+def m03(rank, inputs):
+    names = ["loss", "acc", "f1"]; shards = {n: torch.ones(1) * i for i, n in enumerate(names)}
+    if rank == 1: names = sorted(names)
+    for name in names:
+        whole = [torch.zeros(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(whole, shards[name])
+    return float(sum(whole))
+def m04(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); metrics = {"n": 0}
+    for x in inputs:
+        net(torch.ones(1, 1)).sum().backward(); metrics["n"] += 1
+        if rank == 1: metrics.setdefault("warn", 0)
+    for key in sorted(metrics):
+        t = torch.tensor(float(metrics[key])); dist.all_reduce(t); t.item()
+    dist.barrier()
