@@ -9,7 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from joinlab import cases
 from joinlab.analysis.wording import measured, sign, title
+from joinlab.emulator.emulate import emulate
 from joinlab.picture.page import MAX_OUTPUT, Position, page, slider_page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
 from tests.drawn import lane_data
@@ -231,3 +233,8 @@ def test_of_64_ranks_those_that_did_the_same_are_told_of_once():
     written = page([("64 ranks", writer.timeline(hung, inputs=[4] * 64))])
     assert written.count("<li>✕") == 2 and "✕ Ranks 0-4, 6-63 hang in" in written
     assert title(writer.timeline(hung, inputs=[4] * 64)) == "hand-made, 64 ranks with 4 inputs, launched on gloo"
+
+
+def test_a_page_of_a_run_that_nobody_has_read_shows_the_fix(tmp_path):
+    made = write_html(emulate(cases.case_4, (2, 3)), tmp_path / "run.html").read_text()
+    assert "Tried: both finish." in data_of(made)["texts"]

@@ -21,6 +21,7 @@ from tests.bench.large import large
 from tests.drawn import timelines
 from tests.dumps import write
 from tests.first_screen import one_raises
+from tests.material.unseen.pk import k09
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import Writer, case_timeline
 
@@ -62,6 +63,12 @@ def test_the_line_that_raised_is_shown_with_its_rank(backend):
     shown = {line.text.strip(): [mark.text for mark in line.here] for line in made.code}
     assert shown['raise ValueError("sample 3 is empty")'] == ["rank 1"]
     assert shown["model(input).backward()"] == ["rank 0"]
+
+
+def test_a_headline_about_replicas_that_differ_is_no_good_news():
+    made = scene(emulate(k09, (4, 4)))
+    assert {piece.tone for piece in made.headline} == {"warn"}
+    assert "".join(piece.text for piece in made.headline).endswith("differ since step 3: `weight`.")
 
 
 def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():

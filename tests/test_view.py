@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import traitlets
 
+from joinlab import cases
 from joinlab.analysis.matching import match
+from joinlab.emulator.emulate import emulate
+from joinlab.notebook import stills
 from joinlab.notebook.view import View
 from tests.drawn import lane_data
 from tests.timelines import case_timeline
@@ -73,3 +76,12 @@ def test_the_first_view_is_small(view):
 def test_a_view_shows_itself_as_a_widget(view):
     data, *_ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
+
+
+def test_the_widget_that_is_shown_has_the_fix_of_a_run_that_nobody_has_read(monkeypatch):
+    monkeypatch.setattr(stills, "is_terminal", lambda: False)
+    monkeypatch.setattr(stills, "put", lambda what: None)
+    shown = View(emulate(cases.case_4, (2, 3)))
+    stills.show_live(shown)
+    assert "Tried: both finish." in lane_data(shown._packed)[0]["texts"]
+    shown.close()

@@ -45,7 +45,10 @@ def _picture(view: Any) -> str:
     from joinlab.story.judge import diagnose
 
     if view.beside is None:
+        first = bool(view.timeline.again)
         said = diagnose(view.timeline)
+        if first:
+            view.refresh(view._calls)  # with the fixes that were tried
         told, above, pictures = said.sentence, said._repr_html_() if view.sentences else "", [drawn(view.timeline)]
     else:
         from joinlab.picture.compared import compared

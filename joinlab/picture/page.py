@@ -107,6 +107,8 @@ def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) ->
 def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
     """The text of the page, for pairs of title and timeline; above them, `notes` are paragraphs."""
     data = LaneData()
+    for _, timeline in named:
+        diagnose(timeline, folded(timeline))  # before it is drawn: it tries fixes, which the picture shows
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
     told = (f"<p>{escape(note)}</p>\n" for note in notes)

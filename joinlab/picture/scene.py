@@ -25,7 +25,7 @@ from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
 from joinlab.picture.rows import Place, RowKind, kind, plan, unlike
-from joinlab.story.forms import pieces_of, said
+from joinlab.story.forms import even, pieces_of, said
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.scene import Scene as Told
@@ -455,14 +455,16 @@ class _Scene:
     def _headline(self) -> tuple[Piece, ...]:
         line = self.story.headline
         ends = line.facts.get("ends", ())
-        if all(one["good"] for one in ends) and self.parting.first is None:
+        well = all(one["good"] for one in ends)
+        if well and line.form in even.WORDS:
             return (Piece(self.story.sentence, tone="good"),)
-        alone = "".join(piece.text for piece in pieces_of(replace(line, facts={**line.facts, "ends": ()})))
+        alone = "".join(piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()})))
+        plain: Tone = "warn" if well and not line.calls else ""  # replicas that differ: no noun has a colour
         tone: Tone = "warn" if all(one["good"] or one["pending"] for one in ends) else "bad"
         found, length = [], 0
         for piece in self._pieces(line):
             cut = max(0, min(len(piece.text), len(alone) - length))
-            found += [Piece(piece.text[:cut], piece.kind), Piece(piece.text[cut:], tone=tone)]
+            found += [Piece(piece.text[:cut], piece.kind, plain), Piece(piece.text[cut:], tone=tone)]
             length += len(piece.text)
         return tuple(piece for piece in found if piece.text)
 
