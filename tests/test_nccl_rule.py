@@ -152,6 +152,13 @@ def test_two_ranks_that_both_begin_with_a_send_never_receive(count):
     assert pairs([("send", 0), *both], both) == set()  # of an empty send it is not known
 
 
+def test_the_first_send_to_a_rank_waits_for_its_recv_though_the_other_direction_is_connected():
+    send, recv = ("send", 1), ("recv", 1)
+    assert pairs([recv, send], [send]) == pairs([send, recv], [recv]) == {(0, 1)}
+    assert pairs([send, recv, send], [recv, send]) == set()  # connected, and buffered
+    assert pairs([recv, send, send], [send]) == set()  # it issued more, so its first send did not wait
+
+
 def test_a_send_that_only_some_machines_buffer_is_known_to_wait_in_the_emulator_alone():
     lanes = [("send", 1), ("send", 10**6)], [("recv", 1)]
     assert pairs(*lanes) == set()

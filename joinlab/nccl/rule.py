@@ -13,12 +13,12 @@ them that send and receive: a call waits there, too, for a rank that never comes
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from math import factorial, prod
 
-from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, is_list
+from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.ring import (
     BUFFERED_BYTES,
@@ -30,7 +30,6 @@ from joinlab.nccl.ring import (
     Word,
     aligns,
     lines_of,
-    mirrors,
     most_ll_bytes,
     peer_steps,
     steps,
@@ -350,12 +349,7 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
                 yield from connections.make(place_of[rank], found or ())
         met[rank] = len(lanes[rank])
 
-    awake = deque(map(host, ranks))
-    while awake:
-        one = awake.popleft()
-        word = next(one, None)
-        if word is not None:
-            connections.waiting[word] = partial(awake.append, one)
+    _meet(connections, map(host, ranks))
     whole = {rank: len(lanes[rank]) for rank in ranks}
     if any(met[rank] < whole[rank] - 1 or met[rank] < start for rank in ranks if met[rank] < whole[rank]):
         met = whole
@@ -431,7 +425,7 @@ def _own_pairs(group: GroupCalls) -> Blocked:
         lane.sort(key=lambda call: call.seq)
         theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
         begun, met = ([call for call in one if (call.rank, call.seq) not in group.held] for one in (lane, theirs))
-        at = _done_with(begun, met, group.setting) if theirs else 0
+        at = _done_with(group, lane, theirs) if theirs else 0
         if at == len(begun) or any(call.completed for call in begun[at:]):
             continue
         first = begun[at]
@@ -442,29 +436,55 @@ def _own_pairs(group: GroupCalls) -> Blocked:
     return found
 
 
-def _crossed(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall]) -> bool:
-    """Whether two ranks alone have connected the wrong ends, since both began with a send, or both with a recv."""
-    firsts = [lane[0] for lane in (mine, theirs) if lane]
-    ways = [{call.op == Op.SEND} for call in firsts]
-    return len(ways) == 2 and all(call.elements for call in firsts) and not mirrors(2, 0, 1, *ways)
+def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
+    """How many of the sends and recvs in the first lane that are not held complete, at most, given the peer's lane.
 
-
-def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], setting: Setting) -> int:
-    """How many of a rank's sends and recvs complete, at most, given those of the one peer that they are for.
-
+    The first send and the first recv of a rank each connect the two: their hosts meet there. Whether an empty one does
+    is not known. A host that stands there issues nothing more.
     If the size or protocol of a message is not known, a send counts as long enough for any recv, a recv as one line.
     """
-    ring, crossed = Ring(2, setting.warps_apart), _crossed(mine, theirs)
-    for place, lane in enumerate((mine, theirs)):
-        for call in lane:
-            nbytes, sends = call.nbytes, call.op == Op.SEND
-            small = nbytes is not None and nbytes <= P2P_LL_BYTES
-            lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
-            step = Step(None, lines, 1 - place) if sends else Step(lines, None, 1 - place)
-            waits = setting.sends_wait and sends and (nbytes or 0) > BUFFERED_BYTES
+    ring, connections, setting = Ring(2, group.setting.warps_apart), Connections(2), group.setting
+    calls = [[(call, _step(call, 1 - place)) for call in lane] for place, lane in enumerate(lanes)]
+    whole = [*map(len, lanes)]
+    met = whole.copy()
+
+    def host(place: int) -> Iterator[Word]:
+        for index, (_, step) in enumerate(calls[place]):
+            met[place] = index
+            yield from connections.make(place, [step])
+        met[place] = whole[place]
+
+    if all(call.elements for lane in lanes for call in lane):
+        _meet(connections, [host(0), host(1)])
+    if any(at < many - 1 for at, many in zip(met, whole, strict=True)):
+        met = whole
+    for place, lane in enumerate(calls):
+        for call, step in lane[: met[place]]:
+            if (call.rank, call.seq) in group.held:
+                continue
+            waits = setting.sends_wait and step.send is not None and (call.nbytes or 0) > BUFFERED_BYTES
             steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
-            ring.issue(place, () if nbytes == 0 else [one._replace(crossed=crossed) for one in steps])
+            crossed = (place, 1 - place, step.send is not None) in connections.crossed
+            ring.issue(place, () if call.nbytes == 0 else [one._replace(crossed=crossed) for one in steps])
     return ring.done[0]
+
+
+def _step(call: IssuedCall, peer: int) -> Step:
+    """What a send or recv does on the ring."""
+    sends, nbytes = call.op == Op.SEND, call.nbytes
+    small = nbytes is not None and nbytes <= P2P_LL_BYTES
+    lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
+    return Step(None, lines, peer) if sends else Step(lines, None, peer)
+
+
+def _meet(connections: Connections, hosts: Iterable[Iterator[Word]]) -> None:
+    """Run these hosts until each has ended, or waits for one that never tells it."""
+    awake = deque(hosts)
+    while awake:
+        one = awake.popleft()
+        word = next(one, None)
+        if word is not None:
+            connections.waiting[word] = partial(awake.append, one)
 
 
 P2P_LL_BYTES = 16 * 1024

@@ -1,4 +1,4 @@
-"""Programs told too little: where a name that parts the ranks was made earlier, of another name or in a generator."""
+"""Programs told too little: names made earlier, of other names or in a generator; sends behind other calls."""
 from tests.material.unseen.pa import *
 
 def m01(rank, inputs):
@@ -34,4 +34,16 @@ def m04(rank, inputs):
         if rank == 1: metrics.setdefault("warn", 0)
     for key in sorted(metrics):
         t = torch.tensor(float(metrics[key])); dist.all_reduce(t); t.item()
+    dist.barrier()
+def m05(rank, inputs):
+    t, r = torch.ones(1), torch.zeros(1)
+    if rank == 0: dist.recv(r, 2); dist.send(t, 2)
+    elif rank == 1: dist.send(t, 0); dist.recv(r, 2)
+    else: dist.send(t, 0); dist.send(t, 1); dist.recv(r, 0)
+    return r.item()
+def m06(rank, inputs):
+    t, r = torch.ones(1), torch.zeros(1)
+    if rank < 2:
+        dist.send(t, 1 - rank)
+        dist.recv(r, 1 - rank)
     dist.barrier()
