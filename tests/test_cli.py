@@ -170,6 +170,11 @@ def other(rank, inputs):
 def fails(rank, inputs):
     1 / 0
 
+def one_syncs(rank, inputs):
+    import torch.distributed as dist
+    if rank == 0:
+        dist.barrier()
+
 if __name__ == "__main__":
     raise SystemExit("the guard is not to be run")
 '''
@@ -324,6 +329,12 @@ def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> No
     assert joinlab.load("run.joinlab").returns == (42, 42)
     assert cli.main(["run", "train.py:fails", "--inputs", "1", "--backend", "gloo"]) == 1
     assert "rank 0: ZeroDivisionError" in capfd.readouterr().out
+
+
+def test_an_emulated_run_is_saved_with_where_its_ranks_part(program) -> None:
+    options = ("--inputs", "1,1", "--emulate", "gloo", "--save", "run.joinlab")
+    subprocess.run([sys.executable, "-m", "joinlab", "run", "train.py:one_syncs", *options], stdout=subprocess.DEVNULL)
+    assert joinlab.load("run.joinlab").meta["parting"]["tests"][0]["text"] == "if rank == 0:"
 
 
 def test_a_program_is_emulated_without_a_process(program, capsys) -> None:

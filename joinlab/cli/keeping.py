@@ -52,9 +52,13 @@ def save(timeline: Timeline, path: Path) -> None:
 def keep(timeline: Timeline, save_as: Path | None, html: Path | None) -> None:
     """Save a run at `save_as` and write its page to `html`, whose folder is made if needed; None: neither."""
     from joinlab.picture.page import write_html
+    from joinlab.story.judge import diagnose
 
-    if save_as:
-        save(timeline, save_as)
+    try:
+        diagnose(timeline)  # an emulation is saved with the fixes that were tried
+    finally:
+        if save_as:
+            save(timeline, save_as)
     if html:
         html.parent.mkdir(parents=True, exist_ok=True)
         write_html({str(timeline.meta.get("program", "run")): timeline}, html)
