@@ -291,7 +291,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
 
 def _caught(rank: int, steps: Sequence[Step], test: Step) -> Iterator[Test]:
     """The first exception that a rank raised and caught on its way from a test to its next call."""
-    after = steps[_place_of(test, steps) + 1 :]
+    after = list(takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :]))
     for at, step in enumerate(after):
         if step.event == "raise" and at and (kind := str(step.values[0][1])) != "StopIteration":
             if any(later.event == "line" for later in after[at:]):

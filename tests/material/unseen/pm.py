@@ -47,3 +47,13 @@ def m06(rank, inputs):
         dist.send(t, 1 - rank)
         dist.recv(r, 1 - rank)
     dist.barrier()
+def m07(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for epoch in range(2):
+        for i, x in enumerate(inputs):
+            opt.zero_grad(); net(torch.ones(1, 1)).sum().backward()
+            try:
+                if rank == 1 and i == 1: raise FloatingPointError("inf")
+                opt.step()
+            except FloatingPointError:
+                print("skipped")
