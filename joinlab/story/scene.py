@@ -159,10 +159,10 @@ class Scene:
         """By rank, the last call that it issued."""
         return {key[0]: key for key in self.matched.row_of}  # rows come in each rank's order of issue
 
-    def blocked_by(self, key: Key) -> list[Key]:
-        """The calls, already issued, that keep this one from completing."""
+    def held_by(self, key: Key) -> Key | None:
+        """The rank's own earlier call that holds this one up."""
         found = self.blocked.get(key[1], {}).get((key[0], key[2]), ())
-        return [self.key_of(one, key[1]) for one in found if one.seq is not None]
+        return next((self.key_of(one, key[1]) for one in found if one.rank == key[0] and one.seq is not None), None)
 
     @staticmethod
     def key_of(blocker: Blocker, group: str) -> Key:

@@ -47,8 +47,8 @@ def _crossed(scene: Scene) -> tuple[CallRow, ...]:
     for rank, end in enumerate(scene.ends):
         stands = end.pending or end.kind is EndKind.HUNG
         key = scene.awaited(rank) if stands and scene.parting.clash is None else None
-        while key is not None and (own := [one for one in scene.blocked_by(key) if one[0] == rank]):
-            key = own[0]
+        while key is not None and (own := scene.held_by(key)):
+            key = own
         if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
             slot, peer = scene.slot_of[key], row["peer"]
             if peer in slot.calls and (

@@ -111,9 +111,8 @@ class _Fate:
         if self.slot_of[key] is self.known:
             return []
         why = self.scene.blocked.get(group, {}).get((rank, seq), ())
-        own = [blocker for blocker in why if blocker.rank == rank and blocker.seq is not None]
-        if own and depth < 2:
-            first = self.scene.key_of(own[0], group)
+        first = self.scene.held_by(key)
+        if first and depth < 2:
             facts.setdefault("behind", []).append(self.cite(first))
             return self.because(first, facts, depth + 1)
         lacks = []
@@ -130,10 +129,8 @@ class _Fate:
 
     def held_up(self, key: Key) -> Why | None:
         """The call behind which another rank issued its part of this one."""
-        rank, group, seq = key
-        why = self.scene.blocked.get(group, {}).get((rank, seq), ())
-        before = next((self.scene.key_of(one, group) for one in why if one.rank == rank and one.seq is not None), None)
-        return before and {"ranks": [rank], "how": "behind", "call": self.cite(before), "pair": self.rows[key]["op"]}
+        before = self.scene.held_by(key)
+        return before and {"ranks": [key[0]], "how": "behind", "call": self.cite(before), "pair": self.rows[key]["op"]}
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
