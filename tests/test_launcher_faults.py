@@ -30,6 +30,7 @@ import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.launcher import launcher, monitor
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.run_files import RunFiles
 from joinlab.program.kept import KEPT
 from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
@@ -50,6 +51,27 @@ def plain(rank: int, inputs: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------ deadlines
+
+
+def test_a_wait_that_begins_while_the_ranks_are_judged_still_ends_by_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        both = dist.new_group(timeout=timedelta(seconds=1))
+        if rank == 0:
+            time.sleep(0.2)
+            dist.barrier(both)
+        else:
+            with pytest.raises(RuntimeError):  # rank 0 has ended
+                dist.all_reduce(torch.ones(1))
+
+    def read_slowly(files: RunFiles, judged: set[int]) -> None:
+        take_in(files, judged)
+        time.sleep(0.3)
+
+    take_in = RunFiles.take_in
+    monkeypatch.setattr(RunFiles, "take_in", read_slowly)
+    assert [str(end) for end in run(program).ends] == ["raised", "finished"]
 
 
 @pytest.mark.parametrize("option", ["timeout", "no_progress", "stop"])
@@ -199,6 +221,7 @@ HOLDING = """
 import os, subprocess
 import joinlab
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.run_files import RunFiles
 joinlab.launch(lambda rank, inputs: None, (1,), "gloo", on_output=None)
 server = ForkServer.get()
 fds = [server.control.fileno()]

@@ -106,11 +106,12 @@ class Watch:
                     self.files.take_in(set(self.verdict))
                     bar.show(sum(log.inputs_done for log in self.logs))
             elif at - moved >= STILL_S and asked < moved:
+                self.files.take_in(set(self.verdict))  # once: both look at the same events
                 if self._limited(at - began, timeout):
                     moved = at
                 else:
-                    asked, used = at, self._working()
                     self._prove()
+                    asked, used = at, self._working()
             if not self.pids and at - began > min(timeout, BEGIN_S):
                 self._judge(EndKind.KILLED, f"not started within {min(timeout, BEGIN_S):g} s")
             elif at - moved > no_progress:
@@ -192,7 +193,6 @@ class Watch:
 
         gloo counts the timeout from when it begins the call: at issue, or once an earlier call has ended.
         """
-        self.files.take_in(set(self.verdict))
         end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # may be infinite
         at = now() - self.origin_ns
         for log in self.logs:
@@ -207,7 +207,6 @@ class Watch:
 
     def _prove(self) -> None:
         """Judge the ranks hung if the matching rule shows that no living rank's wait can end."""
-        self.files.take_in(set(self.verdict))
         gone = self._gone()
         waits: list[Wait] = []
         for log in self.logs:
