@@ -331,7 +331,7 @@ def test_a_rank_that_computes_and_one_that_calls_without_end_are_ended_at_the_ti
             if rank or not computes:
                 dist.all_reduce(torch.ones(1))
 
-    timeline = launch_in_time(program, (1, 1), has_call(1), no_progress=0.3, timeout=1.5)
+    timeline = launch_in_time(program, (1, 1), has_call(1), no_progress=1.0, timeout=2.0)
     assert {end.kind for end in timeline.ends} == {EndKind.KILLED}
     assert "timeout=" in timeline.ends[0].text
     assert timeline.calls.filter(pl.col("rank") == 1).height > 0

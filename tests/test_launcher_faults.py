@@ -221,7 +221,6 @@ HOLDING = """
 import os, subprocess
 import joinlab
 from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.run_files import RunFiles
 joinlab.launch(lambda rank, inputs: None, (1,), "gloo", on_output=None)
 server = ForkServer.get()
 fds = [server.control.fileno()]
