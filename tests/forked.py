@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import psutil
 
+from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.program.program import call_program
 
@@ -81,13 +82,14 @@ def forked(starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Se
 
 
 def main() -> None:
-    import torch._dynamo  # DDP's constructor imports it
-    import torch.distributed.fsdp
-    import torch.distributed.optim
+    with no_collection():
+        import torch._dynamo  # DDP's constructor imports it
+        import torch.distributed.fsdp
+        import torch.distributed.optim
 
-    import joinlab.cli.main
-    import joinlab.cli.record
-    import joinlab.recorder.install
+        import joinlab.cli.main
+        import joinlab.cli.record
+        import joinlab.recorder.install
 
     assert joinlab.cli and joinlab.recorder and torch.distributed
     descendants.die_with_parent()

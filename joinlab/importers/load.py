@@ -17,6 +17,7 @@ from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto, text
 from joinlab.importers.recording import is_recording, load_recording
+from joinlab.interrupts import no_collection
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
@@ -170,7 +171,7 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
 def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
     """The readable dumps, in the order of the files; `problems` names the others."""
     found = []
-    with dump.no_collection():
+    with no_collection():
         for file in files:
             try:
                 found.append(read(file, texts))

@@ -27,6 +27,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.launcher.apart import answer
 from joinlab.launcher.forkclient import RUN
@@ -55,13 +56,14 @@ def main(control_fd: int, launcher: int) -> None:
 def _warm_up() -> dict[str, Any]:
     """Import the modules that ranks need, and return the machine's GPUs and backends."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counts GPUs without initializing CUDA before a fork
-    import torch
-    import torch._dynamo  # DDP's constructor imports it: 800 modules
-    import torch.distributed.algorithms.join
-    import torch.distributed.optim
-    import torch.nn.parallel
+    with no_collection():
+        import torch
+        import torch._dynamo  # DDP's constructor imports it: 800 modules
+        import torch.distributed.algorithms.join
+        import torch.distributed.optim
+        import torch.nn.parallel
 
-    import joinlab.launcher.rank
+        import joinlab.launcher.rank
 
     assert joinlab.launcher.rank
     gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
