@@ -38,6 +38,9 @@ from tests.browser import Notebook, axe_core, barriers, chromium, from_npm, lab,
 SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 """px; the third is the first at a zoom of 200 %."""
 
+POSITIONS = tuple(product(range(9), repeat=2))
+"""The counts of inputs that the bench shows."""
+
 DRAWN = Path(__file__).parent / "material" / "preview.sha256"
 MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
 NOMINAL = 800  # px, as in gallery.js
@@ -239,8 +242,9 @@ def bench(
     scheme: str,
     script: str,
     shots: Path | None = None,
+    counts: Sequence[tuple[int, int]] = POSITIONS,
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Measures a bench without JupyterLab's own words and controls: a new one, and all positions of two cases.
+    """Measures a bench without JupyterLab's own words and controls: a new one, and two cases with each of `counts`.
 
     A request to another host raises.
     """
@@ -260,17 +264,18 @@ def bench(
         if scheme == "light":
             notebook.wait_for("bench.loading", False)
             for case in (2, 4):
-                yield named(f"the bench, case {case} at 81 positions", size, scheme), every_position(notebook, case)
+                told = f"the bench, case {case} at {len(counts)} positions"
+                yield named(told, size, scheme), every_position(notebook, case, counts)
         notebook.shut_down()
 
 
-def every_position(notebook: Notebook, case: int) -> dict[str, object]:
-    """The most words and controls, the smallest text, every cut label, and what moves, over all positions of a case."""
+def every_position(notebook: Notebook, case: int, counts: Sequence[tuple[int, int]]) -> dict[str, object]:
+    """The most words and controls, the smallest text, every cut label, and what moves, over positions of a case."""
     notebook.tell(f"bench.case = {case}")
     seen = []
-    for counts in product(range(9), repeat=2):
-        notebook.tell(f"bench.counts = {counts}")
-        notebook.page.wait_for_function(AT, arg=counts)
+    for position in counts:
+        notebook.tell(f"bench.counts = {position}")
+        notebook.page.wait_for_function(AT, arg=position)
         seen.append(notebook.page.evaluate(SEEN, BENCH))
     return {
         "words": max(one["words"] for one in seen),

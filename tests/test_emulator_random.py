@@ -13,9 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 50])
-def test_on_gloo_they_agree_with_real_processes(first):
-    assert [str(outcome) for outcome in compare("random", range(first, first + 50)) if outcome.found] == []
+def test_on_gloo_they_agree_with_real_processes():
+    assert [str(outcome) for outcome in compare("random", range(40)) if outcome.found] == []
 
 
 WILD = 100

@@ -192,15 +192,6 @@ def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
 # ------------------------------------------------------------------------------------------ the fork server
 
 
-def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    run(plain)
-    monkeypatch.setattr(monitor, "ANSWER_S", 0.5)
-    os.kill(ForkServer.get().process.pid, signal.SIGSTOP)
-    with pytest.raises(LaunchError, match="did not answer"):
-        run(plain, timeout=0.5)
-    assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
-
-
 def test_a_child_of_the_launcher_holds_none_of_its_sockets() -> None:
     run(plain)
     control = ForkServer.get().control.fileno()
@@ -403,17 +394,6 @@ def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_pa
     run(plain).raise_for_ending()
 
 
-def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    run(plain)
-    with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", "/no such folder")
-        with pytest.raises(LaunchError, match="TMPDIR"):
-            run(plain)
-        ForkServer.get().close()
-        with pytest.raises(LaunchError, match="TMPDIR"):
-            run(plain)
-
-
 def test_a_program_whose_file_has_changed_since_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "changed.py"
     file.write_text("def program(rank, inputs):\n    return (\n        rank)\n")
@@ -455,6 +435,30 @@ def test_the_loopback_interface_is_found_or_said_to_be_missing(
             launcher.loopback()
     else:
         assert launcher.loopback() == address
+
+
+# ------------------------------------------------------------------------------------------ without a fork server
+# These come last: each ends the server, and a new one takes seconds.
+
+
+def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(plain)
+    monkeypatch.setattr(monitor, "ANSWER_S", 0.5)
+    os.kill(ForkServer.get().process.pid, signal.SIGSTOP)
+    with pytest.raises(LaunchError, match="did not answer"):
+        run(plain, timeout=0.5)
+    assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
+
+
+def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(plain)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/no such folder")
+        with pytest.raises(LaunchError, match="TMPDIR"):
+            run(plain)
+        ForkServer.get().close()
+        with pytest.raises(LaunchError, match="TMPDIR"):
+            run(plain)
 
 
 def test_an_environment_that_no_process_can_be_given_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,11 +54,10 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
         assert without_versions(found) == without_versions(fresh)
 
 
-@pytest.mark.parametrize(("backend", "era"), recorded.FILES)
-@pytest.mark.parametrize("case", cases.CASES)
-def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, backend, era):
+@pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, 2 * [*recorded.FILES], strict=True)])
+def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, at):
     gc.collect()  # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
-    fresh, found = emulated(case, (2, 3), backend, era), recorded.recorded(case, (2, 3), backend, era)
+    fresh, found = emulated(case, (2, 3), *at), recorded.recorded(case, (2, 3), *at)
     assert not found.again and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 
 
