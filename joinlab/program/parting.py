@@ -20,7 +20,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
 from joinlab.program.branches import Statement, loops_around, outcome, statement_at
-from joinlab.program.ways import Plain, Step, Way, Window
+from joinlab.program.ways import COMPREHENSIONS, Plain, Step, Way, Window
 
 TRIED = 4
 """Ranks of a side that are compared with ranks of the other side."""
@@ -39,8 +39,9 @@ class Side(TypedDict):
 
     how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
          "raise" (then `text` is the exception's type), "caught" (the same, of an exception that the rank raised behind
-         the last test, and caught), "issue": the next call came from the test's own line, "end": its later steps are
-         unknown; for an `if` on one line, "block": it ran the block, "past": it did not
+         the last test, and caught), "issue": the next call came from the test's own line, "over": its comprehension
+         there had ended, "end": its later steps are unknown; for an `if` on one line, "block": it ran the block,
+         "past": it did not
     """
 
     ranks: list[int]
@@ -491,13 +492,15 @@ def _went(at: _At) -> tuple[str, int, str]:
     step, test = at.nexts[0], at.tests[0]
     if step is test:
         return "block" if taken(step) else "past", test.line, at.statement.text
-    if step is None:
-        return "issue", test.line, at.statement.text
+    inside, theirs = (after and after.issued > before.issued for before, after in zip(at.tests, at.nexts, strict=True))
+    if step is None or (inside and not theirs and step.event != "raise"):
+        # from another line of the statement: `match rank:`, and behind it `case 0: barrier()`
+        how = "issue" if test.line == at.statement.first else "line"
+        return how, test.line, linecache.getline(test.file, test.line).strip()
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
-    inside, theirs = (after and after.issued > before.issued for before, after in zip(at.tests, at.nexts, strict=True))
-    if inside and not theirs:
-        return "issue", test.line, at.statement.text
+    if step.event == "return" and step.function in COMPREHENSIONS:
+        return "over", test.line, at.statement.text
     around = statement_at(step.file, step.line)
     if step.event == "line" and around and not around.loop and step.line == around.first < test.line <= around.last:
         return "leave", step.line, around.text

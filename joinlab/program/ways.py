@@ -41,6 +41,9 @@ MAX_TEXT = 40
 _ENDS_A_LOOP = {opmap[name] for name in ("FOR_ITER", "SEND", "END_ASYNC_FOR")}
 """Instructions that catch StopIteration or StopAsyncIteration themselves."""
 
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Functions that Python makes of comprehensions; since 3.12 of generators alone."""
+
 Plain = str | int | float | bool | None
 
 
@@ -234,6 +237,8 @@ class Way:
         test = self._test_at(code.co_filename, line)
         if test is None or not test.names:
             return ()
+        if code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None:  # which has none of these names
+            frame = frame.f_back
         found: list[tuple[str, Plain]] = []
         tensors: list[tuple[int, Any]] = []
         for name in test.names:

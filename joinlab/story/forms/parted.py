@@ -82,6 +82,7 @@ _WENT = {
     "raise": "raised {text}",
     "caught": "raised {text}, and caught it",
     "issue": "issued the call there",
+    "over": "was done with it",
     "end": "ended there",
     "block": "found its condition true",
     "past": "found its condition false",

@@ -57,3 +57,15 @@ def m07(rank, inputs):
                 opt.step()
             except FloatingPointError:
                 print("skipped")
+def m08(rank, inputs):
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for x in inputs]
+    for w in works: w.wait()
+    dist.barrier()
+def m09(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        net(torch.ones(1, 1)).sum().backward()
+        match rank:
+            case 0: dist.all_reduce(torch.ones(3))
+            case _: pass
+    dist.barrier()
