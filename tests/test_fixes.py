@@ -67,6 +67,14 @@ def roots(rank, inputs):
     dist.barrier()
 
 
+def found_on_one_rank(rank, inputs):
+    found = list(inputs)[1:]
+    if found:
+        merged = [None] * dist.get_world_size()
+        dist.all_gather_object(merged, found)
+    dist.barrier()
+
+
 @pytest.mark.parametrize(
     ("program", "inputs", "kind", "line"),
     [
@@ -75,6 +83,7 @@ def roots(rank, inputs):
         (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
         (leaves, (3, 3), "flag", "if flag.item():  # enough"),
         (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
+        (found_on_one_rank, (1, 2), "out", "merged = [None] * dist.get_world_size()"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -391,15 +391,19 @@ def _behind(place: Place) -> Iterator[Candidate]:
 
 
 def _out(place: Place) -> Iterator[Candidate]:
-    """Move a call that only some ranks issue out of its `if`."""
+    """Move a call that only some ranks issue out of its `if`; with its block, if that sets what the call reads."""
     branch: ast.If | None = place.last(ast.If)
-    for call in place.own_calls(branch) if branch is not None else ():
-        assert branch is not None
-        if place.parents[call] is branch and call.lineno in place.sites:
-            if len(branch.body) == 1 and not branch.orelse:
-                yield "out", place.changed((*place.span(branch), place.source(*place.span(call))))
-            elif text := _moved(place, call, branch, behind=_free(place, call, branch)):
-                yield "out", text
+    if branch is None:
+        return
+    calls = [one for one in place.own_calls(branch) if place.parents[one] is branch and one.lineno in place.sites]
+    alone = len(branch.body) == 1 and not branch.orelse
+    for call in () if alone else calls:
+        if text := _moved(place, call, branch, behind=_free(place, call, branch)):
+            yield "out", text
+    if calls and (alone or not (branch.orelse or _leaves(branch) or _is_for_some_ranks(place))):
+        body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
+        block = textwrap.indent(textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset)
+        yield "out", place.changed((*place.span(branch), block.lstrip()))
 
 
 def _join(place: Place) -> Iterator[Candidate]:
@@ -439,15 +443,24 @@ def _agree(place: Place) -> Iterator[Candidate]:
 def _flag(place: Place) -> Iterator[Candidate]:
     """Let all ranks leave a loop, or skip the rest of a step, as soon as any rank does."""
     branch = place.last(ast.If)
-    if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
+    if branch is None or not _leaves(branch):
         return
     if place.joins(branch):
         return  # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
-    values = place.tests[-1]["values"]
-    if values and all(read["ranks"] == [read["value"]] and type(read["value"]) is int for read in values):
-        return  # the test reads nothing but the rank's number: the branch is meant for these ranks
+    if _is_for_some_ranks(place):
+        return
     if made := place.agree("flag", f"float({ast.unparse(branch.test)})", "MAX"):
         yield "flag", place.changed(place.put(branch, *made), (*place.span(branch.test), "flag.item()"))
+
+
+def _leaves(branch: ast.If) -> bool:
+    return isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue))
+
+
+def _is_for_some_ranks(place: Place) -> bool:
+    """Whether the test reads nothing but the rank's number."""
+    values = place.tests[-1]["values"]
+    return bool(values) and all(read["ranks"] == [read["value"]] and type(read["value"]) is int for read in values)
 
 
 def _same(place: Place) -> Iterator[Candidate]:
