@@ -459,8 +459,10 @@ def _leaves(branch: ast.If) -> bool:
 
 def _is_for_some_ranks(place: Place) -> bool:
     """Whether the test reads nothing but the rank's number."""
-    values = place.tests[-1]["values"]
-    return bool(values) and all(read["ranks"] == [read["value"]] and type(read["value"]) is int for read in values)
+    values = [
+        (read["ranks"], read["value"]) for read in place.tests[-1]["values"] if "(" not in read["name"]
+    ]  # no len()
+    return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 
 
 def _same(place: Place) -> Iterator[Candidate]:
