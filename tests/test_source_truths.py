@@ -189,3 +189,16 @@ def test_case_2_hangs_where_it_destroys_its_group_as_the_tutorials_of_today_do(c
     assert [str(end) for end in emulate(program, counts).ends] == ["finished", "hung (proven)"]
     without = emulate(cases.case_2, counts).ends[1]
     assert str(without) == ("hung (proven)" if counts == (1, 2) else "finished (a call still pending)")
+
+
+@BACKENDS
+@pytest.mark.parametrize("peer", [-1, 2])
+def test_a_peer_that_no_group_has_is_named(backend, peer):
+    """gloo waits for its address until the timeout, or reads beyond its list of connections and crashes."""
+
+    def program(rank, inputs):
+        dist.send(torch.ones(1), peer)
+
+    with pytest.raises(LaunchError, match=f"rank 0 calls send: no rank {peer} is in its group, which has 2 ranks"):
+        emulate(program, (1, 1), backend)
+    assert emulate(cases.case_1, (1, 2), backend).returns == (1, 2)

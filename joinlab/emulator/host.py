@@ -37,7 +37,7 @@ from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
 from joinlab.program.outcome import versions
-from joinlab.program.process_group import METHODS, begin, values_in
+from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
 from joinlab.program.sources import text_event
 from joinlab.recorder.rank_log import RankLog
@@ -48,6 +48,8 @@ MOST_KINDS = 4096
 
 KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[Any, ...], CallKind]] = {}
 """By backend, name and ranks of a group: the kinds of its calls in all emulations."""
+THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
+
 STACKS = Stacks()
 """Where those were issued from. Only one rank of one emulation runs at a time, so nothing here needs a lock."""
 
@@ -78,8 +80,8 @@ class Orders(Protocol):
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """A rank that was released from its wait would have had to wait for this call after all."""
 
-    def threaded(self, host: Host) -> LaunchError:
-        """A thread that a rank has started calls a collective."""
+    def broken(self, text: str) -> LaunchError:
+        """What real ranks would do is not modelled, or not known: the emulation returns no Timeline."""
 
     def unmodelled(self, what: object, error: Exception) -> None:
         """The model has failed at `what`: the emulation returns no Timeline."""
@@ -133,8 +135,14 @@ class Host:
             raise RankEnded
         mine = current() is self
         if not mine:
-            raise self.orders.threaded(self)
-        call = self._describe(group, name, args, sys._getframe(2))
+            raise self.orders.broken(
+                THREADED.format(self.rank, "calls a collective from a thread that its program has started")
+            )
+        try:
+            call = self._describe(group, name, args, sys._getframe(2))
+        except NoSuchRank as error:
+            text = f"rank {self.rank} calls {name}: {error}. Real ranks would wait for it in vain, or crash."
+            raise self.orders.broken(text) from None
         call.batched = coalesced is not None
         try:
             group.fabric.check(call)

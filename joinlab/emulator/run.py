@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.backend.clock import EXIT_NS
 from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.group import EmulatedGroup
-from joinlab.emulator.host import Host, bound_kinds
+from joinlab.emulator.host import THREADED, Host, bound_kinds
 from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
@@ -136,7 +136,7 @@ class Emulation:
             return
         told, text = traceback_text(error), text_of(error)
         if self.knobs.streams and any(words in text for words in _NO_GPU):
-            self._broken = self._broken or LaunchError(
+            self.broken(
                 f"rank {host.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
                 "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
             )
@@ -267,13 +267,12 @@ class Emulation:
         if others != ranks and len(others) == len(ranks) == 1:
             name = f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
         elif others != ranks:
-            self._broken = self._broken or LaunchError(
+            raise self.broken(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
                 f"of {list(others)}. Real ranks would connect to the wrong peers, with unknown results. Every rank, "
                 "also one outside the group, has to call new_group for every group in the same order, or pass "
                 "use_local_synchronization=True."
             )
-            raise self._broken
         if self._backend_of.get(name, backend) != backend:
             name = f"{name} on {backend}"  # or asked for different backends
         if name not in self._fabrics:
@@ -303,7 +302,7 @@ class Emulation:
         if ahead or called or not final:
             return
         for host in filter(still_runs, living):
-            self.threaded(host, "waits, and a thread that its program has started still runs")
+            self.broken(THREADED.format(host.rank, "waits, and a thread that its program has started still runs"))
         self.judged = True
         # Everything that the model could carry out is done and every rank waits: that proves the hang.
         for host in living:
@@ -324,7 +323,7 @@ class Emulation:
 
     def unmodelled(self, what: object, error: Exception) -> None:
         """Carrying out `what` has failed by a fault of the model, not of the program: every rank ends here and now."""
-        self._broken = self._broken or LaunchError(
+        self.broken(
             f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
         )
         self.judged = True
@@ -332,14 +331,9 @@ class Emulation:
             if not host.gone:
                 self.baton.doom(host.waits.thread)
 
-    def threaded(
-        self, host: Host, how: str = "calls a collective from a thread that its program has started"
-    ) -> LaunchError:
-        """Fail: threads that a rank has started are not modelled."""
-        self._broken = self._broken or LaunchError(
-            f"rank {host.rank} {how}. An emulation runs one thread per rank. Use joinlab.launch, with "
-            'backend="gloo" or on GPUs.'
-        )
+    def broken(self, text: str) -> LaunchError:
+        """Return no Timeline but raise this error: what real ranks would do is not modelled, or not known."""
+        self._broken = self._broken or LaunchError(text)
         return self._broken
 
     def _give_up(self, reason: str) -> None:

@@ -19,6 +19,13 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
+class NoSuchRank(Exception):
+    """A send or recv names a rank that its group does not have."""
+
+    def __init__(self, place: int, size: int) -> None:
+        super().__init__(f"no rank {place} is in its group, which has {size} ranks")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """A method of ProcessGroup: its op, and which of its arguments are the input and output tensors."""
@@ -238,7 +245,8 @@ class Options(TypedDict, total=False):
 def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
     """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a Timeline.
 
-    `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks.
+    `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks. NoSuchRank if
+    the peer is in no place of it, which no backend checks: gloo waits for its address until the timeout, or crashes.
     """
     opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
     found: Options = {}
@@ -253,6 +261,8 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
         numbers = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
         found["tag"] = numbers[-1] if numbers else None
         if len(numbers) == 2:
+            if not 0 <= numbers[0] < len(ranks):
+                raise NoSuchRank(numbers[0], len(ranks))
             found["peer"] = ranks[numbers[0]]
     return found
 
