@@ -18,7 +18,7 @@ from tests.bench.figures import Figure
 
 Part = Callable[[], Iterator[Figure]]
 
-PARTS = ("launches", "steps", "emulation", "dumps", "hangs", "views", "benches", "sizes")
+PARTS = ("launches", "steps", "emulation", "dumps", "views", "benches", "sizes")
 """Modules beside this one. Each is imported when its turn comes: the views need a browser's library."""
 
 BROWSER = ("views", "benches", "sizes")
