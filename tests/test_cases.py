@@ -79,14 +79,6 @@ def test_each_program_is_the_forum_script(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_program_is_a_plain_function_of_rank_and_inputs(number: int) -> None:
-    program = CASES[number].program
-    assert program is getattr(cases, f"case_{number}")
-    assert list(inspect.signature(program).parameters) == ["rank", "inputs"]
-    assert program.__closure__ is None
-
-
-@pytest.mark.parametrize("number", NUMBERS)
 def test_what_was_documented_is_what_the_record_says(number: int) -> None:
     case, documented = cases.DOCUMENTED[number], DOCUMENTED[number]
     assert (case.join, case.barrier) == (documented["join"], documented["barrier"])

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joinlab
-from joinlab.cases import CASES, DOCUMENTED, Case
+from joinlab.cases import CASES, Case
 from joinlab.cli import doctor, keeping, report
 from joinlab.cli import main as cli
 from joinlab.cli.program import load_program
@@ -357,17 +357,10 @@ def test_options_of_a_launch_and_of_an_emulation_do_not_mix(program, capsys, opt
     assert words in capsys.readouterr().err
 
 
-def test_the_six_cases_run_here_and_a_hang_is_no_failure_of_the_command(capfd) -> None:
-    assert cli.main(["cases", "--n", "1", "--backend", "gloo", "--only", *map(str, DOCUMENTED)]) == 0
+def test_cases_run_in_real_processes_and_a_hang_is_no_failure_of_the_command(capfd) -> None:
+    assert cli.main(["cases", "--n", "1", "--backend", "gloo", "--only", "1", "4"]) == 0
     rows = [line for line in capfd.readouterr().out.splitlines() if line[:1].isdigit()]
-    assert [row[67:] for row in rows] == [
-        "both finish",
-        "rank 1 raises",
-        "rank 1 raises",
-        "both hang",
-        "both hang",
-        "both finish",
-    ]
+    assert [row[67:] for row in rows] == ["both finish", "both hang"]
 
 
 # ---- show
@@ -429,11 +422,6 @@ def test_an_ascii_terminal_and_closed_streams_cause_no_error() -> None:
     assert (plain.returncode, plain.stderr) == (0, b"") and b"Rank 0 issued broadcast" in plain.stdout
     closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
     assert (closed.returncode, closed.stderr) == (0, b"")
-
-
-def test_no_example_runs_into_its_text() -> None:
-    texts = [text for command in cli.COMMANDS for _, text in command.examples]
-    assert [text for text in texts if f"  {text}\n" not in cli.examples()] == [""] * texts.count("")
 
 
 @pytest.mark.parametrize(("backend", "remark"), [("gloo", "can never meet, never ends"), ("nccl", "never ends")])

@@ -81,21 +81,23 @@ def test_a_bench_leaves_its_picture():
     made.close()
 
 
-@pytest.mark.parametrize("made", [joinlab.View, lambda timeline: joinlab.compare(timeline, timeline)])
-def test_a_terminal_shows_a_view_as_text(made):
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda run: run, "Rank 1 hangs"),
+        (joinlab.View, "Run the cell again"),
+        (lambda run: joinlab.compare(run, run), "Run the cell again"),
+    ],
+)
+def test_a_terminal_shows_text(made, words):
     printed, outputs = shown(made(case_timeline(4, 2)), media=())
-    assert outputs == [] and "<Timeline of 'case_4'" in printed
+    assert outputs == [] and "<Timeline of 'case_4'" in printed and words in printed
 
 
 def test_without_a_person_a_notebook_shows_only_the_picture():
     _, (diagnosis, picture) = shown(case_timeline(4, 2), person=False)
     assert "Rank 1 hangs" in diagnosis["text/html"]
     assert picture.keys() == {"image/svg+xml", "text/plain"}
-
-
-def test_a_terminal_shows_text():
-    printed, outputs = shown(case_timeline(4, 2), media=())
-    assert outputs == [] and "<Timeline of 'case_4'" in printed and "Rank 1 hangs" in printed
 
 
 def test_a_timeline_without_calls_is_shown():

@@ -66,13 +66,6 @@ def test_the_traces_come_out_row_by_row(number, n, documented):
     assert rows == documented
 
 
-def test_case_4_ends_as_in_the_answer_where_the_pad_is_not_zero():
-    hung, raised = case(4, 2, era="1.9", pad=1).ends
-    assert str(hung) == "hung (proven)"
-    assert raised.kind == "raised"
-    assert "broadcast_coalesced" in raised.text  # the rank to broadcast from is no rank
-
-
 def test_what_case_4_reads_decides_it():
     today, then = case(4, 2), case(4, 2, **THEN)
     for timeline, value in ((today, 0.0), (then, 7 * 2**-149)):

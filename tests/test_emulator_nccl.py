@@ -77,15 +77,10 @@ def test_two_calls_that_do_not_fit(zero, one, first, second):
     assert run([zero], [one]) == [(kind, [out]) for kind, out in (first, second)]
 
 
-def test_a_float_that_meets_the_barrier_of_1_9_reads_the_whole_word():
-    knobs = {"era": "1.9", "barrier_value": 0x3F800000}
-    (_, [[[read]]]), (_, [[[byte]]]) = run([("AR", [1], F32)], [("barrier", [0], F32)], **knobs)
-    assert (read, byte) == (2.0, 0)
-
-
-def test_the_barrier_of_1_9_is_one_byte():
-    (_, [[[read]]]), (_, [[[byte]]]) = run([("AR", [0], F32)], [("barrier", [0], F32)], era="1.9", barrier_value=7)
-    assert (read, byte) == (7 * TINY, 7)
+@pytest.mark.parametrize(("own", "unset", "read", "byte"), [(1, 0x3F800000, 2.0, 0), (0, 7, 7 * TINY, 7)])
+def test_a_float_that_meets_the_one_byte_barrier_of_1_9_reads_the_whole_word(own, unset, read, byte):
+    found = run([("AR", [own], F32)], [("barrier", [0], F32)], era="1.9", barrier_value=unset)
+    assert [out for _, out in found] == [[[[read]]], [[[byte]]]]
 
 
 def test_the_pad_is_the_upper_half_of_what_a_wider_reader_gets():

@@ -7,27 +7,13 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.backend.calls import setting_of
-from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_text
+from joinlab.recorder.events import CHUNK, EventLog, LogTail
 from joinlab.recorder.rank_log import RankLog, about_ranks
 from joinlab.timeline import Ending, EndKind
-
-
-def test_appended_events_are_read_back(tmp_path: Path) -> None:
-    log, tail = EventLog(tmp_path / "log", print), LogTail(tmp_path / "log")
-    assert tail.read() == b""
-    log.write({"e": "input", "i": 0})
-    assert tail.read() == b'{"e":"input","i":0}\n'
-    assert tail.read() == b""
-    tail.close()
-
-
-def test_a_missing_log_is_empty(tmp_path: Path) -> None:
-    assert LogTail(tmp_path / "none").read() == b""
 
 
 def test_a_log_grows_past_its_chunks(tmp_path: Path) -> None:
@@ -140,8 +126,3 @@ def test_an_open_wait_says_for_what() -> None:
     log = read("".join(json.dumps(event) + "\n" for event in EVENTS[:7]).encode())
     assert log.waits == {7: (0,)}
     assert Ending.finished(log.calls.values()) == Ending(EndKind.FINISHED, pending=True, call=0, group="0")
-
-
-@pytest.mark.parametrize("value", [0j, 1 + 2j, True, float("nan"), float("-inf"), 3, 0.5])
-def test_values_of_any_dtype_are_written_as_json(value):
-    assert json.loads(values_text([[value]]))[0]

@@ -113,11 +113,6 @@ def test_endings_stand_at_the_lanes():
     )
 
 
-def test_a_timeline_without_calls_is_drawn():
-    timeline = timeline_from_rows([], [DONE], {"program": "p", "backend": "gloo"})
-    assert "✓ finished" in figure(timeline).layout.xaxis.ticktext[0]
-
-
 def test_background_is_transparent_and_nothing_offers_a_cloud():
     layout = figure(case_timeline(1, 1)).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"

@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +22,8 @@ import joinlab
 from joinlab.analysis.matching import match
 from joinlab.analysis.waiting import who_waits
 from joinlab.errors import TimelineFileError
-from joinlab.importers import dump, safe_pickle
-from joinlab.importers.dump import Texts, check, rank_in
+from joinlab.importers import safe_pickle
+from joinlab.importers.dump import Texts, check
 from joinlab.timeline import EndKind
 from tests.dumps import batches, nccl_trace, of_pairs, write
 from tests.parallel_jobs import dumps, standing
@@ -315,17 +313,6 @@ def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
     assert quietly(folder)[0].equals(plain)
 
 
-def test_dumps_are_read_and_diagnosed_without_torch(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import joinlab; timeline = joinlab.load(sys.argv[1]); print(timeline.calls.height, joinlab.diagnose(timeline))"
-    )
-    folder = write(tmp_path / "dumps", dumps(JOB))
-    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
-    timeline = quietly(folder)[0]
-    assert done.stdout == f"{timeline.calls.height} {joinlab.diagnose(timeline)}\n"
-
-
 def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:
     write(tmp_path, dumps(JOB))
     for rank in (0, 1):
@@ -369,15 +356,6 @@ def test_an_unknown_kind_of_call_is_reported(tmp_path: Path) -> None:
     found[0]["entries"][0]["profiling_name"] = "nccl:teleport"
     _, told = quietly(write(tmp_path, found))
     assert any("1 calls of the unknown kind 'nccl:teleport'" in one for one in told)
-
-
-def test_ranks_in_names() -> None:
-    assert [rank_in(name) for name in ("nccl_trace_rank_12", "fr_0.json", "host3_rank_4.pkl", "dump")] == [
-        12,
-        0,
-        4,
-        None,
-    ]
 
 
 # ---- traces of the profiler
@@ -565,10 +543,3 @@ def test_any_json_is_read_or_refused_by_name(content: dict[str, Any]) -> None:
         check(Path("trace_0"), content, Texts())
     except TimelineFileError as error:
         assert "trace_0" in str(error)
-
-
-@given(st.lists(st.sampled_from([(1, "a"), (1, "b"), (2, "a"), ()]), max_size=40))
-def test_calls_are_numbered_alike_whatever_follows_what(values: list[tuple[Any, ...]]) -> None:
-    codes, keys = dump._numbered(values, repr)
-    assert [keys[code] for code in codes] == [repr(value) for value in values]
-    assert len(set(keys)) == len(keys)

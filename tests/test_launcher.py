@@ -314,12 +314,6 @@ def test_a_process_whose_call_never_ends_hangs_after_its_program(how: str) -> No
     assert [end.text for end in emulated.ends] == [end.text for end in timeline.ends]
 
 
-def test_a_program_without_a_collective_has_an_empty_timeline() -> None:
-    timeline = run(lambda rank, inputs: sum(float(x) for x in inputs))
-    assert timeline.calls.height == 0
-    assert timeline.returns == (2.0, 3.0)
-
-
 def has_call(rank: int) -> Callable[[Timeline], bool]:
     return lambda timeline: not timeline.calls.filter(pl.col("rank") == rank).is_empty()
 

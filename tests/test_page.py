@@ -180,19 +180,6 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
         write_html(case_timeline(1, 1), tmp_path)
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "x.html"
-    path.write_text("old")
-
-    def fail(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="no space left"):
-        write_html(case_timeline(1, 1), path)
-    assert path.read_text() == "old" and [one.name for one in tmp_path.iterdir()] == ["x.html"]
-
-
 def test_a_timeline_without_calls_is_shown():
     made = text_of(timeline_from_rows([], [Ending("killed", text="SIGKILL")], {"backend": "gloo"}))
     assert "No call was recorded." in made and "SIGKILL" in made

@@ -345,19 +345,6 @@ def test_works_answer_as_without_a_recorder() -> None:
     )
 
 
-def test_an_error_of_the_backend_reaches_the_program_and_is_recorded() -> None:
-    def program(rank: int, inputs: Any) -> str:
-        try:
-            dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
-        except RuntimeError as error:
-            return str(error)
-        return ""
-
-    timeline = run(program, (1, 1))
-    assert timeline.returns[0]
-    assert timeline.returns[0].split("\n")[0] in timeline.calls["error"][0]
-
-
 def test_a_check_that_torch_was_asked_for_still_raises() -> None:
     def program(rank: int, inputs: Any) -> None:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
@@ -365,15 +352,6 @@ def test_a_check_that_torch_was_asked_for_still_raises() -> None:
         dist.all_reduce(torch.ones(2 + rank), group=group)
 
     assert all("Detected mismatch between collectives on ranks" in end.text for end in run(program).ends)
-
-
-def test_a_monitored_barrier_still_works() -> None:
-    def program(rank: int, inputs: Any) -> str:
-        dist.monitored_barrier()
-        dist.all_reduce(torch.ones(1))
-        return "done"
-
-    assert run(program, (1, 1)).raise_for_ending().returns == ("done", "done")
 
 
 @pytest.mark.parametrize("late", [True, False])

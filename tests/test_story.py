@@ -34,7 +34,3 @@ def test_a_story_is_plain_data() -> None:
 def test_a_story_has_one_headline_and_it_is_the_first_line(kinds: list[str]) -> None:
     with pytest.raises(AssertionError):
         Story(tuple(a_line(LineKind(kind)) for kind in kinds), (), "modelled")
-
-
-def test_lines_compare_by_value() -> None:
-    assert a_line() == a_line()

@@ -14,7 +14,7 @@ from joinlab.picture.places import Across
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
-from joinlab.timeline import Ending, timeline_from_rows
+from joinlab.timeline import Ending
 from tests.drawn import timelines
 from tests.timelines import Writer, case_timeline
 
@@ -54,8 +54,3 @@ def test_nothing_from_a_program_is_taken_for_markup():
     writer.call(0, "all_reduce", "<script>", call_site="</svg>")
     drawn = svg(scene(writer.timeline([Ending("killed", text="<b>")])), heading="<i>")
     assert "<script" not in drawn and "<b>" not in drawn and "<i>" not in drawn and drawn.count("</svg>") == 1
-
-
-def test_a_timeline_without_calls_is_drawn():
-    drawn = svg(scene(timeline_from_rows([], [Ending("finished")], {"backend": "gloo"})))
-    assert "✓ left" in texts(drawn)

@@ -40,12 +40,6 @@ def test_a_raised_rank_ended_in_the_last_call_whose_message_it_repeats(text: str
     assert (ending.kind, ending.text, (ending.call, ending.group)) == (EndKind.RAISED, text, where)
 
 
-def test_a_hung_rank_ended_in_the_call_that_it_waits_for() -> None:
-    ending = Ending.at(EndKind.HUNG, OPEN, "why", proven=True)
-    assert ending == Ending(EndKind.HUNG, call=3, group="1", text="why", proven=True)
-    assert Ending.at(EndKind.KILLED, None, "SIGKILL") == Ending(EndKind.KILLED, text="SIGKILL")
-
-
 @pytest.mark.parametrize(("row", "columns"), [(CallRow, CALL_COLUMNS), (SpanRow, SPAN_COLUMNS)])
 def test_a_row_has_the_columns_of_its_frame(row: type, columns: dict) -> None:
     assert set(row.__annotations__) == set(columns)

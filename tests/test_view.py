@@ -68,16 +68,6 @@ def test_an_unknown_option_is_named():
         View(case_timeline(1, 1), colour="red")
 
 
-def test_the_first_view_is_small(view):
-    sent = len(view._packed) + len(view._esm) + len(view._css)
-    assert sent < 100_000
-
-
-def test_a_view_shows_itself_as_a_widget(view):
-    data, *_ = view._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-
-
 def test_the_widget_that_is_shown_has_the_fix_of_a_run_that_nobody_has_read(monkeypatch):
     monkeypatch.setattr(stills, "is_terminal", lambda: False)
     monkeypatch.setattr(stills, "put", lambda what: None)

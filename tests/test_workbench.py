@@ -154,12 +154,7 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 @pytest.mark.parametrize(
     ("engine", "case", "byte", "pad"),
     [
-        ("emulated nccl", 1, False, False),
-        ("emulated nccl", 4, False, True),
         ("emulated nccl 1.9", 4, True, True),
-        ("emulated nccl 1.9", 3, True, False),
-        ("emulated nccl 1.9", 2, False, False),
-        ("emulated gloo", 4, False, False),
         ("launched gloo", 4, False, False),
     ],
 )
@@ -244,14 +239,6 @@ def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
     monkeypatch.undo()
     made.counts = (1, 14)
     assert made.timeline.meta["inputs"] == [1, 14] and "Interrupted" not in status(made)
-
-
-def test_a_move_sends_its_picture(monkeypatch):
-    later: list[str] = []
-    monkeypatch.setattr(ipywidgets.Widget, "send_state", lambda widget, key=None: later.append(f"{key}"))
-    made = bench(engine="emulated nccl 1.9")
-    made.counts = (1, 2)
-    assert any("_packed" in key for key in later)
 
 
 # ---- predict first
