@@ -351,11 +351,13 @@ def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None
         joinlab.load(tmp_path)
 
 
-def test_an_unknown_kind_of_call_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nccl:teleport", "nccl:send 0->99", "nccl:send 0->-1"])
+def test_an_unknown_kind_of_call_is_reported(name: str, tmp_path: Path) -> None:
     found = dumps(JOB)
-    found[0]["entries"][0]["profiling_name"] = "nccl:teleport"
-    _, told = quietly(write(tmp_path, found))
-    assert any("1 calls of the unknown kind 'nccl:teleport'" in one for one in told)
+    found[0]["entries"][0]["profiling_name"] = name
+    timeline, told = quietly(write(tmp_path, found))
+    assert any(f"1 calls of the unknown kind '{name}'" in one for one in told)
+    assert 0 in set(timeline.calls["rank"])
 
 
 # ---- traces of the profiler

@@ -294,13 +294,13 @@ def _calls(
         codes, told = _told(entries, texts)
     for one in told:
         groups.setdefault(one.group, (one.words, ()))
-    left_out = {code for code, one in enumerate(told) if one.op is None}
+    left_out = {code for code, one in enumerate(told) if not _is_known(one, groups)}
     if left_out:
         titles = Counter(told[code].title for code in codes if code in left_out)
         problems += unknown({title: n for title, n in titles.items() if _kind(title)[0] not in _BRACKETS})
         entries = [entry for entry, code in zip(entries, codes, strict=True) if code not in left_out]
         codes = array("i", [code for code in codes if code not in left_out])
-    kinds = [-1 if one.op is None else texts.kind(_kind_of(one, groups)) for one in told]
+    kinds = [-1 if code in left_out else texts.kind(_kind_of(one, groups)) for code, one in enumerate(told)]
     calls = Calls(
         kind=array("i", map(kinds.__getitem__, codes)),
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
@@ -467,6 +467,11 @@ class _Told(NamedTuple):
     dtype: str | None
     shape: int
     over: bool
+
+
+def _is_known(told: _Told, groups: Mapping[str, Group]) -> bool:
+    """Whether it is a call of a known kind, and its peer a rank of its group: no backend checks that."""
+    return told.op is not None and (told.peer is None or told.peer < len(groups[told.group][1]))
 
 
 def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
