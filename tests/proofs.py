@@ -20,7 +20,7 @@ from joinlab import Timeline, emulate
 from joinlab.backend.calls import call_of, setting_of
 from joinlab.errors import LaunchError
 from joinlab.nccl.ring import GPUS
-from joinlab.proof import blocked_calls
+from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind
 from tests.random_programs import draw, program_of
@@ -89,9 +89,26 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     answers = blocked_calls(unseen, reasons.groups, backend, reasons.gone, setting)
     claimed = {(rank, group, seq) for group, stuck in answers.items() for rank, seq in stuck}
     hung = [rank for rank, end in enumerate(timeline.ends) if end.kind is EndKind.HUNG]
-    proven = sum(bool(reasons.proven_again(rank)) for rank in hung)
+    proof = proof_of(reasons)
+    proven = sum(proof is not None and proof.of(rank) is not None for rank in hung)
     cause = "" if proven == len(hung) else _cause(reasons, hung)
     return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
+
+
+def proof_of(scene: Scene) -> Proof | None:
+    """The proof from a Timeline's calls alone. Calls whose wait began at one instant on a rank are one wait."""
+    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for row in scene.matched.rows:
+        hung = scene.ends[row["rank"]].kind is EndKind.HUNG and row["error"] is None
+        if hung and row["host_wait_begin_ns"] is not None and row["host_wait_end_ns"] is None:
+            found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append((row["group"], row["seq"]))
+    waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
+    for rank, end in enumerate(scene.ends):
+        named = scene.timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
+        if named is not None and all(wait.rank != rank for wait in waits):
+            waits.append(Wait(rank, (named[1:],)))
+    backend, setting = str(scene.meta["backend"]), setting_of(scene.meta)
+    return prove(scene.matched.calls, scene.groups, backend, waits, scene.gone, setting, scene.blocked)
 
 
 def _cause(reasons: Scene, hung: list[int]) -> str:

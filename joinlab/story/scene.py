@@ -16,7 +16,7 @@ from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
-from joinlab.proof import Proof, Wait, blocked_calls, prove
+from joinlab.proof import blocked_calls
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
 
@@ -128,22 +128,6 @@ class Scene:
         backend = str(self.meta.get("backend"))
         return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
 
-    @cached_property
-    def proof(self) -> Proof | None:
-        """The proof that ranks can never go on; None if there is none."""
-        backend, setting = str(self.meta.get("backend")), setting_of(self.meta)
-        waits = _waits(self.timeline, self.matched.rows)
-        return prove(self.matched.calls, self.groups, backend, waits, self.gone, setting, self.blocked)
-
-    def proven_again(self, rank: int) -> bool:
-        """Whether these calls alone prove the hang that a rank's ending calls proven.
-
-        The recorder knew more, such as every thread's waits; a ring buffer may have lost calls since.
-        """
-        # An emulation ends when no modelled call can proceed, whatever the rule says about single calls.
-        emulated = self.meta.get("engine") == "emulated"
-        return bool(self.ends[rank].proven and (emulated or (self.proof and self.proof.of(rank))))
-
     def awaited(self, rank: int) -> Key | None:
         """The call a rank ended in: the one that its ending names, else the last call that the backend failed."""
         end, rows, key = self.ends[rank], self.matched.row_of, self.timeline.ended_in(rank)
@@ -169,19 +153,3 @@ class Scene:
         """The call that a blocker of a call in `group` names."""
         assert blocker.seq is not None
         return blocker.rank, group if blocker.group is None else blocker.group, blocker.seq
-
-
-def _waits(timeline: Timeline, rows: Sequence[CallRow]) -> list[Wait]:
-    """The waits that hung ranks never ended. Calls whose wait began at one instant on a rank are one wait."""
-    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for row in rows:
-        if timeline.ends[row["rank"]].kind is not EndKind.HUNG or row["error"] is not None:
-            continue
-        if row["host_wait_begin_ns"] is not None and row["host_wait_end_ns"] is None:
-            found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append((row["group"], row["seq"]))
-    waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
-    for rank, end in enumerate(timeline.ends):
-        named = timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
-        if named is not None and all(wait.rank != rank for wait in waits):
-            waits.append(Wait(rank, (named[1:],)))
-    return waits

@@ -26,7 +26,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
         runs = tuple(rank for rank in every if scene.ends[rank].runs)
         return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
     # The text may have omitted calls; and a call that never ends does not fit, though the place is not known.
-    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN or scene.proven_again(rank) for rank in wrong)
+    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN or scene.ends[rank].proven for rank in wrong)
     facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
     return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
 

@@ -1,7 +1,7 @@
 """Fates: how each rank ended, and why. The backend's matching rule says what a rank's open call lacks.
 
-A hang is proven if its ending says so; if these calls alone do not prove it again, it was "proven when it was
-recorded". If two ranks differ, neither is called wrong, since that depends on the program's intent.
+A hang is proven if its ending says so. If two ranks differ, neither is called wrong, since that depends on the
+program's intent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Fate:
             facts["text"] = text
         form: str = "running" if end.runs else end.kind.value
         if end.kind is EndKind.HUNG:
-            facts["proven"] = "again" if scene.proven_again(self.rank) else "recorded" if end.proven else ""
+            facts |= {"proven": bool(end.proven), "modelled": scene.meta.get("engine") == "emulated"}
             # How the model found it is not said, and differs from rank to rank.
             told = "" if end.proven and text.startswith(("no rank can go on", "it made no progress")) else text
             facts["text"] = told.removeprefix("only suspected: ")
@@ -247,11 +247,11 @@ def _hung(line: Line) -> Text:
         verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
         said = "{} " + verb + "{}. A hang is only suspected: {}."
         return say(said, line.ranks, _in(line) or _after(line), text or "it made no progress")
-    modelled = "no issued call can end this wait" if inside else "in the model no rank can go on"
-    how = f"Proven: {modelled}." if proven == "again" else "Proven when it was recorded."
+    modelled = line.facts["modelled"] and not inside
+    how = "in the model no rank can go on" if modelled else "no issued call can end this wait"
     more = f" {text[:1].upper()}{text[1:]}." if text else ""
     where = _in(line) if inside else say(" outside any recorded call{}", _after(line))
-    return say("{} hang[s|]{}.{} {}", line.ranks, where, more, how)
+    return say("{} hang[s|]{}.{} Proven: {}.", line.ranks, where, more, how)
 
 
 def _raised(line: Line) -> Text:
