@@ -300,10 +300,7 @@ class _Calls:
         told = []
         if slot.differs and not slot.met:
             told.append("can never meet")
-        taken = all(
-            row["completed_ns"] is not None and {row["rank"], row["peer"]} & self.take_any for row in rows.values()
-        )
-        if slot.pair and not slot.met and not slot.refused and not taken:
+        if slot.pair and not slot.met and not slot.refused and not self._was_taken(slot):
             told.append("nothing meets it")
         elif slot.absent and not slot.pair:
             told.append(f"no call of {ranks_text(slot.absent)}")
@@ -317,6 +314,11 @@ class _Calls:
             who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
             told += [f"{who}{how}"] if ranks else []
         return ", ".join(told)
+
+    def _was_taken(self, slot: Slot) -> bool:
+        """Whether a recv from any rank may have taken these sends, or been one of these calls."""
+        rows = self.folding.matched.calls_of(slot).values()
+        return all(row["completed_ns"] is not None and {row["rank"], row["peer"]} & self.take_any for row in rows)
 
 
 def _cut(text: str, most: int = WIDTH) -> str:
