@@ -6,8 +6,9 @@
     3       line       1      8   for x in inputs:                    len(inputs) = 3
     3       line       1      9       loss = net(x).sum()
 
-Only functions in the learner's own files are followed, by sys.settrace; `parting` compares ways. If a debugger or
-coverage already traces the thread, nothing is followed.
+Only functions in the learner's own files are followed; `parting` compares ways. From Python 3.12 on, sys.monitoring
+reports the lines, at no cost in code that is not followed; before, sys.settrace does. If a debugger or coverage already
+traces the thread, nothing is followed.
 """
 
 from __future__ import annotations
@@ -135,13 +136,21 @@ class Way:
                 self._depth += 1
                 frame.f_trace = self._stepped
             frame = frame.f_back
-        sys.settrace(self._called)
+        if hasattr(sys, "monitoring"):
+            _monitor(self)
+        else:
+            sys.settrace(self._called)
 
     def end(self) -> None:
         if self._follows:
             self._follows = False
-            sys.settrace(None)
+            if hasattr(sys, "monitoring"):
+                _unmonitor()
+            else:
+                sys.settrace(None)
             self._settle()
+
+    # ------------------------------------------------------------------------------------ sys.settrace
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not followed(frame.f_code.co_filename) or self._over:
@@ -270,6 +279,89 @@ def traced_by() -> str | None:
     if tracer is None:
         return None
     return str(getattr(tracer, "__module__", None) or type(tracer).__module__).partition(".")[0]
+
+
+# ---------------------------------------------------------------------------------------- sys.monitoring
+
+_following: dict[int, Way] = {}
+"""By thread: the ways that sys.monitoring follows now."""
+
+TOOL = 4
+"""The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
+
+
+def _monitor(way: Way) -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    if not _following:
+        monitoring.use_tool_id(TOOL, "joinlab")
+        events = monitoring.events
+        told: dict[int, Callable[..., Any]] = {
+            events.PY_START: _told("call"),
+            events.PY_RESUME: _told("call"),
+            events.PY_RETURN: _told("return"),
+            events.PY_YIELD: _told("return"),
+            events.LINE: _told("line"),
+        }
+        told[events.JUMP] = _told_jump
+        for event, callback in told.items():
+            monitoring.register_callback(TOOL, event, callback)
+        for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.PY_THROW):  # these cannot be disabled
+            monitoring.register_callback(TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW))
+        monitoring.set_events(TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW)
+        monitoring.restart_events()
+    _following[threading.get_ident()] = way
+
+
+def _unmonitor() -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    del _following[threading.get_ident()]
+    if not _following:
+        monitoring.set_events(TOOL, 0)
+        monitoring.free_tool_id(TOOL)
+
+
+def _told(event: str) -> Callable[..., Any]:
+    disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
+
+    def told(code: CodeType, *_: Any) -> Any:
+        if not followed(code.co_filename):
+            return disable
+        way = _following.get(threading.get_ident())
+        if way is not None:
+            way.note(event, sys._getframe(1))
+        return None
+
+    return told
+
+
+def _told_jump(code: CodeType, at: int, to: int) -> Any:
+    """Report each round of a loop on one line, for which there is no line event."""
+    if to > at or not followed(code.co_filename) or _line(code, at) != _line(code, to):
+        return sys.monitoring.DISABLE  # type: ignore[attr-defined]
+    way = _following.get(threading.get_ident())
+    if way is not None:
+        way.note("line", sys._getframe(1))
+    return None
+
+
+def _line(code: CodeType, offset: int) -> int | None:
+    return next((line for first, end, line in code.co_lines() if first <= offset < end), None)
+
+
+def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
+    def told(code: CodeType, _: int, error: BaseException) -> None:
+        way = _following.get(threading.get_ident()) if followed(code.co_filename) else None
+        if way is None:
+            return
+        frame = sys._getframe(1)
+        if throws:
+            way.note("call", frame)
+        elif unwinds:
+            way.note("return", frame)
+        else:
+            way.raised(frame, type(error))
+
+    return told
 
 
 # ---------------------------------------------------------------------------------------- values
