@@ -1,8 +1,8 @@
 """Measures the first screen in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
 
 For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest text, truncated
-labels, the least contrast and the violations that axe-core finds (npm gets it), external requests, and for pages with
-positions how far the picture's top and the dots move between them.
+labels, the violations that axe-core finds (npm gets it), external requests, and for pages with positions how far the
+picture's top and the dots move between them.
 Only visible words count, without those of loops side by side; a row of dots, the scrubber and a table of small pictures
 (radio buttons, moved by arrow keys) count as one control each. One module draws both this page and the bench's first
 screen.
@@ -14,10 +14,8 @@ import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from itertools import pairwise, product
-from math import isfinite
+from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -170,34 +168,6 @@ def spread(seen: Sequence[dict[str, Any]]) -> float:
     return max(max(some) - min(some) for some in places)
 
 
-FRAMES = """() => new Promise((done) => {
-    const stamps = [], next = (now) => {
-        stamps.push(now);
-        const goes = document.querySelector('.jl-play').getAttribute('aria-pressed') === 'true';
-        goes && stamps.length < 120 ? requestAnimationFrame(next) : done(stamps); };
-    document.querySelector('.jl-play').click();
-    requestAnimationFrame(next); })"""
-
-
-def frames(page: Page) -> float:
-    """Frames per second while the picture plays, of 119 in a row at most: the median."""
-    stamps = page.evaluate(FRAMES)
-    return 1000 / median(after - before for before, after in pairwise(stamps))
-
-
-CONTRAST = """async (within) => {
-    const found = await axe.run(within, { runOnly: ['color-contrast'], resultTypes: ['passes', 'violations'] });
-    const checks = [...found.passes, ...found.violations].flatMap((one) => one.nodes).flatMap((one) => one.any);
-    return Math.min(...checks.map((one) => one.data?.contrastRatio).filter(Boolean)); }"""
-
-
-def axe(page: Page, script: str, within: str) -> dict[str, object]:
-    """What axe-core says of a part of a page: the rules that it breaks, and the least contrast of text."""
-    broken = [rule for _, rule, _ in barriers(page, script, within)]
-    least = page.evaluate(CONTRAST, within)
-    return {"axe": broken} | ({"contrast": least} if isfinite(least) else {})  # in JupyterLab axe cannot tell
-
-
 def measured(
     browser: Browser, path: Path, size: tuple[int, int], scheme: str, script: str, shot: Path | None
 ) -> dict[str, object]:
@@ -210,12 +180,10 @@ def measured(
     page.goto(path.as_uri())
     page.locator(".jl-stage .jl-scene").wait_for()
     within = "body" if path.stem == "gallery" else ".jl-first"
-    found: dict[str, object] = page.evaluate(SEEN) | axe(page, script, within) | {"outside": len(outside)}
+    found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
+    found["axe"] = [rule for _, rule, _ in barriers(page, script, within)]
     if shot is not None:
         page.screenshot(path=shot)
-    if path.stem == "case 4":
-        page.emulate_media(reduced_motion="no-preference")
-        found["frames"] = frames(page)
     if path.stem == "positions":
         found["moved"] = moved(page)
     page.close()
@@ -260,7 +228,8 @@ def bench(
         told = named("the bench", size, scheme)
         if shots is not None:
             page.screenshot(path=shots / f"{told}.png")
-        yield told, page.evaluate(SEEN, BENCH) | axe(page, script, ".jl") | {"outside": 0}
+        broken = [rule for _, rule, _ in barriers(page, script, ".jl")]
+        yield told, page.evaluate(SEEN, BENCH) | {"axe": broken, "outside": 0}
         if scheme == "light":
             notebook.wait_for("bench.loading", False)
             for case in (2, 4):
@@ -335,10 +304,8 @@ def main() -> None:
     for told, found in rows(shots):
         beyond = found["words"] > MOST_WORDS or found["controls"] > MOST_CONTROLS or found["least"] < LEAST_TEXT  # type: ignore[operator]
         wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0) or found.get("axe")
-        more = f", contrast {found['contrast']:.1f}" if "contrast" in found else ""
-        more += f", axe {found['axe'] or 0}" if "axe" in found else ""
+        more = f", axe {found['axe'] or 0}" if "axe" in found else ""
         more += f", moved {found['moved']:g} px" if "moved" in found else ""
-        more += f", {found['frames']:.0f} frames per second in play" if "frames" in found else ""
         print(
             f"{'✕' if wrong else '✓'} {told}: {found['words']} words, {found['controls']} controls, "
             f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{more}"

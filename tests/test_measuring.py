@@ -26,13 +26,13 @@ def test_rows_are_printed_as_they_come_and_what_fails_or_cannot_run_is_named_at_
         raise AssertionError("it must not run")
         yield
 
-    parts = {"launches": fails, "steps": lambda: iter([one("after")]), "views": unwanted}
+    parts = {"launches": fails, "steps": lambda: iter([one("after")]), "sizes": unwanted}
     assert measure(parts, browser=None) == 1
     assert "before" in seen[0] and "after" not in seen[0]
     rows = capsys.readouterr().out
-    assert "after" in rows and "left out: views, which needs Chromium" in rows
+    assert "after" in rows and "left out: sizes, which needs Chromium" in rows
     assert rows.rstrip().endswith("failed: launches: OSError: no such thing")
-    assert measure({"views": unwanted, "steps": parts["steps"]}, browser=None) == 0
+    assert measure({"sizes": unwanted, "steps": parts["steps"]}, browser=None) == 0
 
 
 def test_each_part_is_a_module_that_measures() -> None:

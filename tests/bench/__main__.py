@@ -1,6 +1,6 @@
 """`make bench`: every figure is a ratio of two things measured side by side in one run, beside what is aimed at.
 
-A row is printed as soon as it is measured. A part that cannot run here, such as the views where there is no Chromium,
+A row is printed as soon as it is measured. A part that cannot run here, such as the bench where there is no Chromium,
 is named at the end with the reason; the other parts keep their figures.
 """
 
@@ -18,10 +18,10 @@ from tests.bench.figures import Figure
 
 Part = Callable[[], Iterator[Figure]]
 
-PARTS = ("launches", "steps", "emulation", "dumps", "views", "benches", "sizes")
-"""Modules beside this one. Each is imported when its turn comes: the views need a browser's library."""
+PARTS = ("launches", "steps", "emulation", "dumps", "benches", "sizes")
+"""Modules beside this one. Each is imported when its turn comes: some need a browser's library."""
 
-BROWSER = ("views", "benches", "sizes")
+BROWSER = ("benches", "sizes")
 """The parts that need Chromium."""
 
 

@@ -1,7 +1,7 @@
 """The whole bench in JupyterLab: the first picture, from key press to repaint, and what travels over the wire.
 
 Beside it stands the floor: a widget of one number that Python answers with the same number, in the same page. It takes
-the way to Python and back, and the browser's next frame. views.py has Plotly's FigureWidget beside the live view.
+the way to Python and back, and the browser's next frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from statistics import median
 from playwright.sync_api import Page
 
 from tests.bench.figures import Figure, ms
-from tests.bench.views import WATCH
 from tests.browser import Notebook, chromium, lab, watched, write_notebook
 
 ROUNDS, FRESH = 24, 3
@@ -54,6 +53,19 @@ from joinlab.notebook import ending_map
 
 ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for"""
 FIRST = "import joinlab\njoinlab.bench()"
+WATCH = """() => { window.moved = new Promise((done) => {
+    let start = 0;
+    const drawn = () => [...document.querySelectorAll(".jl-scene, p.jl-stage")]
+        .map((one) => one.outerHTML).join(), before = drawn();  // the dots are drawn before Python answers
+    document.addEventListener("keydown", () => { start = performance.now(); }, { capture: true, once: true });
+    const seen = new MutationObserver(() => {
+        if (!start || drawn() === before) return;
+        seen.disconnect();
+        requestAnimationFrame(() => setTimeout(() => done((performance.now() - start) / 1000)));
+    });
+    for (const one of document.querySelectorAll(".jl-stage"))
+        seen.observe(one, { childList: true, subtree: true, attributes: true });
+}); }"""
 PAINTED = """() => new Promise((done) => {
     const start = performance.now();
     const seen = new MutationObserver(() => {
