@@ -1,11 +1,14 @@
-"""Flight recorder dumps of batches, traces of the profiler, and the files that dumps are written to."""
+"""Flight recorder dumps of batches, traces of the profiler, and the files that dumps are written to and read from."""
 
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import joinlab
 
 
 def batches(rank: int, calls: list[tuple[str, int, int, str]]) -> dict[str, Any]:
@@ -42,6 +45,14 @@ def write(folder: Path, dumps: Mapping[int, Mapping[str, Any]]) -> Path:
     for rank, dump in dumps.items():
         (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     return folder
+
+
+def quietly(path: Path) -> tuple[joinlab.Timeline, list[str]]:
+    """The Timeline of `path`, and what `load` warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        timeline = joinlab.load(path)
+    return timeline, [str(one.message) for one in caught]
 
 
 def nccl_trace(rank: int, seqs: tuple[int, ...]) -> dict[str, Any]:

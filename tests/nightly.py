@@ -14,6 +14,7 @@ import time
 
 CHECKS = (
     "tests.against_gloo --n 1000",
+    "tests.against_gloo --kind random --n 400",
     "tests.torch_bodies",
     "tests.torch_bodies --backend nccl",
     "tests.proofs --n 1000",

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
-from pathlib import Path
 
 import pytest
 
 import joinlab
 from joinlab import cases
 from joinlab.cases import CASES
+from tests.timelines import DOCUMENTED
 
-DOCUMENTED = {
-    case["case"]: case
-    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
-}
 NUMBERS = sorted(cases.DOCUMENTED)
 
 

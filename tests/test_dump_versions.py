@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import pytest
 import joinlab
 from joinlab.analysis.matching import match
 from joinlab.errors import TimelineFileError
+from tests.dumps import quietly
 
 VERSIONS = ("2.4", "2.6", "2.7", "2.9", "2.10")
 NANOSECONDS = 10**18
@@ -93,10 +93,7 @@ def load(
     for rank, content in dumps.items():
         data = as_json(content).encode() if form == "json" else pickle.dumps(content, protocol=2)
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        timeline = joinlab.load(folder)
-    return timeline, [str(one.message) for one in caught]
+    return quietly(folder)
 
 
 @pytest.mark.parametrize("active", [False, True])

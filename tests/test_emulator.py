@@ -22,12 +22,8 @@ from joinlab.errors import ProgramError
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import Communicator, NcclFabric
 from joinlab.timeline import Timeline
-from tests.timelines import documented_rows
+from tests.timelines import DOCUMENTED, documented_rows
 
-DOCUMENTED = {
-    case["case"]: case
-    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
-}
 TRACES = [
     (number, answer["N"], [(row["input"], row["r0"], row["r1"]) for row in answer["trace"]])
     for number, case in DOCUMENTED.items()

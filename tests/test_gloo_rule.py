@@ -76,10 +76,6 @@ def test_further_calls_never_block_what_was_free(lanes, data):
     assert stuck(longer) & known <= stuck(lanes)
 
 
-def test_kinds_never_meet():
-    assert stuck([[("all_reduce", 0)], [("barrier", 0)]]) == {(0, 0), (1, 0)}
-
-
 def test_blockers_name_the_call_that_stands_in_the_place():
     group = by_group(calls_of([[("all_reduce", 0)], [("barrier", 0)], []]), {"0": range(3)})["0"]
     assert blocked(group)[0, 0] == (Blocker(1, 0), Blocker(2, None))

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import struct
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,20 +24,12 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle
 from joinlab.importers.dump import Texts, check
 from joinlab.timeline import EndKind
-from tests.dumps import batches, nccl_trace, of_pairs, write
+from tests.dumps import batches, nccl_trace, of_pairs, quietly, write
 from tests.parallel_jobs import dumps, standing
 
 GROUPS = {"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)}
 CALLS = (("0", "all_reduce"), ("1", "_all_gather_base"), ("2", "_all_gather_base")) * 3
 JOB = standing(GROUPS, CALLS, culprit=3, at=5)
-
-
-def quietly(path: Path) -> tuple[joinlab.Timeline, list[str]]:
-    """The Timeline of `path`, and what `load` warned of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        timeline = joinlab.load(path)
-    return timeline, [str(one.message) for one in caught]
 
 
 def test_a_folder_of_dumps_is_a_timeline(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -29,12 +28,13 @@ from joinlab.launcher.terminal import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
 from tests.agreement import differences
 from tests.patience import launch_in_time
+from tests.timelines import DOCUMENTED
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 TRACES: dict[tuple[int, int], list[Any]] = {}
 """By case and N: the traces that are documented."""
-for _case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]:
+for _case in DOCUMENTED.values():
     for _answer in _case["answer"] if isinstance(_case["answer"], list) else [_case["answer"]]:
         TRACES.setdefault((_case["case"], _answer["N"]), []).append(_answer["trace"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import linecache
 import math
 import os
 import resource
@@ -32,7 +31,6 @@ from joinlab.launcher import launcher, monitor
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.run_files import RunFiles
 from joinlab.program.kept import KEPT
-from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import alive
 from tests.patience import launch_in_time
@@ -392,17 +390,6 @@ def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself() -> None:
 def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
     run(plain).raise_for_ending()
-
-
-def test_a_program_whose_file_has_changed_since_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "changed.py"
-    file.write_text("def program(rank, inputs):\n    return (\n        rank)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import changed  # type: ignore[import-not-found]
-
-    file.write_text('def program(rank, inputs):\n    return """\n')
-    linecache.clearcache()
-    assert source_of(changed.program) is None
 
 
 def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,14 +91,6 @@ def test_the_missing_call_destroys_the_proof(backend, size, common, data):
     assert prove([*calls, ar(other, 0, "1")], groups, backend, stuck) is None
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_groups_crosswise_are_a_proven_deadlock(backend):
-    """Rank 0 waits in a for rank 1, which waits in b for rank 0."""
-    calls = [ar(0, 0, "a"), ar(1, 0, "b")]
-    proof = prove(calls, {"a": (0, 1), "b": (0, 1)}, backend, [Wait(0, (("a", 0),)), Wait(1, (("b", 0),))])
-    assert [(one.rank, one.group, one.because[0].rank) for one in proof.stuck] == [(0, "a", 1), (1, "b", 0)]
-
-
 def test_who_still_runs_prevents_a_proof():
     calls = [ar(0, 0), ar(1, 0)]
     groups = {"0": (0, 1, 2)}

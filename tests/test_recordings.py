@@ -216,10 +216,3 @@ def test_over_sockets_the_end_of_a_peer_is_an_error_on_nccl() -> None:
     assert (
         disagreements(cases.case_3, replace(launched, ends=ends, meta={**launched.meta, "transport": "sockets"})) == []
     )
-
-
-def test_paths_are_left_out_of_what_an_error_says() -> None:
-    assert what("no file /a/b-c/d.so here, see a/b.py and https://pytorch.org") == (
-        "no file d.so here, see a/b.py and https://pytorch.org"
-    )
-    assert what(None) is None

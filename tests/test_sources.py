@@ -158,10 +158,6 @@ def test_the_report_tells_the_line_of_the_helper_and_who_called_it(run: Timeline
     assert "     called from far_program.py:14  far_helpers.average(torch.ones(1))\n" in said
 
 
-def test_an_archive_keeps_the_texts(run: Timeline, tmp_path: Path) -> None:
-    assert joinlab.load(run.save(tmp_path / "run.joinlab")).meta["functions"] == run.meta["functions"]
-
-
 # ---------------------------------------------------------------- texts that Python knows
 
 

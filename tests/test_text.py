@@ -5,7 +5,6 @@ The excerpts in tests/material/logs are from public reports, gloo, torchrun, fau
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers import text
 from joinlab.timeline import EndKind
-from tests.dumps import write
+from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
 
 LOGS = Path(__file__).parent / "material" / "logs"
@@ -37,9 +36,7 @@ ROWS = {
 
 
 def loaded(path: Path) -> joinlab.Timeline:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return joinlab.load(path)
+    return quietly(path)[0]
 
 
 @pytest.mark.parametrize("name", TOLD)

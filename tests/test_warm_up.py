@@ -14,7 +14,7 @@ from joinlab import emulate
 from joinlab.emulator.scheduler import GRACE_S, Baton, RankThread, one_at_a_time
 from joinlab.emulator.warm_up import STEPS
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.interrupts import Background, HeldInterrupts, import_whole
+from joinlab.interrupts import Background, import_whole
 from joinlab.timeline import EndKind
 
 FIRST = """
@@ -188,11 +188,3 @@ def test_a_machine_without_threads_to_give_is_named(monkeypatch, started):
     with pytest.raises(LaunchError, match=f"3 ranks needs a thread for each, and this machine gave {started}"):
         emulate(endless, (1, 1, 1), timeout=20)
     assert ranks_alive() == []
-
-
-def test_an_interrupt_is_held_back_and_then_given_to_who_asked_for_it():
-    held = HeldInterrupts()
-    with pytest.raises(KeyboardInterrupt), held:
-        _thread.interrupt_main()
-        _thread.interrupt_main()
-        assert held.asked is not None

@@ -6,8 +6,10 @@ case_timeline(4, n=2, backend="nccl", era="1.9")    # as the thread's author saw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -18,6 +20,12 @@ from joinlab.ops import encode_values
 from joinlab.timeline import Ending, Timeline, timeline_from_rows
 
 TICK_NS = 1_000
+DOCUMENTED = {
+    case["case"]: case
+    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
+}
+"""By case, what the thread documents."""
+
 SIZES = (1, 2, 5)
 """The numbers of inputs of rank 0 with which the six cases are tried; rank 1 has one more."""
 
