@@ -57,7 +57,6 @@ def prove(
     waits: Iterable[Wait],
     gone: Collection[int] = (),
     setting: Setting | None = None,
-    known: Mapping[str, Blocked] | None = None,
 ) -> Proof | None:
     """Prove that no living rank can ever go on; None if there is no proof.
 
@@ -67,7 +66,6 @@ def prove(
     waits    all waiting host threads; a living rank without one may still go on
     gone     ranks whose process has ended
     setting  where the ranks ran, see `setting_of`
-    known    the result of `blocked_calls`, if the caller has it
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -80,7 +78,7 @@ def prove(
     setting = setting or Setting()
     if backend == "nccl" and setting.transport == "sockets" and gone:
         return None
-    answers = blocked_calls(calls, groups, backend, gone, setting) if known is None else known
+    answers = blocked_calls(calls, groups, backend, gone, setting)
     stuck: list[Stuck] = []
     for wait in waits:
         for group, seq in wait.calls:

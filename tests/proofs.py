@@ -108,7 +108,7 @@ def proof_of(scene: Scene) -> Proof | None:
         if named is not None and all(wait.rank != rank for wait in waits):
             waits.append(Wait(rank, (named[1:],)))
     backend, setting = str(scene.meta["backend"]), setting_of(scene.meta)
-    return prove(scene.matched.calls, scene.groups, backend, waits, scene.gone, setting, scene.blocked)
+    return prove(scene.matched.calls, scene.groups, backend, waits, scene.gone, setting)
 
 
 def _cause(reasons: Scene, hung: list[int]) -> str:

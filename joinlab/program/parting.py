@@ -435,14 +435,14 @@ def _setters(met: Sequence[_At], found: _At, ways: Sequence[Sequence[Step]]) -> 
 
     A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks explains nothing.
     """
+    alike = [at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values]
+    others = [at for at in met if at.statement.branches and at.statement != found.statement and at not in alike]
     reads = set(found.statement.names)
-    for test, way in zip(found.tests, ways, strict=True):
+    for test, way in zip(found.tests, ways, strict=True) if others else ():
         after = way[_place_of(test, way) + 1 :]
         inside = _statements(takewhile(lambda step: step.depth > found.depth, after))
         reads |= {name for one in inside if one.decides or one.returns for name in one.names}
-    alike = [at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values]
-    others = [at for at in met if at.statement.branches and at.statement != found.statement and at not in alike]
-    return _set_before(others, _made_of(reads, found.tests, ways))
+    return _set_before(others, _made_of(reads, found.tests, ways)) if others else []
 
 
 def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:

@@ -59,26 +59,27 @@ class Gradient(TypedDict):
 class Mark(NamedTuple):
     """A rank's checksums at a number of issued calls, and in a step its learning rates.
 
-    Both by group, model, "parameter" or "state", and name.
+    held   by group, model, "parameter" or "state", and name
+    rates  by group, model and name
     """
 
     issued: int
     step: int | None
     held: Mapping[tuple[str, int, str, str], int]
-    rates: Mapping[tuple[str, int, str, str], float]
+    rates: Mapping[tuple[str, int, str], float]
 
 
 class Models:
     """The number of a gradient's model among those that DDP has wrapped in a group; a single model has none."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[str, int]] = {}  # by id of the parameter
+        self._of: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
         self._made: dict[str, int] = {}
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
         number = self._made[group] = self._made.get(group, -1) + 1
-        self._of.update((id(parameter), (group, number)) for parameter in model.module.parameters())
+        self._of.update((id(one), (group, number, name)) for name, one in model.module.named_parameters())
         return number
 
     def of(self, group: str) -> int | None:
@@ -86,7 +87,7 @@ class Models:
         if not self._made.get(group):
             return None
         node = sys.modules["torch"]._C._current_autograd_node()
-        owner, number = self._of.get(id(getattr(node, "variable", None)), ("", 0))
+        owner, number, _ = self._of.get(id(getattr(node, "variable", None)), ("", 0, ""))
         return number if owner == group else None
 
 
@@ -97,8 +98,7 @@ class Replicas(Models):
         super().__init__()
         self.marks: list[Mark] = []
         self._issued = issued
-        self._named: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
-        self._parameters: dict[int, Any] = {}
+        self._parameters: dict[int, Any] = {}  # by id, those that are compared
         self._optimizers: list[Any] = []
         self._bytes = 0
         self._steps = 0
@@ -111,7 +111,6 @@ class Replicas(Models):
         for name, parameter in model.module.named_parameters():
             held = parameter.device.type == "cpu" and self._bytes <= HELD_BYTES
             if held and name not in model.parameters_to_ignore:
-                self._named[id(parameter)] = group, number, name
                 self._parameters[id(parameter)] = parameter
                 self._bytes += parameter.numel() * parameter.element_size()
         return number
@@ -120,29 +119,29 @@ class Replicas(Models):
         """An optimizer has made a step."""
         self.at_step()
         self._steps += 1
-        if not self._named:
+        if not self._parameters:
             return
         if all(optimizer is not known for known in self._optimizers):
             self._optimizers.append(optimizer)
         if self._bytes <= STEP_BYTES and self._steps <= self._most:
             own = {one: some.get("lr") for some in optimizer.param_groups for one in some["params"]}
-            self._mark(self._steps, {one: rate for one, rate in own.items() if id(one) in self._named}, [])
+            self._mark(self._steps, {one: rate for one, rate in own.items() if id(one) in self._parameters}, [])
 
     def ended(self) -> None:
         """The rank's program has returned."""
-        if self._named:
+        if self._parameters:
             self._mark(None, dict.fromkeys(self._parameters.values()), self._optimizers)
         self._parameters, self._optimizers = {}, []
 
     def _mark(self, step: int | None, parameters: Mapping[Any, Any], optimizers: Sequence[Any]) -> None:
         """Keep the checksums of these parameters, each with its learning rate."""
         held: dict[tuple[str, int, str, str], int] = {}
-        rates: dict[tuple[str, int, str, str], float] = {}
+        rates: dict[tuple[str, int, str], float] = {}
         with suppress(Exception):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
             for parameter, rate in parameters.items():
-                group, model, name = self._named[id(parameter)]
+                group, model, name = self._of[id(parameter)]
                 if type(rate) in (float, int):
-                    rates[group, model, "parameter", name] = rate
+                    rates[group, model, name] = rate
                 held[group, model, "parameter", name] = _checksum(parameter, 0)
                 for optimizer in optimizers:
                     kept, total = optimizer.state.get(parameter) or {}, 0
@@ -190,10 +189,12 @@ def differing_replicas(
     return min(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _replica(name: tuple[str, int, str, str], marks: Mapping[int, Mark]) -> Replica:
+def _replica(of: tuple[str, int, str, str], marks: Mapping[int, Mark]) -> Replica:
+    group, model, what, name = of
     steps = {str(rank): mark.step for rank, mark in marks.items() if mark.step}
-    rates = {str(rank): mark.rates[name] for rank, mark in marks.items() if name in mark.rates}
-    found: Replica = {"name": name[3], "what": name[2], "model": name[1], "group": name[0], "steps": steps}
+    own = group, model, name
+    rates = {str(rank): mark.rates[own] for rank, mark in marks.items() if own in mark.rates}
+    found: Replica = {"name": name, "what": what, "model": model, "group": group, "steps": steps}
     return {**found, "rates": rates} if len({*rates.values()}) > 1 else found
 
 
