@@ -116,16 +116,6 @@ def round_trip(value):
 # ---- round trip
 
 
-def test_save_and_load_give_the_same_timeline(tmp_path: Path) -> None:
-    timeline = sample()
-    path = timeline.save(tmp_path / "run.joinlab")
-    loaded = joinlab.load(path)
-    assert loaded.equals(timeline)
-    assert loaded.meta["inputs"] == (5, 6)
-    assert loaded.calls.schema == pl.Schema(CALL_COLUMNS)
-    assert loaded.ends[1].kind is EndKind.HUNG
-
-
 def test_save_returns_the_path_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = sample().save(os.fspath(tmp_path / "run.joinlab"))
     sample().save(path)

@@ -310,13 +310,6 @@ def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(launches, 
     assert joinlab.load(kept).calls.height == 8
 
 
-def test_a_run_is_saved_where_its_report_needs_letters_that_the_terminal_lacks(launches, program, monkeypatch) -> None:
-    launches(timeline())
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 1
-    assert joinlab.load("run.joinlab").calls.height == 8
-
-
 def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -> None:
     launches(LaunchInterrupted("interrupted after 4 calls", timeline()))
     assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 130
@@ -332,6 +325,7 @@ def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> No
 
 
 def test_an_emulated_run_is_saved_with_where_its_ranks_part(program) -> None:
+    """In a process of its own: other tests load modules by which every Timeline is saved with it."""
     options = ("--inputs", "1,1", "--emulate", "gloo", "--save", "run.joinlab")
     subprocess.run([sys.executable, "-m", "joinlab", "run", "train.py:one_syncs", *options], stdout=subprocess.DEVNULL)
     assert joinlab.load("run.joinlab").meta["parting"]["tests"][0]["text"] == "if rank == 0:"
@@ -489,16 +483,6 @@ def test_what_a_recv_from_any_rank_took_is_not_said_to_meet_nothing() -> None:
         line for line in shown(joinlab.emulate(takes_one, (1, 1, 1), "gloo")) if " recv " in line or " send " in line
     ]
     assert ["nothing meets it" in line for line in lines[-3:]] == [False, False, True]
-
-
-def leaves_early(rank: int, inputs: Any) -> None:
-    for _ in range(2 - rank):
-        dist.all_reduce(torch.ones(1))
-
-
-def test_the_first_report_of_a_run_says_where_the_ranks_part() -> None:
-    lines = shown(joinlab.emulate(leaves_early, (2, 2), "gloo"))
-    assert any(line.startswith("AT     for _ in range(2 - rank):") for line in lines)
 
 
 @settings(max_examples=40)

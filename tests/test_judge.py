@@ -92,25 +92,16 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     assert 'Rank 1 hangs in "who is last?", call 19 (train.py:28)' in story.told(1)
 
 
-def test_case_2_on_nccl_leaves_a_call_behind():
-    story = diagnose(case_timeline(2, 2, "nccl"))
-    assert story.ranks[1].pending
-    assert story.told(1) == "Rank 1 finished, but left backward, call 8 (train.py:32) pending."
-    assert story.sentence.startswith("Rank 0 finished; nothing meets rank 1's backward, call 8 (train.py:32).")
-
-
-def test_case_3_on_gloo_is_an_error_because_the_peer_is_gone():
-    assert diagnose(case_timeline(3, 2)).told(1) == (
-        "Rank 1 raised an error in backward, call 10 (train.py:32): on gloo a process that ends closes its connections."
-    )
-
-
-def test_case_3_on_nccl_hangs_behind_its_own_call():
-    story = diagnose(case_timeline(3, 2, "nccl"))
-    assert (
-        "Rank 1 hangs in barrier, call 11 (train.py:33), behind its own backward, call 10 (train.py:32)"
-        in story.told(1)
-    )
+@pytest.mark.parametrize(
+    ("case", "backend", "words"),
+    [
+        (2, "nccl", "Rank 1 finished, but left backward, call 8 (train.py:32) pending."),
+        (3, "gloo", "in backward, call 10 (train.py:32): on gloo a process that ends closes its connections."),
+        (3, "nccl", "Rank 1 hangs in barrier, call 11 (train.py:33), behind its own backward, call 10 (train.py:32)"),
+    ],
+)
+def test_the_story_says_how_the_rank_with_more_inputs_ended(case, backend, words):
+    assert words in diagnose(case_timeline(case, 2, backend)).told(1)
 
 
 def test_what_never_completed_has_given_no_value():
