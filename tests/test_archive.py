@@ -320,7 +320,7 @@ def test_a_zip_of_others_is_refused() -> None:
     assert "not a Timeline" in refusal(repacked({archive.HEADER: b"[]"}))
 
 
-def test_another_version_is_refused_and_told_what_to_do() -> None:
+def test_a_file_of_another_version_is_refused_with_advice() -> None:
     assert "file version is 2, and this joinlab opens version 1. Update joinlab" in refusal(
         repacked({}, header={"version": 2})
     )

@@ -110,7 +110,7 @@ def test_cases_says_how_nccl_ends_each_beside_what_runs_here(launches, capsys) -
     assert "= as the forum thread documents it" in notes and "* a rank finished, and left a call pending" in notes
 
 
-def test_what_the_thread_saw_and_the_model_does_not_show_is_said(launches, capsys) -> None:
+def test_cases_names_what_the_thread_saw_and_the_model_does_not_show(launches, capsys) -> None:
     launches(timeline())
     cli.main(["cases", "--n", "1", "2", "--only", "2", "5"])
     said = flat(capsys.readouterr().out)
@@ -228,7 +228,7 @@ def test_a_program_that_is_not_there(program: Path, text: str, message: str) -> 
         ((Ending(EndKind.KILLED, text="signal 9"), FINISHED), 1),
     ],
 )
-def test_run_tells_scripts_whether_every_rank_finished(launches, program, capsys, ends, code: int) -> None:
+def test_run_exits_with_0_only_if_every_rank_finished(launches, program, capsys, ends, code: int) -> None:
     launches(timeline(ends))
     assert cli.main(["run", "train.py:worker"]) == code
     out = flat(capsys.readouterr().out)
@@ -472,7 +472,7 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
     assert " ".join(lines[at].split()) == "> 1 - backward :11 no call of rank 0, failed"
 
 
-def test_what_a_recv_from_any_rank_took_is_not_said_to_meet_nothing() -> None:
+def test_the_report_has_no_remark_on_a_send_that_a_recv_from_any_rank_took() -> None:
     def takes_one(rank: int, inputs: Any) -> None:
         if rank == 0:
             dist.recv(torch.ones(1))
@@ -589,7 +589,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
 # ---- handout
 
 
-def test_handout_writes_where_it_is_told_to(monkeypatch, capsys, tmp_path) -> None:
+def test_handout_writes_to_the_given_path(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr("joinlab.course.handout.write_handout", lambda path: path)
     path = tmp_path / "new" / "cases.html"
     assert cli.main(["handout", str(path)]) == 0

@@ -90,7 +90,7 @@ def test_every_way_to_name_a_gpu_works(device_of):
     assert run(program) == (0, 1)
 
 
-def test_torch_cuda_tells_the_program_of_one_gpu_per_rank():
+def test_torch_cuda_shows_the_program_one_gpu_per_rank():
     def program(rank, inputs):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.cuda.device(1 - rank):

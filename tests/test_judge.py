@@ -215,7 +215,7 @@ def test_two_sends_wait_for_each_other():
     assert story.sentence.startswith("Ranks 0, 1 wait for each other, each in send")
 
 
-def test_values_that_crossed_on_three_ranks_are_told_once():
+def test_a_story_has_crossed_values_of_three_ranks_once():
     writer = Writer(3, "nccl")
     for rank in range(3):
         origin = "all-reduce (barrier)" if rank else "all-reduce (join() _get_num_nonjoined_procs())"
@@ -283,7 +283,7 @@ def test_any_drawn_timeline_has_a_story(timeline):
     check_form(diagnose(timeline), timeline)
 
 
-def test_of_many_ranks_the_same_is_told_once() -> None:
+def test_a_story_has_the_same_ending_of_many_ranks_once() -> None:
     writer = Writer(world_size=64)
     for rank in range(64):
         writer.call(rank, "all_reduce")
@@ -297,7 +297,7 @@ def test_of_many_ranks_the_same_is_told_once() -> None:
         assert text.count("hang in") == 1
 
 
-def test_a_rank_that_issued_the_same_is_not_told_among_those_that_differ() -> None:
+def test_the_headline_separates_a_rank_that_differs_from_ranks_that_agree() -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 2:
             dist.barrier()
@@ -315,7 +315,7 @@ def swapped_models(rank: int, inputs: Any) -> None:
         models[n](torch.ones(1, 2 + n)).sum().backward()
 
 
-def test_calls_in_another_order_behind_ddps_own_setup_are_told_though_nothing_hangs() -> None:
+def test_the_headline_names_calls_in_another_order_though_nothing_hangs() -> None:
     story = diagnose(joinlab.emulate(swapped_models, (1, 1), "nccl"))
     assert "in the other order" in story.sentence and "float32[3]" in story.sentence
 

@@ -109,7 +109,7 @@ def test_a_closure_is_a_program_and_returns_come_back_as_plain_data() -> None:
     assert timeline.returns[0]["t"][0].tolist() == [0, 1, 2]
 
 
-def test_a_seed_is_the_same_on_every_rank_unless_told_otherwise() -> None:
+def test_every_rank_has_the_same_seed_by_default() -> None:
     def program(rank: int, inputs: Any) -> float:
         return float(torch.rand(1))
 

@@ -93,7 +93,7 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
         assert timeline.ends[1].text == ""
 
 
-def test_a_process_that_still_ends_when_a_hang_is_proven_is_not_said_to_stand() -> None:
+def test_a_finished_process_that_is_still_ending_when_others_hang_is_finished() -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 0:
             atexit.register(time.sleep, 600)
@@ -337,7 +337,7 @@ def test_a_time_limit_may_be_infinite() -> None:
 # ------------------------------------------------------------------------------------------ surroundings
 
 
-def test_a_disk_that_fills_up_is_said_to_have() -> None:
+def test_a_launch_whose_disk_fills_up_is_refused_with_the_reason() -> None:
     def program(rank: int, inputs: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))  # no file may grow beyond half a megabyte
         while True:
@@ -359,7 +359,9 @@ def test_a_disk_that_is_full_at_the_end_loses_what_was_returned_but_no_recording
     assert "rank 0's return value could not be kept: [Errno 27]" in timeline.output[0]
 
 
-def test_a_deleted_current_folder_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_from_a_deleted_folder_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -403,7 +405,7 @@ def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch:
 
 
 @pytest.mark.parametrize(("works", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("", None)])
-def test_the_loopback_interface_is_found_or_said_to_be_missing(
+def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
     works: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Probe:
@@ -437,7 +439,7 @@ def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPa
     assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
 
 
-def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_without_a_temporary_folder_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     run(plain)
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", "/no such folder")
@@ -448,7 +450,7 @@ def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatc
             run(plain)
 
 
-def test_an_environment_that_no_process_can_be_given_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_with_too_large_an_environment_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     if ForkServer._shared is not None:
         ForkServer._shared.close()
     monkeypatch.setenv("HUGE", "x" * 20_000_000)

@@ -65,7 +65,9 @@ def test_a_rank_that_raises_is_an_ending_and_the_others_results_come_back(shell:
     assert shell.user_ns["_ranks"] == [0, None]
 
 
-def test_what_a_rank_prints_is_told_with_its_rank(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_prints_the_output_of_each_rank_with_its_rank(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran(shell, "%%ranks 1 1\nprint('hello', len(inputs))")
     assert {"rank 0 | hello 1", "rank 1 | hello 1"} <= set(capsys.readouterr().out.splitlines())
 

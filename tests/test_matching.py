@@ -163,7 +163,7 @@ def lost_beginning() -> Timeline:
     return writer.timeline(ends, backend="nccl", skipped={"0": {0: 10, 1: 13}})
 
 
-def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
+def test_a_story_claims_nothing_about_calls_that_the_record_lost() -> None:
     said = str(diagnose(lost_beginning()))
     assert "issued no call" not in said
     assert "How it ended is not known: cut off." in said

@@ -137,7 +137,7 @@ def test_one_types_at_least_every_ten_minutes_and_in_the_first_five(path):
 
 
 @every_notebook
-def test_a_teacher_is_told_in_which_minute_each_part_begins(path):
+def test_the_teaching_page_has_the_minute_in_which_each_part_begins(path):
     from tests.minutes import sections
 
     assert f"| {int(path.stem[:2])} | {sections(path)} |" in (FOLDER / "00_teaching.md").read_text()

@@ -212,7 +212,7 @@ def test_a_position_without_a_run_is_refused():
         slider_page("Cases", positions(), Position("four", "today", (3, 4)))
 
 
-def test_of_64_ranks_those_that_did_the_same_are_told_of_once():
+def test_a_page_names_ranks_that_did_the_same_once():
     writer = Writer(64)
     for rank in range(64):
         writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=1)

@@ -115,7 +115,7 @@ def test_both_pictures_are_drawn(opened):
     assert not page.locator(".still").first.is_visible()
 
 
-def test_every_call_can_be_walked_and_told_of_by_keyboard(opened):
+def test_the_keyboard_reaches_every_call_and_its_details(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = every(page)
     chart(view).focus()

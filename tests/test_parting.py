@@ -127,7 +127,7 @@ def test_the_ways_part_at_the_marked_lines_with_these_values(program):
     assert {name: seen.get(name) for name in values} == values
 
 
-def test_a_number_that_is_not_real_is_told_by_its_shape():
+def test_a_complex_number_is_shown_by_its_shape():
     assert told_of("z", torch.ones((), dtype=torch.complex64)) == ("z.shape", "()")
     assert told_of("z", torch.ones(1)) == ("z", 1.0)
 
@@ -194,7 +194,7 @@ def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
         joinlab.load(timeline.save(tmp_path / "run.joinlab"))
 
 
-def test_a_launched_run_tells_it_where_it_was_followed():
+def test_a_followed_launch_has_its_parting():
     timeline = joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo", ways=True)
     found = parting(timeline)
     assert [test["line"] for test in found["tests"]] == marks(checkpoint_on_one_rank)
@@ -208,7 +208,7 @@ def test_a_launched_run_that_was_not_followed_knows_no_parting():
     assert parting(joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo")) == {}
 
 
-def test_of_many_ranks_it_is_said_how_many_were_not_followed():
+def test_the_story_counts_the_ranks_whose_paths_were_not_compared():
     def uneven(rank, inputs):
         for x in inputs:
             dist.all_reduce(x)

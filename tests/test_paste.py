@@ -37,7 +37,7 @@ def said(page: Any, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_an_excerpt_is_told_as_python_tells_it(page: Any, name: str) -> None:
+def test_the_page_tells_the_same_story_of_an_excerpt_as_python(page: Any, name: str) -> None:
     path = LOGS / f"{name}.log"
     headline, *more = said(page, path.read_bytes().decode())
     lines = joinlab.diagnose(loaded(path)).plain()["lines"]

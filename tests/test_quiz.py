@@ -37,7 +37,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # ---- one question
 
 
-def test_the_answer_is_told_only_after_one_was_chosen():
+def test_a_quiz_shows_its_answer_only_after_a_choice():
     (part,) = joinlab.quiz("6-meets").parts
     part.show()
     assert "Choose an answer first" in part.verdict
@@ -562,7 +562,7 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
 }
 
 
-def test_every_answer_is_run_or_it_is_said_why_not():
+def test_every_answer_is_run_or_has_a_reason_why_not():
     assert sorted([*EVIDENCE, *(name for names in NOT_RUN.values() for name in names)]) == sorted(questions())
 
 

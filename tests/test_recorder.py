@@ -417,7 +417,7 @@ def buckets(tmp_path, monkeypatch):
     return make, listeners, completed, lambda: path.read_bytes().partition(b"\0")[0].decode()
 
 
-def test_a_later_bucket_is_told_complete_while_the_first_stands_still(buckets) -> None:
+def test_a_later_bucket_is_recorded_complete_while_the_first_stands_still(buckets) -> None:
     make, listeners, _, log = buckets
     recorder, issue = make(False)
     for first in (1, 3):  # two passes of two buckets; the first pass tells how many there are
@@ -449,7 +449,7 @@ def test_a_bounded_log_learns_of_a_bucket_when_the_next_is_issued(buckets) -> No
     assert [call.id for call in recorder.completions.open_calls()] == [2]
 
 
-def test_a_bucket_that_is_in_flight_when_the_pass_raises_is_told_complete(buckets) -> None:
+def test_a_bucket_in_flight_when_the_pass_raises_is_still_listened_to(buckets) -> None:
     make, listeners, _, _ = buckets
     recorder, issue = make(True)
     issue(1)

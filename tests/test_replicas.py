@@ -59,7 +59,7 @@ def test_an_optimizer_that_remembers_lets_replicas_differ_after_an_uneven_epoch(
     assert found == expected
 
 
-def test_a_state_that_differs_at_the_end_is_told_without_a_step():
+def test_an_optimizer_state_that_differs_at_the_end_is_named_without_a_step():
     found = replica(partial(train, make=adam, epochs=1), (2, 4))
     assert (found["name"], found["what"], found["steps"]) == ("weight", "state", {})
 
@@ -72,7 +72,7 @@ def test_launched_replicas_are_compared_where_ranks_return(make, what):
 
 
 @pytest.mark.parametrize(("make", "inputs"), [(sgd, (2, 4)), (adam, (3, 3)), (zero, (3, 3))])
-def test_replicas_that_are_alike_are_not_told(make, inputs):
+def test_replicas_that_are_alike_leave_no_finding(make, inputs):
     assert replica(partial(train, make=make) if make is not zero else with_zero, inputs) is None
 
 

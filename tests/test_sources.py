@@ -208,7 +208,7 @@ def test_equal_functions_of_two_files_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [None, "def other():\n    pass\n", "", 'def here():\n    """\n'])
-def test_a_file_that_was_removed_or_changed_tells_nothing(tmp_path: Path, now: str | None) -> None:
+def test_a_removed_or_changed_file_gives_no_text(tmp_path: Path, now: str | None) -> None:
     file = tmp_path / "gone.py"
     file.write_text("def here():\n    pass\n")
     code = function(file.read_text(), str(file), "here").__code__

@@ -66,7 +66,7 @@ def test_a_wrong_meeting_says_what_boxes_do_not_show():
     assert steps[0].text == "Met, but should not have: rank 0 float32[1]; rank 1 uint8[1]."
 
 
-def test_whoever_never_came_is_told_of_once():
+def test_a_rank_that_never_came_is_named_once():
     texts = [step.text for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9")))]
     assert [text for text in texts if "Nothing" in text] == ["Nothing meets this call: rank 1 never issued one."]
 

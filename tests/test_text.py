@@ -40,7 +40,7 @@ def loaded(path: Path) -> joinlab.Timeline:
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_an_excerpt_is_told_as_far_as_it_reaches(name: str) -> None:
+def test_the_story_of_an_excerpt_claims_no_more_than_it_holds(name: str) -> None:
     timeline = loaded(LOGS / f"{name}.log")
     if name in ROWS:
         assert timeline.calls.select("rank", "group", "seq", "op", "shape").head(2).rows() == ROWS[name]
@@ -59,7 +59,7 @@ def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
         joinlab.load(LOGS / "nothing.log")
 
 
-def test_how_far_each_rank_had_enqueued_is_told_beside_the_call_they_wait_in() -> None:
+def test_the_story_says_how_far_each_rank_had_enqueued() -> None:
     timeline = loaded(LOGS / "watchdog_behind.log")
     assert timeline.meta["progress"]["0"][3] == {"enqueued": 2082, "completed": 2069}
     assert "Rank 3 had enqueued 2,082 calls and rank 12 had enqueued 2,070 calls." in str(joinlab.diagnose(timeline))

@@ -155,7 +155,7 @@ def test_the_story_of_a_record_without_endings_names_the_culprit() -> None:
     assert story.sentence.startswith("Rank 2 keeps") and "for rank 2 in" in story.texts(LineKind.CAUSE)[0]
 
 
-def test_of_a_rank_that_alone_waits_it_is_not_said_that_it_keeps_others_waiting() -> None:
+def test_a_rank_that_alone_waits_keeps_no_others_waiting() -> None:
     facts = {"sides": [[3], []], "circle": False, "waits": True}
     line = Line(LineKind.HEADLINE, "keeps_waiting", (3,), facts=facts)
     assert said(line) == "Rank 3 waits, and no other rank does."
@@ -179,6 +179,6 @@ def test_of_a_rank_that_raised_nothing_is_supposed() -> None:
     assert "stalled" not in str(story)
 
 
-def test_a_rank_without_a_record_is_told_as_such() -> None:
+def test_the_headline_names_a_rank_without_a_record() -> None:
     timeline = hand_made([[call()], []], {}, missing_ranks=[1])
     assert diagnose(timeline).sentence.startswith("There is no record of rank 1; rank 0 waits in all-reduce, call 1")

@@ -43,7 +43,7 @@ def test_in_a_fresh_process_neither_a_timeout_nor_an_interrupt_breaks_what_comes
         assert out == "['finished', 'hung (proven)']\n", (one, err)
 
 
-def test_what_is_loaded_is_said_once_and_every_thread_waits_for_it():
+def test_every_thread_waits_for_one_loading_that_is_reported_once():
     code = (
         "import sys, threading\n"
         "from joinlab.emulator.warm_up import warm_up\n"

@@ -122,7 +122,7 @@ def test_a_way_that_is_too_long_says_where_it_was_cut():
         (type("Own", (list,), {})(), None),
     ],
 )
-def test_what_is_told_of_a_value(value, told):
+def test_what_a_step_keeps_of_a_value(value, told):
     assert told_of("name", value) == told
 
 

@@ -346,7 +346,7 @@ def in_cell(monkeypatch, cell: str, run: str) -> None:
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
 
 
-def test_a_run_under_way_is_told_of_and_is_stopped_midway(monkeypatch):
+def test_the_bench_reports_and_stops_a_run_under_way(monkeypatch):
     made = waiting(monkeypatch, "one", "first")
     assert not made.can_go
     press(made, press="go")  # a second click changes nothing
@@ -398,7 +398,7 @@ def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
     assert made.timeline is not None and "fork" not in status(made)
 
 
-def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
+def test_the_bench_names_what_the_machine_lacks_and_starts_nothing(monkeypatch):
     monkeypatch.setattr(workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
     made = bench(engine="launched nccl")
     assert "No GPU." in status(made) and not made.can_go

@@ -119,7 +119,7 @@ holds._emulations.emulate = counted"""
     assert moves[-1] == 13 and len(moves) < 10
 
 
-def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
+def test_predict_covers_until_every_rank_has_a_prediction_and_again_after_a_change(notebook):
     where = cell(notebook, ASKS)
     show = where.get_by_role("button", name="Show")
     where.get_by_text("Predict first").wait_for()
