@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import conclusion, quoted
-from joinlab.analysis.wording import at_input, input_or_step, ranks_text, tensor
+from joinlab.analysis.wording import at_input, by_key, input_or_step, ranks_text, tensor
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
@@ -176,9 +176,7 @@ def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
     """Which calls these ranks issue: "rank 0 issues barrier"."""
-    told: dict[str, list[int]] = {}
-    for rank in ranks:
-        told.setdefault(quoted(calls[rank]) if rank in calls else "no call here", []).append(rank)
+    told = by_key((quoted(calls[rank]) if rank in calls else "no call here", rank) for rank in ranks)
     return ", ".join(f"{ranks_text(some)} issue{'s' * (len(some) == 1)} {what}" for what, some in told.items())
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
+from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import IssuedCall, call_of, elements_of
 from joinlab.gloo.messages import kind as gloo_kind
 from joinlab.ops import FACTS, POINT_TO_POINT, Op, decode_values
@@ -88,16 +89,13 @@ class Matched:
         if ranks is not None:
             shown = np.isin(found.ranks, list(ranks))
             others = here & ~shown
-            for at, rank in zip(slot[others].tolist(), found.ranks[others].tolist(), strict=True):
-                hidden.setdefault(at, []).append(rank)
+            hidden = by_key(zip(slot[others].tolist(), found.ranks[others].tolist(), strict=True))
             here &= shown
         self.rows: list[CallRow] = (
             timeline.rows("calls") if here.all() else timeline.calls.filter(here).rows(named=True)  # type: ignore[assignment]
         )
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
-        members: dict[int, list[CallRow]] = {}
-        for at, row in zip(slot[here].tolist(), self.rows, strict=True):
-            members.setdefault(at, []).append(row)
+        members = by_key(zip(slot[here].tolist(), self.rows, strict=True))
         self.numbers = sorted(members)
         self.slots = tuple(_slots(((members[at], hidden.get(at, ())) for at in self.numbers), found))
 

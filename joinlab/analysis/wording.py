@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from joinlab.program.steps import BY_BACKWARD
 from joinlab.timeline import Ending, EndKind, Meta, Timeline
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in order.
+
+    >>> by_key([("lr 0.1", 0), ("lr 0.2", 1), ("lr 0.1", 2)])
+    {'lr 0.1': [0, 2], 'lr 0.2': [1]}
+    """
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def listed(words: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import polars as pl
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import shadows
+from joinlab.analysis.wording import by_key
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
 from joinlab.program.parting import Apart, Key, Parting, tests_of
@@ -79,9 +80,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     if (found := _unpaired(timeline, sends)) is not None:
         return found
     if headline.form == "replicas_differ":
-        by_step: dict[int, list[int]] = {}
-        for rank, step in headline.facts["steps"].items():
-            by_step.setdefault(step, []).append(int(rank))
+        by_step = by_key((step, int(rank)) for rank, step in headline.facts["steps"].items())
         two = [by_step[step] for step in sorted(by_step)[-2:]]
         return Apart(two, dict.fromkeys(_some(two), ALL), steps=True) if len(two) > 1 else None
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.wording import good
+from joinlab.analysis.wording import by_key, good
 from joinlab.story.apart import parting
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import Line, RankEnd
@@ -71,9 +71,7 @@ def story_of(scene: Scene) -> Story:
 
 def _with_endings(scene: Scene, headline: Line) -> Line:
     """The headline with the endings of ranks that did not end well, as plain data."""
-    found: dict[tuple[str, bool, bool], list[int]] = {}
-    for rank, end in enumerate(scene.ends):
-        found.setdefault((end.kind.value, end.pending, end.runs), []).append(rank)
+    found = by_key(((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends))
     ends = [
         {"ranks": ranks, "kind": kind, "pending": pending, "runs": runs, "good": good(scene.ends[ranks[0]])}
         for (kind, pending, runs), ranks in found.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from joinlab.analysis.wording import good, short_site
+from joinlab.analysis.wording import by_key, good, short_site
 from joinlab.story.forms.fates import is_peer_gone, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
@@ -42,11 +42,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 def _raised(scene: Scene) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once."""
-    found: dict[str, list[int]] = {}
-    for rank, end in enumerate(scene.ends):
-        if end.kind is EndKind.RAISED and not is_peer_gone(end.text):
-            for site in raised_at(scene.timeline.output[rank])[:1]:
-                found.setdefault(site, []).append(rank)
+    raised = [n for n, end in enumerate(scene.ends) if end.kind is EndKind.RAISED and not is_peer_gone(end.text)]
+    found = by_key((site, rank) for rank in raised for site in raised_at(scene.timeline.output[rank])[:1])
     for site, ranks in found.items():
         yield Line(LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from joinlab.analysis.wording import short_site
+from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import Op
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
@@ -108,20 +108,20 @@ def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
-    texts: dict[str, list[int]] = {}
-    for rank in ranks:
-        text = scene.ends[rank].text.partition("\n")[0].removesuffix(f" ({FIRST_FAILED})").removesuffix(".")
-        texts.setdefault(text + "".join(f" ({short_site(site)})" for site in _place(scene, rank)), []).append(rank)
+    texts = by_key((_error(scene, rank), rank) for rank in ranks)
     lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(scene, ranks[0]))
     return _headline(form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)})
 
 
+def _error(scene: Scene, rank: int) -> str:
+    text = scene.ends[rank].text.partition("\n")[0].removesuffix(f" ({FIRST_FAILED})").removesuffix(".")
+    return text + "".join(f" ({short_site(site)})" for site in _place(scene, rank))
+
+
 def _stood(scene: Scene) -> Line | None:
     """Where the main threads stood, of fewest ranks first."""
-    texts: dict[str, list[int]] = {}
-    for rank, threads in sorted(scene.meta.get("stood", {}).items()):
-        if (thread := Standing(threads[0])).frames:
-            texts.setdefault(thread.text(), []).append(rank)
+    main = ((rank, Standing(threads[0])) for rank, threads in sorted(scene.meta.get("stood", {}).items()))
+    texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     found = sorted(texts.items(), key=lambda one: (len(one[1]), one[1]))
     facts = {"sides": [ranks for _, ranks in found], "texts": [text for text, _ in found]}
     return _headline("stood", chain(*texts.values()), facts=facts) if found else None
@@ -135,10 +135,7 @@ def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
     if len(kinds := _kinds(refused, numbers=True)) > 1:
         return _differ(scene, kinds)
     group = max((row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_))
-    by: dict[int, list[CallRow]] = {}
-    for row in open_:
-        if row["group"] == group:
-            by.setdefault(row["number"] or 0, []).append(row)
+    by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
     for number in sorted(by):
         if len(kinds := _kinds(by[number])) > 1:
             return _differ(scene, kinds)
@@ -189,9 +186,8 @@ def _alike(scene: Scene, rows: list[CallRow]) -> Line:
 def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
     """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as many."""
     for group in sorted({row["group"] for row in open_}):
-        found: dict[int, list[int]] = {}
-        for rank, progress in sorted(scene.meta.get("progress", {}).get(group, {}).items()):
-            found.setdefault(progress["enqueued"], []).append(rank)
+        progress = sorted(scene.meta.get("progress", {}).get(group, {}).items())
+        found = by_key((one["enqueued"], rank) for rank, one in progress)
         if len(found) > 1:
             facts = {"sides": list(found.values()), "numbers": list(found)}
             yield Line(LineKind.CAUSE, "text_enqueued", tuple(sorted(chain(*found.values()))), facts=facts)

@@ -7,11 +7,11 @@ all-to-all whose sizes do not add up, and replicas that differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import at_input
+from joinlab.analysis.wording import at_input, by_key
 from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
 from joinlab.program.parting import are_gradients
@@ -55,16 +55,19 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
 def out_of_phase(scene: Scene) -> tuple[Line, ...]:
     """The first gradients that met of two inputs, where both ranks ran the backward pass of both, by no_sync()."""
     ran = {(span["rank"], span["input"]) for span in scene.timeline.rows("spans") if span["name"] == "backward"}
-    rows = scene.folding.matched.rows
-    only_ran = ran - {(row["rank"], row["input"]) for row in rows if are_gradients([row])}
+    every = scene.folding.matched.rows
+    only_ran = ran - {(row["rank"], row["input"]) for row in every if are_gradients([row])}
     for slot in scene.parting.slots:
-        by_input = _gradients(scene, slot, "input")
-        if len(by_input) != 2 or None in by_input:
+        rows = [scene.parting.call(slot, rank) for rank in slot.calls]
+        by_input = by_key(
+            (row["input"], row["rank"]) for row in rows if are_gradients([row]) and row["input"] is not None
+        )
+        if len(by_input) != 2:
             continue
         (one, mine), (other, theirs) = by_input.items()
         if all((rank, other) in only_ran for rank in mine) and all((rank, one) in only_ran for rank in theirs):
-            inputs = [at_input(number, scene.meta) for number in by_input]  # type: ignore[arg-type]
-            return _averaged(scene, slot, "out_of_phase", by_input, inputs=inputs)
+            inputs = [at_input(number, scene.meta) for number in by_input]
+            return _averaged(scene, slot, "out_of_phase", by_input.values(), inputs=inputs)
     return ()
 
 
@@ -73,24 +76,12 @@ def two_models(scene: Scene) -> tuple[Line, ...]:
     mixed = scene.meta.get("mixed", ())
     for slot in scene.parting.slots if mixed else ():
         if all(slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"] for one in mixed):
-            by_model: dict[object, list[int]] = {one["model"]: [one["rank"]] for one in mixed}
-            return _averaged(scene, slot, "two_models", by_model)
+            return _averaged(scene, slot, "two_models", [[one["rank"]] for one in mixed])
     return ()
 
 
-def _gradients(scene: Scene, slot: Slot, column: str) -> dict[object, list[int]]:
-    """The ranks whose gradients met in a slot, by their value in a column."""
-    found: dict[object, list[int]] = {}
-    for rank in slot.calls:
-        row = scene.parting.call(slot, rank)
-        value = row[column]  # type: ignore[literal-required]
-        if are_gradients([row]) and value is not None:
-            found.setdefault(value, []).append(rank)
-    return found
-
-
-def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]], **facts: object) -> tuple[Line, ...]:
-    present = [tuple(ranks) for ranks in by.values()]
+def _averaged(scene: Scene, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object) -> tuple[Line, ...]:
+    present = [tuple(ranks) for ranks in sides]
     rows = [scene.parting.call(slot, side[0]) for side in present]
     headline = scene.headline(form, scene.sides(present), rows, **facts)
     return (headline, meeting.met(scene, slot, present))
@@ -171,9 +162,8 @@ def _splits(line: Line) -> Text:
 
 
 def _replicas(line: Line) -> Text:
-    facts, by_step = line.facts, dict[int, list[int]]()
-    for rank, step in sorted(facts["steps"].items(), key=lambda one: (one[1], int(one[0]))):
-        by_step.setdefault(step, []).append(int(rank))
+    facts = line.facts
+    by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
     each = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
     since = say(f"since step {next(iter(by_step))}") if len(each) == 1 else say("since {}", listing(each))
     what = "the optimizer's state of " * (facts["what"] == "state")
@@ -182,9 +172,7 @@ def _replicas(line: Line) -> Text:
 
 
 def _rates(line: Line) -> Text:
-    by_rate: dict[float, list[int]] = {}
-    for rank, rate in line.facts["rates"].items():
-        by_rate.setdefault(rate, []).append(int(rank))
+    by_rate = by_key((rate, int(rank)) for rank, rate in line.facts["rates"].items())
     each = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
     return say("The learning rate of that step was {}.", listing(each))
 
