@@ -224,8 +224,7 @@ def test_a_slider_moved_by_keyboard_shows_the_calls_of_that_run(opened, sliders)
     expect(view.locator(".jl-stage .jl-end")).to_have_text(["✓ left", "✓ left"])
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
 def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
     page = opened(viewport={"width": width, "height": 800}, color_scheme=scheme)
     view = every(page)
