@@ -368,7 +368,7 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     path = timeline().save(tmp_path / "run.joinlab")
     assert cli.main(["show", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith("  BOTH HANG")
+    assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith("  BOTH RANKS HANG")
     story, told = diagnose(timeline()), " ".join(" ".join(lines).split())
     assert lines[1].split()[:5] == story.sentence.split()[:5]
     for line in story.lines:
@@ -458,7 +458,7 @@ def test_show_does_not_write_its_page_over_the_recording(tmp_path: Path, capsys)
 def test_64_ranks_fit_on_one_screen() -> None:
     lines = shown(timeline(ends=(HUNG,) * 64, ranks=64, meta={"inputs": [1] * 64}))
     assert len(lines) <= 24
-    assert lines[0].endswith("ALL 64 HANG")
+    assert lines[0].endswith("ALL 64 RANKS HANG")
     assert "   call  rank 0                     ranks 1-63" in lines
 
 

@@ -198,7 +198,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code")
         assert seen.returncode == 1
         assert "The job has stalled." in seen.stdout
-        assert "BOTH HANG" in seen.stdout
+        assert "BOTH RANKS HANG" in seen.stdout
         assert main(["watch", str(tmp_path / "runs"), "--once", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "stuck"
         assert job.poll() is None

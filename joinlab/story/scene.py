@@ -14,7 +14,7 @@ from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
-from joinlab.analysis.wording import group_text
+from joinlab.analysis.wording import by_key, group_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import blocked_calls
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
@@ -63,13 +63,9 @@ class Scene:
 
     def lines_at(self, slot: Slot) -> tuple[SourceLine, ...]:
         """The lines from which the ranks issued the calls of a slot."""
-        found: dict[tuple[object, ...], tuple[CallRow, list[int]]] = {}
-        for rank in slot.calls:
-            row = self.parting.call(slot, rank)
-            found.setdefault((row["call_site"], self.sources.lines_of(row)), (row, []))[1].extend(
-                self.parting.ranks((rank,))
-            )
-        lines = (self.line_of(row, sorted(ranks)) for row, ranks in found.values())
+        rows = (self.parting.call(slot, rank) for rank in slot.calls)
+        alike = by_key(((row["call_site"], self.sources.lines_of(row)), row) for row in rows).values()
+        lines = (self.line_of(same[0], self.parting.ranks(row["rank"] for row in same)) for same in alike)
         return tuple(line for line in lines if line is not None)
 
     def sides(self, some: Iterable[Side]) -> list[list[int]]:

@@ -40,11 +40,17 @@ ENDINGS: Mapping[EndKind, EndWords] = {
 """The words of every ending."""
 
 
-def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False) -> Text:
-    """How ranks ended: "rank 1 hangs"."""
+def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False, world: int = 0) -> Text:
+    """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"."""
     words = ENDINGS[EndKind(kind)]
     verb = "[is|are] still running" if runs else f"[{words.one}|{words.many}]"
-    return say("{} " + verb + ", a call still pending" * pending, ranks)
+    them = Piece(every_rank(world), ranks=tuple(ranks)) if len(ranks) == world > 1 else who(ranks)
+    return say("{} " + verb + ", a call still pending" * pending, them)
+
+
+def every_rank(count: int) -> str:
+    """All ranks of so many: "both ranks"."""
+    return "the one rank" if count == 1 else "both ranks" if count == 2 else f"all {count} ranks"
 
 
 def say(template: str, *parts: Part, **named: Part) -> Text:

@@ -7,11 +7,10 @@ from html import escape
 from itertools import groupby
 from textwrap import wrap
 
-from joinlab.analysis.wording import ranks_text, short_site, shown, sign_of
+from joinlab.analysis.wording import short_site, shown, sign_of
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
-from joinlab.story.words import ENDINGS, ends
-from joinlab.timeline import EndKind
+from joinlab.story.words import ends, listing
 
 TAGS = {
     LineKind.CAUSE: "WHY",
@@ -51,20 +50,12 @@ def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:
 
 
 def ended_in_short(headline: Line) -> str:
-    """How the ranks ended, in a few words: "rank 1 hangs", "both finished"."""
+    """How the ranks ended, in a few words: "rank 1 hangs", "both ranks finished"."""
     groups = headline.facts["ends"]
     world = sum(len(one["ranks"]) for one in groups)
-    if len(groups) == 1 and world > 1:
-        one, every = groups[0], "both" if world == 2 else f"all {world}"
-        verb = "still running" if one["runs"] else ENDINGS[EndKind(one["kind"])].many
-        return f"{every} {verb}{', a call still pending' if one['pending'] else ''}"
     bad = [one for one in groups if not one["good"]] or groups
-    return " · ".join(
-        f"{ranks_text(one['ranks'])} left a call"
-        if one["pending"]
-        else "".join(piece.text for piece in ends(one["ranks"], one["kind"], runs=one["runs"]))
-        for one in bad[:2]
-    )
+    each = [ends(one["ranks"], one["kind"], one["pending"], one["runs"], world) for one in bad[:2]]
+    return "".join(piece.text for piece in listing(each, " · "))
 
 
 def _broken(text: str, indent: str, width: int | None) -> list[str]:

@@ -25,7 +25,7 @@ from joinlab.analysis.wording import shown
 from joinlab.story.forms import clash, even, fates, fix, kept_waiting, notes, parted, pasted, silent, standing, swapped
 from joinlab.story.lines import Line, Piece
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, ends, listing, say, told
+from joinlab.story.words import Text, ends, listing, say, told
 from joinlab.timeline import EndKind
 
 Finder = Callable[[Scene], tuple[Line, ...]]
@@ -75,10 +75,5 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
         named = [absent if one["kind"] == how and not one["pending"] else set() for one in bad]
         bad = [{**one, "ranks": sorted({*one["ranks"]} - some)} for one, some in zip(bad, named, strict=True)]
         bad = [one for one in bad if one["ranks"]]
-    if len(groups) == 1 and bad and world > 1:
-        words = ENDINGS[EndKind(groups[0]["kind"])].many
-        return say(
-            f" {'Both' if world == 2 else f'All {world}'} ranks {words}{', a call still pending' * bad[0]['pending']}."
-        )
-    each = [ends(one["ranks"], one["kind"], one["pending"]) for one in bad]
+    each = [ends(one["ranks"], one["kind"], one["pending"], world=world) for one in bad]
     return say(" {}.", told(listing(each, "; "))) if each else ()

@@ -8,7 +8,7 @@ from joinlab.analysis.wording import good
 from joinlab.story.forms.clash import out_of_time
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, ends, listing, say
+from joinlab.story.words import Text, ends, every_rank, listing, say
 from joinlab.timeline import EndKind
 
 _BROKEN = (EndKind.RAISED, EndKind.KILLED)
@@ -29,11 +29,6 @@ def find(scene: Scene) -> tuple[Line, ...]:
     facts["fits"] = not any(scene.ends[rank].kind in _BROKEN or scene.ends[rank].proven for rank in wrong)
     facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
     return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
-
-
-def every_rank(count: int) -> str:
-    """All ranks of so many: "both ranks"."""
-    return "the one rank" if count == 1 else "both ranks" if count == 2 else f"all {count} ranks"
 
 
 def _all_finished(line: Line) -> Text:
