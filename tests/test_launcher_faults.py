@@ -19,6 +19,7 @@ from datetime import timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -408,17 +409,13 @@ def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch:
 def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
     works: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Probe:
-        def __init__(self, family: int) -> None: ...
-        def __enter__(self) -> Probe:
-            return self
+    def bind(at: tuple[str, int]) -> None:
+        if at[0] != works:
+            raise OSError("Cannot assign requested address")
 
-        def __exit__(self, *_: Any) -> None: ...
-        def bind(self, at: tuple[str, int]) -> None:
-            if at[0] != works:
-                raise OSError("Cannot assign requested address")
-
-    monkeypatch.setattr(socket, "socket", Probe)
+    probe = MagicMock()
+    probe.return_value.__enter__.return_value.bind = bind
+    monkeypatch.setattr(socket, "socket", probe)
     if address is None:
         with pytest.raises(LaunchError, match="loopback"):
             launcher.loopback()
