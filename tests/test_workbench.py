@@ -75,6 +75,7 @@ def test_a_bench_opens_with_case_4_emulated():
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
     assert "Rank 0 has exhausted all 5" in made.printed[0][1]
     assert (made.go, made.launches, made.covered) == ("", False, [])
+    assert repr(made).startswith("<Bench: case_4, inputs (5, 6), emulated nccl; <Timeline of 'case_4'")
 
 
 def test_the_first_mismatch_is_selected():
@@ -517,12 +518,6 @@ def test_the_first_view_is_small_on_the_wire():
     sent = made.get_state().values()
     size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
     assert 100_000 < size < 170_000  # the names of the traits, and of the widgets around, come on top
-
-
-def test_it_shows_itself_as_a_widget():
-    made = bench(case=1)
-    assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()[0]
-    assert repr(made).startswith("<Bench: case_1, inputs (5, 6), emulated nccl; <Timeline of 'case_1'")
 
 
 # ---- output
