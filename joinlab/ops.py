@@ -106,6 +106,8 @@ if FACTS.keys() != set(Op):
     raise TypeError(f"FACTS in {__name__} needs one line for every Op; differing: {sorted(FACTS.keys() ^ set(Op))}")
 
 POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
+COUNTERPART: Mapping[object, Op] = {Op.SEND: Op.RECV, Op.RECV: Op.SEND}
+"""What meets a send, or a recv."""
 
 
 def op_of(name: str) -> Op | None:

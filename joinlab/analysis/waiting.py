@@ -38,11 +38,9 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.strays import Paths, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
-from joinlab.ops import FACTS, Op
+from joinlab.ops import COUNTERPART, FACTS, Op
 from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
-_PAIRS = (Op.SEND.value, Op.RECV.value)
-_OTHER = dict(zip(_PAIRS, reversed(_PAIRS), strict=True))
 _OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives that no rank completes without data from every other."""
@@ -475,11 +473,11 @@ def _pairs(pending: pl.DataFrame) -> _OpenCalls:
     found = {}
     names = ("rank", "group", "op", "peer", "enqueued_ns", "started_ns")
     for rank, group, op, peer, since, started in _first(pending, "group", "rank").select(names).iter_rows():
-        both = (group, peer, rank, _OTHER[op]) in issued
+        both = (group, peer, rank, COUNTERPART[op]) in issued
         found[group, rank] = OpenCall(rank, group, op, 0, since or 0, started is not None, peer, both)
     for place, one in found.items():
         theirs = found.get((one.group, one.peer))
-        if theirs is not None and (theirs.peer, theirs.op) == (one.rank, _OTHER[one.op]):
+        if theirs is not None and (theirs.peer, theirs.op) == (one.rank, COUNTERPART[one.op]):
             found[place] = replace(one, met=True)
     return found
 

@@ -14,7 +14,7 @@ import polars as pl
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
-from joinlab.ops import POINT_TO_POINT, CallRow, Op
+from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
 from joinlab.program.parting import Apart, Key, Parting, tests_of
 from joinlab.program.steps import is_made_by_join
@@ -175,7 +175,7 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
         for at, row in path:
             calls.setdefault((row["group"], rank, row["peer"], row["op"]), []).append((at, row))
     both = [
-        (path, calls.get((name, peer, rank, _OTHER[op]), []))
+        (path, calls.get((name, peer, rank, COUNTERPART[op]), []))
         for (name, rank, peer, op), path in calls.items()
         if peer is not None and (name, peer, None, Op.RECV.value) not in calls
     ]
@@ -190,14 +190,11 @@ def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> A
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
-        if not others and timeline.calls.filter(rank=peer, op=_OTHER[row["op"]]).height:
+        if not others and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
             continue  # it has a part of its own in such exchanges, so its path differs in any case
         turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
         return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns, lacks=lacks)
     return None
-
-
-_OTHER: Mapping[object, str] = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
 
 
 # ---------------------------------------------------------------------------------------- which data

@@ -15,7 +15,7 @@ from typing import Any
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import good, short_site
 from joinlab.backend.calls import Key
-from joinlab.ops import Op
+from joinlab.ops import COUNTERPART
 from joinlab.program.labels import kind_of
 from joinlab.story.forms.meeting import given
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
@@ -134,7 +134,7 @@ class _Fate:
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
-        end, pair = self.scene.ends[rank], {Op.RECV.value: "send", Op.SEND.value: "recv"}.get(row["op"], "")
+        end, pair = self.scene.ends[rank], str(COUNTERPART.get(row["op"], ""))
         at = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
         how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
         call = None if at is None else self.cite(at)
