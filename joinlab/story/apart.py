@@ -186,6 +186,8 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
 def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in `told`, or any."""
     more = unpaired(timeline)
+    if (wrong := _wrong_peer(timeline, more)) is not None:
+        return wrong
     for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"]
@@ -194,6 +196,32 @@ def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> A
             continue  # it has a part of its own in such exchanges, so its path differs in any case
         turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
         return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns, lacks=lacks)
+    return None
+
+
+def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apart | None:
+    """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
+
+    It is compared with the ranks that issued as many such calls from the same line. A line that issues sends and recvs,
+    such as batch_isend_irecv, does not show which of them are alike.
+    """
+    awaited = {(row["peer"], row["op"]) for path, _ in more for _, row in path[:1]}
+    for path, others in more:
+        first, row = path[len(others)]
+        if (row["rank"], COUNTERPART[row["op"]]) not in awaited:
+            continue
+        calls = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+        here = {
+            rank: [(at, one) for at, one in those if one["call_site"] == row["call_site"]]
+            for rank, those in calls.items()
+        }
+        if any(one["op"] != row["op"] for those in here.values() for _, one in those):
+            return None
+        same = {rank: [at for at, _ in those] for rank, those in here.items()}
+        turn = same[row["rank"]].index(first)
+        windows = {rank: Window(0, those[turn]) for rank, those in same.items() if len(those) > turn}
+        likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
+        return Apart(((row["rank"],), likes), windows) if likes else None
     return None
 
 
