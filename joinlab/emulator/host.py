@@ -43,13 +43,14 @@ from joinlab.program.sources import text_event
 from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending
 
+THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
+"""Why an emulation cannot go on: the rank, and what its thread does."""
+
 MOST_KINDS = 4096
 """Cache capacity; an emulation that begins with more clears the cache, so that a long session does not grow."""
 
 KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[Any, ...], CallKind]] = {}
 """By backend, name and ranks of a group: the kinds of its calls in all emulations."""
-THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
-
 STACKS = Stacks()
 """Where those were issued from. Only one rank of one emulation runs at a time, so nothing here needs a lock."""
 
