@@ -68,7 +68,7 @@ def roots(rank, inputs):
 
 
 def found_on_one_rank(rank, inputs):
-    found = list(inputs)[1:]
+    found = [x.item() for x in inputs][1:]
     if found:
         merged = [None] * dist.get_world_size()
         dist.all_gather_object(merged, found)

@@ -73,6 +73,20 @@ def test_a_wait_that_begins_while_the_ranks_are_judged_still_ends_by_its_timeout
     assert [str(end) for end in run(program).ends] == ["raised", "finished"]
 
 
+def test_a_wait_that_begins_behind_the_attempt_at_a_proof_is_proven_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        time.sleep(0.2 * rank)
+        dist.recv(torch.zeros(1), 1 - rank)
+
+    def measure_slowly(watched: monitor.Watch) -> float:
+        time.sleep(0.5)
+        return measure(watched)
+
+    measure = monitor.Watch._working
+    monkeypatch.setattr(monitor.Watch, "_working", measure_slowly)
+    assert [str(end) for end in run(program, no_progress=3.0).ends] == ["hung (proven)"] * 2
+
+
 @pytest.mark.parametrize("option", ["timeout", "no_progress", "stop"])
 def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str) -> None:
     def program(rank: int, inputs: Any) -> int:

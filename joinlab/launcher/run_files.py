@@ -41,16 +41,22 @@ class RunFiles:
         self._events = [LogTail(folder / log_name(rank)) for rank in range(ranks)]
         self._unread = [b""] * ranks  # events read from the files, not yet fed to the logs
         self._lines = [b""] * ranks  # each rank's last, unfinished line
+        self._news = False  # something was read since the last look
 
     def look(self) -> bool:
-        """Read the files; True if any rank has recorded or printed something since the last time."""
+        """Read the files; True if any rank has recorded or printed something since the last look."""
+        self._read()
+        news, self._news = self._news, False
+        return news
+
+    def _read(self) -> None:
         fresh = [tail.read() for tail in self._events]
         self._unread = [old + new for old, new in zip(self._unread, fresh, strict=True)]
-        return self._read_output() or any(fresh)
+        self._news = self._read_output() or any(fresh) or self._news
 
     def take_in(self, judged: set[int]) -> None:
         """Bring `logs` up to date, except those of `judged` ranks: their later events are effects of killing peers."""
-        self.look()
+        self._read()
         for rank, log in enumerate(self.logs):
             if rank not in judged:
                 log.feed(self._unread[rank])
