@@ -26,16 +26,16 @@ Quiz([one for one in questions().values() if one.notebook == {}], notebook={})
 """
 """All questions of one notebook, in one quiz."""
 
-ANSWER = """(choices) => {
-    const boxes = Array.from(document.querySelectorAll('.jl-quiz'));
-    boxes.forEach((box, at) => {
-        const wanted = choices[at].replaceAll('`', '');  // code is shown as code
-        const label = Array.from(box.querySelectorAll('label')).find((one) => one.innerText.trim() === wanted);
+ANSWER = """([first, choices]) => {
+    const boxes = Array.from(document.querySelectorAll('.jl-quiz')).slice(first);
+    const buttons = Array.from(document.querySelectorAll('.jp-OutputArea-output button')).slice(first);
+    choices.forEach((choice, at) => {
+        const wanted = choice.replaceAll('`', '');  // code is shown as code
+        const label = Array.from(boxes[at].querySelectorAll('label')).find((one) => one.innerText.trim() === wanted);
         label.querySelector('input').click();
     });
-    document.querySelectorAll('.jp-OutputArea-output button').forEach((button) => button.click());
-    return boxes.length; }"""
-"""Choose in each question of the notebook, and press each Show."""
+    choices.forEach((choice, at) => buttons[at].click()); }"""
+"""Choose in each of these questions, and press each Show."""
 
 
 @pytest.fixture
@@ -76,10 +76,12 @@ def test_every_question_of_the_course_is_shown_and_answered(opened):
     forget = "from joinlab.course import progress\nprogress.forget()"
     page = opened("all.ipynb", [forget, *(SOME.format(number, number) for number in numbers)]).page
     choices = [choice(one, at % 2 == 1) for at, one in enumerate(asked)]
-    expect(page.locator(".jp-OutputArea-output button")).to_have_count(len(asked))  # JupyterLab shows them one by one
-    assert page.evaluate(ANSWER, choices) == len(asked)
+    for shown in (".jl-quiz label:first-child", ".jp-OutputArea-output button"):
+        expect(page.locator(shown)).to_have_count(len(asked))  # JupyterLab shows them one by one
     verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]"))
-    expect(verdicts).to_have_count(len(asked))
+    for first in range(0, len(asked), 20):  # a busy server loses what a kernel says in over 1,000 messages at once
+        page.evaluate(ANSWER, [first, choices[first : first + 20]])
+        expect(verdicts).to_have_count(min(first + 20, len(asked)))
     page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
         assert plain(verdict) == plain(f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}")
