@@ -130,11 +130,9 @@ def _code(timeline: Timeline, still: bool) -> int:
 
 def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:
     """One line per place, with the ranks that are there; the places that are furthest ahead come first."""
-    from joinlab.analysis.wording import ranks_text
+    from joinlab.analysis.wording import by_key, ranks_text
 
-    alike: dict[tuple[int, str], list[int]] = {}
-    for rank in range(timeline.world_size):
-        alike.setdefault(recorded.place(rank), []).append(rank)
+    alike = by_key((recorded.place(rank), rank) for rank in range(timeline.world_size))
     since = "" if quiet is None else f"; last event {quiet:.0f} s ago"
     yield f"{timeline.meta['program']}: {timeline.world_size} ranks on {timeline.meta['backend']}{since}"
     for (issued, label), ranks in sorted(alike.items(), reverse=True):

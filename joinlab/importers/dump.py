@@ -44,7 +44,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle, torchcomms
-from joinlab.ops import Op
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
 
@@ -281,7 +281,7 @@ def _calls(
 ) -> tuple[Calls, dict[str, str]]:
     """The calls, and the names of the groups by the process's number for them."""
     codes, told = _told(entries, texts)
-    if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
+    if any((one.backend == "nccl" and one.op in POINT_TO_POINT) or one.title.endswith("coalesced") for one in told):
         entries = _apart(entries, problems)
         codes, told = _told(entries, texts)
     if got := {code for code, one in enumerate(told) if _gets(one)}:
@@ -396,10 +396,9 @@ def _batch_of(entry: dict[str, Any]) -> object:
 
 
 def _is_pair(entry: dict[str, Any]) -> bool:
-    return _kind(entry["profiling_name"])[1] in _PAIRS
+    return _kind(entry["profiling_name"])[1] in POINT_TO_POINT
 
 
-_PAIRS = frozenset({Op.SEND.value, Op.RECV.value})
 _STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_completed_ns")
 
 _TOLD = itemgetter("pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired")

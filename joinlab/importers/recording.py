@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from joinlab.analysis.wording import ranks_text
+from joinlab.analysis.wording import by_key, ranks_text
 from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
@@ -309,11 +309,9 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
                         call["group"] = other
                 name = other
             found.setdefault(name, ranks)
-    unknown: dict[str, list[int]] = {}  # the line that describes the group is damaged, or not written yet
-    for rank, log in logs.items():
-        for name in {call["group"] for call in log.calls.values()} - found.keys():
-            unknown.setdefault(name, []).append(rank)
-    return found | unknown
+    used = ((name, rank) for rank, log in logs.items() for name in {call["group"] for call in log.calls.values()})
+    # The line that describes such a group is damaged, or not written yet.
+    return found | by_key((name, rank) for name, rank in used if name not in found)
 
 
 def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:

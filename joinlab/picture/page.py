@@ -18,7 +18,7 @@ from pathlib import Path
 
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.wording import measured, ranks_text, shown, title
+from joinlab.analysis.wording import by_key, measured, ranks_text, shown, title
 from joinlab.archive import write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
@@ -119,9 +119,7 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str
     if len(named) > 1:
         yield '<nav aria-label="Contents">\n<ol>\n'
         for at, (name, timeline) in enumerate(named, 1):
-            alike: dict[str, list[int]] = {}
-            for rank, end in enumerate(timeline.ends):
-                alike.setdefault(str(end), []).append(rank)
+            alike = by_key((str(end), rank) for rank, end in enumerate(timeline.ends))
             ends = ", ".join(f"{ranks_text(ranks)} {end}" for end, ranks in alike.items())
             yield f'<li><a href="#run-{at}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
         yield "</ol>\n</nav>\n"

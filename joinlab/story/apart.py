@@ -170,10 +170,9 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
 
     A recv from any rank does not record whose send it took, so sends to a rank with such a recv are left out.
     """
-    calls: dict[tuple[object, ...], _Path] = {}
-    for rank, path in _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT])).items():
-        for at, row in path:
-            calls.setdefault((row["group"], rank, row["peer"], row["op"]), []).append((at, row))
+    paths = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+    steps = (step for path in paths.values() for step in path)
+    calls = by_key(((row["group"], row["rank"], row["peer"], row["op"]), (at, row)) for at, row in steps)
     both = [
         (path, calls.get((name, peer, rank, COUNTERPART[op]), []))
         for (name, rank, peer, op), path in calls.items()
