@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from joinlab.course.exercises import check as check
     from joinlab.course.exercises import solution as solution
     from joinlab.course.handout import write_handout as write_handout
-    from joinlab.debug_server import debug_handler as debug_handler
     from joinlab.emulator.emulate import emulate as emulate
     from joinlab.emulator.outcomes import Outcome as Outcome
     from joinlab.emulator.outcomes import endings as endings
@@ -60,7 +59,6 @@ _NAMES = {
     "cases": "cases",
     "course.exercises": "check solution",
     "course.handout": "write_handout",
-    "debug_server": "debug_handler",
     "emulator.emulate": "emulate",
     "emulator.outcomes": "Outcome endings",
     "errors": "errors JoinlabError LaunchError LaunchInterrupted ProgramError RankError TimelineFileError",

@@ -67,13 +67,10 @@ def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_teaching_core_can_be_read_without_the_jobs_wing() -> None:
-    wing = {"importers", "debug_server"}
+    wing = {"importers"}
     found = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) in wing}
     others = {module for module in found if rooms.room_of(module) not in wing}
-    assert others == {
-        "joinlab",
-        *(f"joinlab.{one}" for one in ("cli.show", "cli.watch", "course.paste", "notebook.following")),
-    }
+    assert others == {"joinlab", *(f"joinlab.{name}" for name in ("cli.show", "cli.watch", "notebook.following"))}
 
 
 @pytest.mark.parametrize("room", ["cases", "scenarios"])
@@ -128,7 +125,7 @@ timeline = joinlab.load(sys.argv[1])
 assert "Rank 3" in str(joinlab.diagnose(timeline))
 assert joinlab.load(timeline.save(sys.argv[2] + ".joinlab")).equals(timeline)
 joinlab.write_html(timeline, sys.argv[2])
-for name in set(joinlab.__all__) - {"debug_handler"}:
+for name in joinlab.__all__:
     try:
         getattr(joinlab, name)
     except ModuleNotFoundError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from joinlab.course import paste, site
+from joinlab.course import site
 from joinlab.course.questions import questions
 from joinlab.course.symptoms import SYMPTOMS
 from tests.answers import refusal
@@ -28,7 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("figures", "symptoms"):
         (root / name).mkdir()
     (root / "index.html").write_text(site.essay(root / "figures"), "utf-8")
-    (root / "paste.html").write_text(paste.body(), "utf-8")
     one = SYMPTOMS["early_stopping"]
     (root / "symptoms" / "early_stopping.html").write_text(site._symptom(one, root / "symptoms"), "utf-8")
     (root / "symptoms" / "index.html").write_text(site._symptoms(), "utf-8")
@@ -66,7 +65,7 @@ def test_every_question_has_one_right_choice_and_an_answer(folder: Path, name: s
 
 @pytest.mark.browser
 def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
-    for page in (folder / "index.html", folder / "paste.html", folder / "symptoms" / "early_stopping.html"):
+    for page in (folder / "index.html", folder / "symptoms" / "early_stopping.html"):
         for link in re.findall(r'(?:href|src)="([^"#:]+)', page.read_text("utf-8")):
             assert (page.parent / link).is_file(), link
 
@@ -75,6 +74,7 @@ def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
 def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
     page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
     assert "Tried: all ranks finish" in page
+    assert "python -m joinlab show -" in page
     assert "<ins>+         dist.all_reduce(stop, op=dist.ReduceOp.MAX)</ins>" in page
 
 

@@ -1,4 +1,4 @@
-"""Writes the offline site: the story of the thread, a page per symptom, "Paste your log", and the notebooks.
+"""Writes the offline site: the story of the thread, a page per symptom, and the notebooks.
 
 For teachers: the notebooks with their solutions, and their questions in large letters.
 
@@ -29,7 +29,6 @@ from pygments.lexers import PythonLexer
 
 from joinlab import scenarios
 from joinlab.cases import CASES
-from joinlab.course import paste
 from joinlab.course.exercises import solution
 from joinlab.course.questions import Question, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
@@ -44,6 +43,11 @@ from joinlab.timeline import EndKind, Timeline
 
 ENGINES = {"NCCL, today": ("nccl", "today"), "NCCL, PyTorch 1.9": ("nccl", "1.9"), "gloo": ("gloo", "today")}
 """The columns of the table of endings."""
+
+SHOW_ITS_LOG = (
+    "Save its log, or the part around the hang, and run <code>python -m joinlab show train.log</code>; "
+    "<code>python -m joinlab show -</code> reads what you paste into the terminal, up to Ctrl-D."
+)
 
 _markdown = MarkdownIt()
 
@@ -60,7 +64,6 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     for symptom in SYMPTOMS.values():
         (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
     (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
-    (folder / "paste.html").write_text(_page("Paste your log", paste.body()), "utf-8")
     (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
     for notebook in notebooks:
         (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
@@ -76,7 +79,7 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
     """The story as a page; its figures are written into the folder `figures`."""
     text = (files("joinlab.course") / "essay.md").read_text("utf-8")
     body = "".join(_blocks(text, figures))
-    body += '<p>A job of your own hangs? <a href="paste.html">Paste its log</a>.</p>'
+    body += f"<p>A job of your own hangs? {SHOW_ITS_LOG}</p>"
     if notebooks:
         body += '<h2>The notebooks</h2><p>And <a href="collectives.html">all collectives</a>, to look up.</p><ul>'
         body += "".join(
@@ -214,7 +217,7 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
         f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {engines}.</p>'
         f'<p class="soft">Reported as {escape(", ".join(symptom.reports))}. Run it yourself: '
         f"<code>joinlab.emulate(joinlab.scenarios.symptoms.{symptom.name}, {symptom.inputs})</code>. "
-        f'<a href="index.html">All symptoms</a></p>'
+        f'<a href="index.html">All symptoms</a></p><p class="soft">{SHOW_ITS_LOG}</p>'
     )
     return _page(symptom.title, body)
 
@@ -227,8 +230,8 @@ def _symptoms() -> str:
     links = "".join(f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values())
     return _page(
         "Symptoms",
-        f'<h1>What does your job do?</h1><ul>{links}</ul><p><a href="../paste.html">Paste its log</a> · '
-        '<a href="../index.html">The story</a></p>',
+        f"<h1>What does your job do?</h1><ul>{links}</ul><p>Your job does something else? {SHOW_ITS_LOG}</p>"
+        '<p><a href="../index.html">The story</a></p>',
     )
 
 

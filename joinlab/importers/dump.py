@@ -55,10 +55,8 @@ MAX_BYTES = 1 << 29
 
 _OPS = {op.value.replace("_", ""): op for op in Op} | {"allreducebarrier": Op.BARRIER}
 
-NOISE = r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$"
-"""The parts in which names of one op differ, as a regular expression that JavaScript shares."""
-
-_NOISE = re.compile(NOISE)
+_NOISE = re.compile(r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$")
+"""The parts in which names of one op differ."""
 
 
 def op_of(name: str) -> Op | None:

@@ -12,9 +12,6 @@
 A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has no row, a rank that
 no line names is missing, and calls count as completed only up to a line's "last completed work".
 "[Rank 1]" is a rank of the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:" one of the job.
-
-The page "Paste your log" reads the same lines in JavaScript with the same PATTERNS; tests/test_paste.py compares both
-on one table of excerpts.
 """
 
 from __future__ import annotations

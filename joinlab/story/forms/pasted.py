@@ -40,7 +40,7 @@ SENTENCES: Mapping[str, str] = {
     "reach": "this was read from {of}. What it leaves out is not known",
     "missing": "; no line is of {who}",
 }
-"""Sentences about a text, in Python and on the page "Paste your log"."""
+"""Sentences about a text."""
 
 WAITED = (
     *PEER_GONE,
