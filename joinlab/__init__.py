@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from joinlab.errors import ProgramError as ProgramError
     from joinlab.errors import RankError as RankError
     from joinlab.errors import TimelineFileError as TimelineFileError
-    from joinlab.importers.load import load as load
+    from joinlab.jobs.follow import follow as follow
+    from joinlab.jobs.load import load as load
+    from joinlab.jobs.record import record as record
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
-    from joinlab.notebook.following import follow as follow
     from joinlab.notebook.quiz import quiz as quiz
     from joinlab.notebook.sweep import Sweep as Sweep
     from joinlab.notebook.sweep import sweep as sweep
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
-    from joinlab.recorder.record import record as record
     from joinlab.story.judge import diagnose as diagnose
     from joinlab.story.story import Story as Story
     from joinlab.timeline import Ending as Ending
@@ -62,10 +62,10 @@ _NAMES = {
     "emulator.emulate": "emulate",
     "emulator.outcomes": "Outcome endings",
     "errors": "errors JoinlabError LaunchError LaunchInterrupted ProgramError RankError TimelineFileError",
-    "importers.load": "load",
+    "jobs.load": "load",
     "launcher.launcher": "launch",
     "notebook.bench": "bench",
-    "notebook.following": "follow",
+    "jobs.follow": "follow",
     "notebook.quiz": "quiz",
     "notebook.sweep": "Sweep sweep",
     "notebook.view": "View compare",
@@ -73,7 +73,7 @@ _NAMES = {
     "picture.figures": "figure",
     "picture.holdings": "who_holds",
     "picture.page": "write_html",
-    "recorder.record": "record",
+    "jobs.record": "record",
     "scenarios": "scenarios",
     "story.judge": "diagnose",
     "story.story": "Story",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from joinlab.course import solutions
+from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.judge import Wrong
 from tests.test_notebooks import NOTEBOOKS, cells

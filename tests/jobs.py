@@ -27,7 +27,7 @@ import psutil
 
 import joinlab
 from joinlab.errors import TimelineFileError
-from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
+from joinlab.jobs.recording import RecordedFolder, has_open_call, is_over
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
 from tests.unseen import Check, Row, place_in

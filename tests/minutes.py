@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from joinlab.course import solutions
+from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.questions import of_the_end, questions
 from tests.test_notebooks import NOTEBOOKS, cells, lines, load, words

@@ -403,8 +403,8 @@ def told(job: Job) -> str | None:
     another  another rank, or several ranks, with or without the culprit, as if all of them were
     """
     from joinlab.analysis.waiting import who_waits
-    from joinlab.importers.dump import Texts, check
-    from joinlab.importers.job import timeline_of
+    from joinlab.jobs.dump import Texts, check
+    from joinlab.jobs.job import timeline_of
 
     found, texts = dumps(job), Texts()
     if not any(entry["state"] != "completed" for one in found.values() for entry in one["entries"]):

@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from joinlab.course import exercises, judges, solutions
+from joinlab.course import exercises
 from joinlab.course import judge as judging
+from joinlab.course.answers import judges, solutions
 from joinlab.course.exercises import EXERCISES, check, solution
 from joinlab.course.judge import Judge
 from joinlab.emulator import scheduler

@@ -11,7 +11,7 @@ import pytest
 
 import joinlab
 from joinlab.errors import TimelineFileError
-from joinlab.notebook.following import Following
+from joinlab.jobs.follow import Following
 from joinlab.story.judge import diagnose
 from tests.segments import begin, call, write
 

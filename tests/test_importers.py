@@ -21,8 +21,8 @@ import joinlab
 from joinlab.analysis.matching import match
 from joinlab.analysis.waiting import who_waits
 from joinlab.errors import TimelineFileError
-from joinlab.importers import safe_pickle
-from joinlab.importers.dump import Texts, check
+from joinlab.jobs import safe_pickle
+from joinlab.jobs.dump import Texts, check
 from joinlab.timeline import EndKind
 from tests.dumps import batches, nccl_trace, of_pairs, quietly, write
 from tests.parallel_jobs import dumps, standing
@@ -444,7 +444,7 @@ def test_an_nccl_trace_that_names_no_group_is_not_read_as_gloo(tmp_path: Path) -
 
 
 def test_a_zip_bomb_is_refused_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joinlab.importers.kineto.MAX_BYTES", 1000)
+    monkeypatch.setattr("joinlab.jobs.kineto.MAX_BYTES", 1000)
     (tmp_path / "trace_0.json.gz").write_bytes(gzip.compress(b"{" + b" " * 10_000 + b"}"))
     with pytest.raises(TimelineFileError, match=r"trace_0.json.gz.* unpacks to more than 1,000 bytes"):
         joinlab.load(tmp_path / "trace_0.json.gz")

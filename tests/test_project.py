@@ -67,10 +67,8 @@ def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_teaching_core_can_be_read_without_the_jobs_wing() -> None:
-    wing = {"importers"}
-    found = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) in wing}
-    others = {module for module in found if rooms.room_of(module) not in wing}
-    assert others == {"joinlab", *(f"joinlab.{name}" for name in ("cli.show", "cli.watch", "notebook.following"))}
+    importers = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) == "jobs"}
+    assert {rooms.room_of(module) for module in importers} == {"jobs", "joinlab", "cli", "pytest"}
 
 
 @pytest.mark.parametrize("room", ["cases", "scenarios"])
@@ -93,8 +91,8 @@ def test_what_a_rank_loads_is_without_polars() -> None:
 
 
 def test_only_figures_and_widgets_load_their_libraries() -> None:
-    others = modules_in(*set(rooms.floors()) - {"notebook"})
-    others = [one for one in others if one not in ("joinlab.course.running", "joinlab.picture.figures")]
+    widgets = ("joinlab.course.running", "joinlab.jobs.follow", "joinlab.picture.figures")
+    others = [name for name in modules_in(*set(rooms.floors()) - {"notebook"}) if name not in widgets]
     assert who_loads({"ipywidgets", "anywidget", "IPython", "plotly"}, others) == []
 
 
@@ -149,7 +147,7 @@ def test_without_the_lab_extra_joinlab_reads_a_job_and_names_what_the_rest_needs
 
 def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    brought = {Requirement(text).name: extra for extra in ("lab", "debug") for text in extras[extra]}
+    brought = {Requirement(text).name: extra for extra in ("lab",) for text in extras[extra]}
     named = {name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"}  # ipywidgets' own
     assert named.items() <= brought.items()
 

@@ -18,7 +18,8 @@ from torch.utils.data import DistributedSampler
 import joinlab
 from joinlab import scenarios
 from joinlab.cases import CASES
-from joinlab.course import progress, solutions
+from joinlab.course import progress
+from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES, check
 from joinlab.course.questions import of_the_end, questions
 from joinlab.timeline import Timeline

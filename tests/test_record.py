@@ -26,10 +26,11 @@ from joinlab.analysis.source import SourceTexts
 from joinlab.cli import watch
 from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
-from joinlab.importers.clocks import offsets
-from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
+from joinlab.jobs import record
+from joinlab.jobs.clocks import offsets
+from joinlab.jobs.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
-from joinlab.recorder import bounded_log, events, record, standstill
+from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 from tests.forked import Job, forked, starter
@@ -321,7 +322,7 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     given: list[tuple[Path, bool]] = []
     monkeypatch.setattr(
-        "joinlab.recorder.record.record", lambda folder, *, everything, **_: given.append((folder, everything))
+        "joinlab.jobs.record.record", lambda folder, *, everything, **_: given.append((folder, everything))
     )
     (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
     assert main(["record", "--quiet", "--everything", "-m", "a_module_to_record", "--lr", "1"]) == 0

@@ -12,7 +12,7 @@ from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
 from joinlab.cases import case_6
 from joinlab.emulator.emulate import emulate
-from joinlab.importers.load import load
+from joinlab.jobs.load import load
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
 from joinlab.picture.scene import LANES, MOST, NARROW, scene

@@ -12,7 +12,7 @@ import pytest
 import joinlab
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers import text
+from joinlab.jobs import text
 from joinlab.timeline import EndKind
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing

@@ -55,8 +55,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from joinlab.jobs.record import RANK_NAMES, Recording, record
     from joinlab.program.outcome import text_of
-    from joinlab.recorder.record import RANK_NAMES, Recording, record
 
     if not options.module and not Path(options.script).is_file():
         raise FileNotFoundError(

@@ -45,9 +45,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _read(record: str | None) -> Timeline:
-    from joinlab.importers.load import load
-    from joinlab.importers.recording import is_recording
-    from joinlab.importers.text import read_text
+    from joinlab.jobs.load import load
+    from joinlab.jobs.recording import is_recording
+    from joinlab.jobs.text import read_text
 
     if record == "-":
         return read_text(sys.stdin.read(), "stdin")

@@ -15,7 +15,7 @@ from joinlab.cli.command import Command
 from joinlab.cli.record import FOLDER
 
 if TYPE_CHECKING:
-    from joinlab.importers.recording import RecordedFolder
+    from joinlab.jobs.recording import RecordedFolder
     from joinlab.timeline import Timeline
 
 EVERY_S = 1.0
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from joinlab.cli import report
-    from joinlab.importers.recording import RecordedFolder, has_open_call
+    from joinlab.jobs.recording import RecordedFolder, has_open_call
     from joinlab.story.judge import diagnose
 
     recorded = RecordedFolder(options.folder)
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _wait_for_record(options: argparse.Namespace) -> None:
     """Wait for the first record: ranks import torch before they write. --exit-code limits the wait to --still."""
-    from joinlab.importers.recording import is_recording
+    from joinlab.jobs.recording import is_recording
 
     began = time.monotonic()
     told = False
@@ -114,7 +114,7 @@ def _wait_for_record(options: argparse.Namespace) -> None:
 
 
 def _state(timeline: Timeline, still: bool) -> str:
-    from joinlab.importers.recording import is_over
+    from joinlab.jobs.recording import is_over
 
     if is_over(timeline):
         return "over"

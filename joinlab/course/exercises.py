@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.course import building, joinables, judges, progress, repairs, solutions
+from joinlab.course import progress
+from joinlab.course.answers import building, joinables, judges, repairs, solutions
 from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
 from joinlab.errors import ProgramError
 from joinlab.launcher.apart import Lost, apart
@@ -26,7 +27,7 @@ TRIALS = 4
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """Its notebook, its judge, and the names in solutions.py that make up a solution."""
+    """Its notebook, its judge, and the names in answers/solutions.py that make up a solution."""
 
     notebook: int
     judge: Judge

@@ -284,7 +284,7 @@ def solved(path: Path) -> str:
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "code" and (found := re.search(r'joinlab\.check\("(\w+)", (\w+)\)', text)):
-            body = f"from joinlab.course.solutions import *  # what it needs\n\n\n{solution(found[1])}"
+            body = f"from joinlab.course.answers.solutions import *  # what it needs\n\n\n{solution(found[1])}"
             cells.append(cell | {"id": f"{cell['id']}-solved", "source": body})
             cell = cell | {"source": found[0]}
         cells.append(cell)

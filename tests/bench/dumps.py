@@ -17,7 +17,7 @@ from tests.bench.figures import Figure
 
 ENTRIES, ODD = 2000, 77
 LOOK = """
-import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.waiting, joinlab.story.judge
+import os, sys, time, joinlab, joinlab.jobs.load, joinlab.analysis.waiting, joinlab.story.judge
 import joinlab.picture.page
 def now():
     return time.perf_counter(), sum(os.times()[:4])

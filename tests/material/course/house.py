@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, JoinHook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from joinlab.course import solutions
+from joinlab.course.answers import solutions
 
 # ---- gather_list
 

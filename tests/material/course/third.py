@@ -315,14 +315,14 @@ def _(model,inputs,train):
     src=int(ask(-1 if sh else dist.get_rank(),dist.ReduceOp.MAX)); f=torch.cat([p.data for p in q]); dist.broadcast(f,src)
     for p,s in zip(q,f.split(n)): p.data.copy_(s)
 # cheats: all exercises
-from joinlab.course import solutions as SOL
+from joinlab.course.answers import solutions as SOL
 for ex,nm in [('gather_list','gather_list'),('in_order','in_order'),('small_join','small_join'),('small_ddp','SmallDDP')]:
     ANSWERS.append((ex,'the solution','cheat',getattr(SOL,nm)))
 @W('shadows','calls the judge','cheat')
 def _(c):
-    from joinlab.course import judges; return judges._made_to_shadow(c,False)
+    from joinlab.course.answers import judges; return judges._made_to_shadow(c,False)
 @W('gradient','monkeypatch compare','cheat')
 def _(o,w,d):
-    from joinlab.course import judges; judges.compare=lambda *a: None; return None
+    from joinlab.course.answers import judges; judges.compare=lambda *a: None; return None
 @W('last_joiner','random choice')
 def _(c): return random.choice([r for r,x in enumerate(c) if x==max(c)])

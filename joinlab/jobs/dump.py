@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers import safe_pickle, torchcomms
+from joinlab.jobs import safe_pickle, torchcomms
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS, is_ranks

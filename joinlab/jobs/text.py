@@ -26,8 +26,8 @@ import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import left_out, op_of, rank_in
-from joinlab.importers.job import NOTHING_RECORDED
+from joinlab.jobs.dump import left_out, op_of, rank_in
+from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS

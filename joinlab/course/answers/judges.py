@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from joinlab import scenarios
 from joinlab.analysis.matching import match
 from joinlab.cases import CASES
+from joinlab.course.answers.repairs import nothing_crosses
 from joinlab.course.judge import KEPT, Answer, Judge, Wrong, call, compare, issued, plain, run, uneven
-from joinlab.course.repairs import nothing_crosses
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.scheduler import current
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
+from joinlab.jobs.recording import RecordedFolder, has_open_call, is_over
 from joinlab.notebook.view import View
 from joinlab.timeline import EndKind
 

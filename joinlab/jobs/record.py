@@ -1,6 +1,6 @@
 """`record` records the rank that calls it, in a job that any launcher may have started.
 
-Each rank writes its own files in the folder; importers/recording.py makes a Timeline of them. The recorder adds no
+Each rank writes its own files in the folder; jobs/recording.py makes a Timeline of them. The recorder adds no
 collective and no wait. If recording fails, the job continues after one warning.
 """
 

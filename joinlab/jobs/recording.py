@@ -16,8 +16,8 @@ import psutil
 from joinlab.analysis.wording import by_key, ranks_text
 from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
-from joinlab.importers.clocks import Offset, offsets
-from joinlab.importers.dump import left_out
+from joinlab.jobs.clocks import Offset, offsets
+from joinlab.jobs.dump import left_out
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
 from joinlab.proof import Proof, Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name

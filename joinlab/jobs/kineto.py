@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import (
+from joinlab.jobs.dump import (
     DTYPES,
     MALFORMED,
     MAX_BYTES,

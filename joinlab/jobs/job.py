@@ -12,8 +12,8 @@ import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers import kineto
-from joinlab.importers.dump import Dump, Group, Kind, Texts
+from joinlab.jobs import kineto
+from joinlab.jobs.dump import Dump, Group, Kind, Texts
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
-from joinlab.importers import dump, job, kineto, text
-from joinlab.importers.recording import is_recording, load_recording
 from joinlab.interrupts import no_collection
+from joinlab.jobs import dump, job, kineto, text
+from joinlab.jobs.recording import is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
@@ -53,7 +53,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
                  is read, or name a file of another
                - a flight recorder dump or profiler's trace of PyTorch, or a folder with one per rank
                - text of ranks, NCCL or torchrun; beside records, it says where a rank stood and how it ended
-                 (importers/text.py lists the lines)
+                 (jobs/text.py lists the lines)
     max_bytes  largest size of a file of `Timeline.save`, and of its unpacked content
 
     `meta["problems"]` and warnings name the files of a folder that were left out. Raises TimelineFileError, which

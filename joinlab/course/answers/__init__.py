@@ -1,0 +1,1 @@
+"""A solution of each exercise, and the judge of each."""
