@@ -4,8 +4,8 @@
     joinlab.diagnose(timeline)                                       # who hangs, and why
     timeline                                                         # in Jupyter: the swimlanes
 
-Names are loaded when first used, so that `import joinlab` returns at once: it imports neither torch, plotly
-nor ipywidgets.
+Names are loaded when first used, so that `import joinlab` returns at once: it imports neither
+torch, plotly nor ipywidgets.
 """
 
 from __future__ import annotations
@@ -102,9 +102,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _let_timelines_show_themselves() -> None:
-    """Give Timeline the methods that need pictures and stories: its HTML, for marimo and others, and its story.
+    """Give Timeline the methods that need pictures and stories: its HTML, for marimo and others,
+    and its story.
 
-    IPython shows a live view instead. They are set here, above all rooms: a Timeline is plain data and imports neither.
+    IPython shows a live view instead. They are set here, above all rooms: a Timeline is plain data
+    and imports neither.
     """
 
     def shown(timeline: Timeline) -> str:

@@ -1,9 +1,10 @@
 """A Timeline as one file, which another machine opens without torch.
 
-The file is a zip: `header.json` (format, version, meta, endings, output, returns), `calls.parquet`, `spans.parquet`,
-and one `arrays/<n>.npy` for each array that a rank returned. The same Timeline gives the same bytes on the same
-machine. The zip's comment is the SHA-256 of everything before it, so a truncated or damaged file is refused. Reading
-runs no code from the file: it holds no pickle, and none is accepted.
+The file is a zip: `header.json` (format, version, meta, endings, output, returns), `calls.parquet`,
+`spans.parquet`, and one `arrays/<n>.npy` for each array that a rank returned. The same Timeline
+gives the same bytes on the same machine. The zip's comment is the SHA-256 of everything before it,
+so a truncated or damaged file is refused. Reading runs no code from the file: it holds no pickle,
+and none is accepted.
 
 Only files of this FILE_VERSION are opened. Unknown header keys and members are ignored.
 """
@@ -44,8 +45,16 @@ _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
 _UNSEALED_HEADER = 1 << 24
 _OBJECT_BYTES = 100
-"""Most bytes of memory per "[", "{", "," or ":" of a JSON text: an empty list takes 56, a dict of one key 184 for 2."""
-_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip: the bytes must not depend on when they were written
+"""Most bytes of memory per "[", "{", "," or ":" of a JSON text: an empty list takes 56, a dict of
+one key 184 for 2."""
+_DATE = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the earliest date of a zip: the bytes must not depend on when they were written
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -109,16 +118,23 @@ MAX_BYTES = 1 << 30
 """A file is not opened if it, or what it unpacks to, is larger: 1 GiB, some 5 million calls."""
 
 
-def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
-    """Read a Timeline that `save` wrote; `build` makes it from its parts, or refuses them with a ValueError.
+def load(
+    path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: int = MAX_BYTES
+) -> T:
+    """Read a Timeline that `save` wrote; `build` makes it from its parts, or refuses them with a
+    ValueError.
 
-    Raises TimelineFileError, which names the file and the fault, also if the file is not regular, or if it or its
-    unpacked content is larger than `max_bytes`.
+    Raises TimelineFileError, which names the file and the fault, also if the file is not regular,
+    or if it or its unpacked content is larger than `max_bytes`.
     """
     name = os.fspath(path)
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        with open(
+            path,
+            "rb",
+            opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)),
+        ) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 _refuse(name, "it is not a regular file", "open a file that Timeline.save wrote")
@@ -170,7 +186,8 @@ def pack(parts: Parts) -> bytes:
 
 
 def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
-    """Pass the parts in a file's bytes to `build` and return its result; errors call the file `name`."""
+    """Pass the parts in a file's bytes to `build` and return its result; errors call the file
+    `name`."""
     left = max_bytes
 
     def fetch(member: str) -> bytes:
@@ -200,12 +217,18 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
     except _UNREADABLE:
         _refuse(name, *_DAMAGED)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        _refuse(name, "it is a zip file, but not a Timeline", "open a file that Timeline.save wrote")
+        _refuse(
+            name, "it is a zip file, but not a Timeline", "open a file that Timeline.save wrote"
+        )
     version, writer = header.get("version"), header.get("written_by", "another joinlab")
     if version != FILE_VERSION:
         newer = isinstance(version, int) and version > FILE_VERSION
         todo = "update joinlab" if newer else f"open it with {writer}, which wrote it"
-        _refuse(name, f"its file version is {version!r}, and this joinlab opens version {FILE_VERSION}", todo)
+        _refuse(
+            name,
+            f"its file version is {version!r}, and this joinlab opens version {FILE_VERSION}",
+            todo,
+        )
     if not whole:
         _refuse(name, *_DAMAGED)
     try:
@@ -225,7 +248,11 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
         _too_large(name, f"it unpacks to more, at {bomb}", max_bytes)
     except _UNREADABLE as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        _refuse(name, f"its content is not that of a Timeline ({detail})", "save it again with Timeline.save")
+        _refuse(
+            name,
+            f"its content is not that of a Timeline ({detail})",
+            "save it again with Timeline.save",
+        )
 
 
 class _Bomb(Exception):
@@ -240,7 +267,11 @@ def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
 
 
 def _too_large(name: str, what: str, max_bytes: int) -> NoReturn:
-    _refuse(name, f"{what}, and max_bytes={max_bytes:,}", "if you trust it, load it with a larger max_bytes")
+    _refuse(
+        name,
+        f"{what}, and max_bytes={max_bytes:,}",
+        "if you trust it, load it with a larger max_bytes",
+    )
 
 
 def _seal(body: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """The cases: one small DDP loop with and without `join()`, with and without a barrier.
 
-They are the six loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org). Each is a plain
-function of two arguments: the rank, and `inputs`, the rank's own inputs, which are tensors of one float. Rank 1 has
-one more than rank 0. The caller sets up the process group and the default device, so the same code runs on CPU and
-GPU.
+They are the six loops of the forum thread "DDP join and uneven inputs"
+(https://discuss.pytorch.org). Each is a plain function of two arguments: the rank, and `inputs`,
+the rank's own inputs, which are tensors of one float. Rank 1 has one more than rank 0. The caller
+sets up the process group and the default device, so the same code runs on CPU and GPU.
 
     timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     joinlab.cases.DOCUMENTED[4].asker     # how the thread's author saw it end: ("hangs", "finishes")
@@ -101,8 +101,9 @@ def case_6(rank: int, inputs: Sequence[torch.Tensor]) -> int:
 
 
 ALL_KNOBS: Mapping[str, tuple[str, ...]] = {"today": ("pad",), "1.9": ("barrier_value", "pad")}
-"""By era of PyTorch: the knobs that can change a program on modelled NCCL. The barrier of 1.9 reduces an uninitialized
-byte (barrier_value); calls of different sizes that meet read memory beyond the smaller one (pad)."""
+"""By era of PyTorch: the knobs that can change a program on modelled NCCL. The barrier of 1.9
+reduces an uninitialized byte (barrier_value); calls of different sizes that meet read memory beyond
+the smaller one (pad)."""
 
 _NO_KNOB: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ()}
 _OF_1_9: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ("barrier_value", "pad")}

@@ -1,4 +1,5 @@
-"""How the six cases end according to the forum thread "DDP join and uneven inputs". Importing it needs no PyTorch."""
+"""How the six cases end according to the forum thread "DDP join and uneven inputs". Importing it
+needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -50,18 +51,30 @@ DOCUMENTED: Mapping[int, Documentation] = {
         _BOTH_FINISH,
         {
             1: _RANK_1_HANGS,
-            2: ("finishes", "finishes its loop, then the program errors: NCCL process group destroyed"),
+            2: (
+                "finishes",
+                "finishes its loop, then the program errors: NCCL process group destroyed",
+            ),
         },
         f"{_PEER_GONE}, and the gradient all-reduce waits on the GPU's stream, not on the host, so the loop went on.",
     ),
     3: Documentation(
-        False, "inside the loop", _RANK_1_HANGS, {2: _RANK_1_HANGS}, f"{_PEER_GONE}, so rank 1 waited forever."
+        False,
+        "inside the loop",
+        _RANK_1_HANGS,
+        {2: _RANK_1_HANGS},
+        f"{_PEER_GONE}, so rank 1 waited forever.",
     ),
     4: Documentation(
         True,
         "inside the loop",
         ("hangs", "finishes"),
-        {2: ("hangs", "error from a garbage authoritative rank, in the answer's own run; finishes, in the asker's")},
+        {
+            2: (
+                "hangs",
+                "error from a garbage authoritative rank, in the answer's own run; finishes, in the asker's",
+            )
+        },
         f"{_NEVER_MEET}.",
     ),
     5: Documentation(False, "after the loop", _RANK_1_HANGS, {1: _RANK_1_HANGS}, f"{_NEVER_MEET}."),

@@ -7,8 +7,8 @@
     ├── TimelineFileError (ValueError)          a file is not a Timeline that this version can open
     └── RankError (RuntimeError)      a rank did not finish; raised only by Timeline.raise_for_ending()
 
-How a rank ended is data (`Timeline.ends`), never an exception, unless the caller asks for one. A message
-says what was asked, what was found, and what to do.
+How a rank ended is data (`Timeline.ends`), never an exception, unless the caller asks for one. A
+message says what was asked, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ EXTRAS = dict.fromkeys(("anywidget", "ipywidgets", "plotly", "torch", "traitlets
 
 
 def with_extra(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """`error`, extended by what needs the package and which extra installs it; unchanged if no extra does."""
+    """`error`, extended by what needs the package and which extra installs it; unchanged if no
+    extra does."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error
     todo = f"pip install 'joinlab[{EXTRAS[package]}]'"
-    return ModuleNotFoundError(f"{what} needs {package}, which is not installed: {todo}", name=error.name)
+    return ModuleNotFoundError(
+        f"{what} needs {package}, which is not installed: {todo}", name=error.name
+    )
 
 
 class JoinlabError(Exception):
@@ -37,13 +40,17 @@ class ProgramError(JoinlabError, ValueError):
 
 
 class LaunchError(JoinlabError, RuntimeError):
-    """This machine cannot do the run. The message names what it lacks and suggests what to do instead."""
+    """This machine cannot do the run. The message names what it lacks and suggests what to do
+    instead."""
 
 
 class LaunchInterrupted(JoinlabError, KeyboardInterrupt):
-    """The user interrupted a run. All its processes have ended; `timeline` is the Timeline recorded so far."""
+    """The user interrupted a run. All its processes have ended; `timeline` is the Timeline recorded
+    so far."""
 
-    def __init__(self, message: str, timeline: Any) -> None:  # Any: the room of Timeline is above this one
+    def __init__(
+        self, message: str, timeline: Any
+    ) -> None:  # Any: the room of Timeline is above this one
         super().__init__(message)
         self.timeline = timeline
 
@@ -53,7 +60,8 @@ class TimelineFileError(JoinlabError, ValueError):
 
 
 class RankError(JoinlabError, RuntimeError):
-    """At least one rank hung, raised or was killed. Raised by `Timeline.raise_for_ending()`; carries the Timeline."""
+    """At least one rank hung, raised or was killed. Raised by `Timeline.raise_for_ending()`;
+    carries the Timeline."""
 
     def __init__(self, message: str, timeline: Any) -> None:
         super().__init__(message)

@@ -1,7 +1,8 @@
 """Protect imports and running ranks from Ctrl-C and a notebook's stop button.
 
-KeyboardInterrupt is raised in the main thread, between any two instructions. During an import it leaves a module half
-loaded, which no later import repairs; while threads are being started it leaves some of them running.
+KeyboardInterrupt is raised in the main thread, between any two instructions. During an import it
+leaves a module half loaded, which no later import repairs; while threads are being started it
+leaves some of them running.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 LOOK_S = 0.1
-"""How often a wait checks for an interrupt: one that the system delivers to another thread does not end the wait."""
+"""How often a wait checks for an interrupt: one that the system delivers to another thread does not
+end the wait."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +28,9 @@ T = TypeVar("T")
 class HeldInterrupts:
     """Holds back SIGINT in the main thread; on exit, passes it to the previous handler.
 
-    In other threads it does nothing, since Python runs signal handlers only in the main thread. `take_interrupt` passes
-    on a SIGINT held so far. One that arrives while KeyboardInterrupt propagates is dropped.
+    In other threads it does nothing, since Python runs signal handlers only in the main thread.
+    `take_interrupt` passes on a SIGINT held so far. One that arrives while KeyboardInterrupt
+    propagates is dropped.
 
     asked  the arguments of the last signal, for the handler; None without one
     """
@@ -76,7 +79,8 @@ class HeldInterrupts:
 
 
 def take_interrupt() -> None:
-    """Pass a held-back interrupt to its handler, which raises KeyboardInterrupt: call it where that is safe.
+    """Pass a held-back interrupt to its handler, which raises KeyboardInterrupt: call it where that
+    is safe.
 
     with HeldInterrupts():
         while not ready():      # an interrupt cannot stop it halfway
@@ -87,7 +91,8 @@ def take_interrupt() -> None:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function, which an interrupt stops even while interrupts are held back, since it may run forever."""
+    """The same function, which an interrupt stops even while interrupts are held back, since it may
+    run forever."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         held = HeldInterrupts.innermost if _in_main_thread() else None
@@ -119,13 +124,16 @@ class Background:
         return attempt is not None and attempt.done.is_set() and attempt.error is None
 
     def wait(self) -> None:
-        """Begin it unless another thread has; return when it is done. Raises its exception; the next call retries."""
+        """Begin it unless another thread has; return when it is done. Raises its exception; the
+        next call retries."""
         with HeldInterrupts(), self._lock:
             attempt = self._attempt
             if attempt is None or (attempt.done.is_set() and attempt.error is not None):
                 attempt = self._attempt = _Attempt()
                 try:
-                    threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
+                    threading.Thread(
+                        target=attempt.run, args=(self._work,), name="joinlab: background"
+                    ).start()
                 except RuntimeError:  # no further thread can be started
                     attempt.run(self._work)
         while not attempt.done.wait(LOOK_S):
@@ -153,14 +161,18 @@ _here = threading.local()
 
 
 def import_whole(name: str) -> ModuleType:
-    """The module `name`, imported in its own thread, so that an interrupt cannot leave it half loaded.
+    """The module `name`, imported in its own thread, so that an interrupt cannot leave it half
+    loaded.
 
-    One such import runs at a time: if two threads import modules that import each other, one gets a half-loaded module.
+    One such import runs at a time: if two threads import modules that import each other, one gets a
+    half-loaded module.
 
     >>> import_whole("math").floor(2.5)
     2
     """
-    if name not in sys.modules and not getattr(_here, "importing", False):  # a nested import runs in the same thread
+    if name not in sys.modules and not getattr(
+        _here, "importing", False
+    ):  # a nested import runs in the same thread
         Background(lambda: _import(name)).wait()
     return import_module(name)
 
@@ -175,8 +187,8 @@ def _import(name: str) -> None:
 def no_collection() -> Iterator[None]:
     """Pause the garbage collector, which looks in vain through what stays.
 
-    With it, importing torch and what DDP needs takes 2.0 s instead of 1.7 s, and reading 256 dumps of 2,000 entries
-    four times as long.
+    With it, importing torch and what DDP needs takes 2.0 s instead of 1.7 s, and reading 256 dumps
+    of 2,000 entries four times as long.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,6 +1,8 @@
-"""The vocabulary of a Timeline's calls: the ops, the facts about each, and the text form of small tensors' values.
+"""The vocabulary of a Timeline's calls: the ops, the facts about each, and the text form of small
+tensors' values.
 
-It is separate from timeline.py because a rank's process must not import polars, whose threads do not survive a fork.
+It is separate from timeline.py because a rank's process must not import polars, whose threads do
+not survive a fork.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class OpFacts:
 
     @property
     def mixes(self) -> bool:
-        """Data of several ranks is combined on the way, so one rank's size affects more ranks than its receiver."""
+        """Data of several ranks is combined on the way, so one rank's size affects more ranks than
+        its receiver."""
         return self.needs in (Needs.EVERYONE, Needs.AT_ROOT) and not self.pairwise
 
 
@@ -89,12 +92,18 @@ _SUM = ("dtype", "shape", "reduce_op")
 FACTS: Mapping[str, OpFacts] = {
     Op.ALL_REDUCE: OpFacts(Needs.EVERYONE, _SUM, reduces=True, one_size=True, empty_returns=True),
     Op.BROADCAST: OpFacts(Needs.FROM_ROOT, ("dtype", "shape", "root"), rooted=True, one_size=True),
-    Op.REDUCE: OpFacts(Needs.AT_ROOT, (*_SUM, "root"), reduces=True, rooted=True, one_size=True, empty_returns=True),
+    Op.REDUCE: OpFacts(
+        Needs.AT_ROOT, (*_SUM, "root"), reduces=True, rooted=True, one_size=True, empty_returns=True
+    ),
     # Ranks may contribute unevenly to an all_gather, so its shapes may differ.
     Op.ALL_GATHER: OpFacts(Needs.EVERYONE, ("dtype",), empty_returns=True),
     Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "shape", "root"), rooted=True, pairwise=True),
-    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "shape", "root"), rooted=True, pairwise=True, for_each=True),
-    Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, for_each=True, empty_returns=True),
+    Op.SCATTER: OpFacts(
+        Needs.FROM_ROOT, ("dtype", "shape", "root"), rooted=True, pairwise=True, for_each=True
+    ),
+    Op.REDUCE_SCATTER: OpFacts(
+        Needs.EVERYONE, _SUM, reduces=True, for_each=True, empty_returns=True
+    ),
     Op.ALL_TO_ALL: OpFacts(Needs.EVERYONE, ("dtype",), pairwise=True, for_each=True),
     Op.BARRIER: OpFacts(Needs.EVERYONE, ()),
     Op.SEND: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
@@ -103,7 +112,9 @@ FACTS: Mapping[str, OpFacts] = {
 """The facts of every op; look them up here instead of listing ops elsewhere."""
 
 if FACTS.keys() != set(Op):
-    raise TypeError(f"FACTS in {__name__} needs one line for every Op; differing: {sorted(FACTS.keys() ^ set(Op))}")
+    raise TypeError(
+        f"FACTS in {__name__} needs one line for every Op; differing: {sorted(FACTS.keys() ^ set(Op))}"
+    )
 
 POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
 COUNTERPART: Mapping[object, Op] = {Op.SEND: Op.RECV, Op.RECV: Op.SEND}
@@ -116,7 +127,8 @@ def op_of(name: str) -> Op | None:
 
 
 def waits_for(op: Op, me: int, root: int, everyone: Sequence[int]) -> Sequence[int]:
-    """The ranks whose input the result at `me` depends on; arguments and result are all places, or all global ranks."""
+    """The ranks whose input the result at `me` depends on; arguments and result are all places, or
+    all global ranks."""
     match FACTS[op].needs:
         case Needs.EVERYONE:
             return everyone
@@ -133,8 +145,9 @@ def waits_for(op: Op, me: int, root: int, everyone: Sequence[int]) -> Sequence[i
 GLOO_THREADS = 2
 """Threads per rank that run a group's collectives on gloo, in the order of issue.
 
-Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
-collective starts only after one of the first two, and a rank whose two threads both wait for a peer makes no progress.
+Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one
+device. So a third collective starts only after one of the first two, and a rank whose two threads
+both wait for a peer makes no progress.
 """
 
 
@@ -208,7 +221,9 @@ class Source(TypedDict):
     text: str
 
 
-_IS_NO_JSON = re.compile(r"[^][0-9.,e+ -]").search  # finds inf, nan, True, None, 'text', (tuples) and 1j
+_IS_NO_JSON = re.compile(
+    r"[^][0-9.,e+ -]"
+).search  # finds inf, nan, True, None, 'text', (tuples) and 1j
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
@@ -234,7 +249,8 @@ def decode_values(text: str | None) -> list[list[Any]] | None:
 
 
 def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) -> dict[str, str]:
-    """Display names of all groups but the first, which has all ranks: the program's description, or the ranks.
+    """Display names of all groups but the first, which has all ranks: the program's description, or
+    the ranks.
 
     said  by group: the program's description; torch's placeholders ("undefined", "default_pg") count as none
 
@@ -245,9 +261,17 @@ def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) ->
     for name, ranks in list(groups.items())[1:]:
         few = ", ".join(map(str, ranks if len(ranks) <= _FEW else [*ranks[:3], "...", ranks[-1]]))
         desc = said.get(name, "")
-        words = desc if desc not in ("", "undefined", "default_pg") else f"rank{'s' * (len(ranks) > 1)} {few}"
+        words = (
+            desc
+            if desc not in ("", "undefined", "default_pg")
+            else f"rank{'s' * (len(ranks) > 1)} {few}"
+        )
         same = sum(other.partition(" (")[0] == words for other in found.values())
-        found[name] = words if not same else f"{words} ({_NTH[same] if same < len(_NTH) else f'no. {same + 1}'})"
+        found[name] = (
+            words
+            if not same
+            else f"{words} ({_NTH[same] if same < len(_NTH) else f'no. {same + 1}'})"
+        )
     return found
 
 

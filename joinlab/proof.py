@@ -1,7 +1,7 @@
 """The proof of a hang, from the calls issued so far instead of the time that has passed.
 
-When every living rank waits for a call, no rank will issue another one. So if the backend's matching rule shows that
-the calls issued so far cannot end any of these waits, they never end.
+When every living rank waits for a call, no rank will issue another one. So if the backend's
+matching rule shows that the calls issued so far cannot end any of these waits, they never end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group, call_of
+from joinlab.backend.calls import (
+    Blocked,
+    Blocker,
+    GroupCalls,
+    IssuedCall,
+    Setting,
+    by_group,
+    call_of,
+)
 from joinlab.gloo import rule as gloo_rule
 from joinlab.nccl import rule as nccl_rule
 from joinlab.ops import CallRow
@@ -18,12 +26,14 @@ RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,
     "nccl": nccl_rule.blocked,
 }
-"""By backend: which calls of a group can never complete, given those issued so far and the ranks that have ended."""
+"""By backend: which calls of a group can never complete, given those issued so far and the ranks
+that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A host thread of `rank` that waits until all of `calls`, each a (group, seq), are complete."""
+    """A host thread of `rank` that waits until all of `calls`, each a (group, seq), are
+    complete."""
 
     rank: int
     calls: tuple[tuple[str, int], ...]
@@ -31,7 +41,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A call that can never complete on `rank`, and the reason: the other ranks' calls, or the lack of them."""
+    """A call that can never complete on `rank`, and the reason: the other ranks' calls, or the lack
+    of them."""
 
     rank: int
     group: str
@@ -98,10 +109,12 @@ def blocked_calls(
     gone: Collection[int] = (),
     setting: Setting | None = None,
 ) -> dict[str, Blocked]:
-    """By group, the calls that can never complete, and why: by the backend's rule and by the waits of streams.
+    """By group, the calls that can never complete, and why: by the backend's rule and by the waits
+    of streams.
 
-    On NCCL a stuck call blocks its own communicator and, once the rank's stream waits for it, every later call of the
-    rank in every group. Other ranks wait for those calls, so the rules run again without them:
+    On NCCL a stuck call blocks its own communicator and, once the rank's stream waits for it, every
+    later call of the rank in every group. Other ranks wait for those calls, so the rules run again
+    without them:
 
         rank 0    a: all_reduce             stuck, since rank 1 never calls in a; the stream waits for it
                   b: all_reduce             issued, but never begins

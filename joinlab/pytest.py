@@ -1,4 +1,5 @@
-"""The public name of the plugin: `pytest -p joinlab.pytest`; joinlab/jobs/pytest.py says what it offers."""
+"""The public name of the plugin: `pytest -p joinlab.pytest`; joinlab/jobs/pytest.py says what it
+offers."""
 
 from joinlab.jobs.pytest import counts, on_ranks, ranks
 

@@ -1,9 +1,9 @@
 """The Timeline: what every producer makes and every reader takes.
 
-A Timeline is plain data. It holds no tensor, no process and no open file, so that it can be saved, sent to
-another machine and opened there without torch. All times are int nanoseconds on the one clock that
-`meta["clock"]` names: "monotonic" for real runs, counted from the moment the launch began, or "virtual" for
-emulated ones. The two never share an axis.
+A Timeline is plain data. It holds no tensor, no process and no open file, so that it can be saved,
+sent to another machine and opened there without torch. All times are int nanoseconds on the one
+clock that `meta["clock"]` names: "monotonic" for real runs, counted from the moment the launch
+began, or "virtual" for emulated ones. The two never share an axis.
 """
 
 from __future__ import annotations
@@ -34,20 +34,25 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
     "group": pl.String(),  # name of the process group; its ranks are in meta["groups"]
     "seq": pl.Int64(),  # order of issue within the group on that rank, from 0: the key of a row
-    # The call's displayed number, given at issue: its place in the group on that rank, from 1, as PyTorch's watchdog
-    # and flight recorder count. Collectives are counted apart from sends and recvs, calls missing from the record count
-    # too, and collectives of one number meet. null: the backend refused the call, so it has no place
+    # The call's displayed number, given at issue: its place in the group on that rank, from 1, as
+    # PyTorch's watchdog and flight recorder count. Collectives are counted apart from sends and
+    # recvs, calls missing from the record count too, and collectives of one number meet. null: the
+    # backend refused the call, so it has no place
     "number": pl.Int64(),
     "op": pl.String(),  # all_reduce, broadcast, barrier, send, ... (an Op)
     "origin": pl.String(),  # who issued it, as a label of the documented traces
-    "input": pl.Int64(),  # index of the input being processed, or of the step, see input_column; null outside of both
+    # index of the input being processed, or of the step, see input_column; null outside of both
+    "input": pl.Int64(),
     "dtype": pl.String(),  # "float32"; several are joined by ","; null for a gloo barrier
-    "shape": pl.List(pl.List(pl.Int64())),  # one entry per tensor that the rank contributes or receives into
+    "shape": pl.List(
+        pl.List(pl.Int64())
+    ),  # one entry per tensor that the rank contributes or receives into
     "reduce_op": pl.String(),  # "sum", "max", ...; null where the op reduces nothing
     "root": pl.Int64(),  # global rank of the root of broadcast, reduce, gather, scatter
     "peer": pl.Int64(),  # global rank of the other side of send and recv; null: from any source
     "tag": pl.Int64(),  # tag of send and recv
-    "value_in": pl.String(),  # JSON: one flat list per tensor, "[[1.0]]"; null if over MAX_VALUES elements
+    # JSON: one flat list per tensor, "[[1.0]]"; null if over MAX_VALUES elements
+    "value_in": pl.String(),
     "value_out": pl.String(),  # the same, after completion; null until then
     "call_site": pl.String(),  # "file:line" of the learner's code
     "stack": pl.List(pl.String()),  # "file:line function", innermost last
@@ -95,7 +100,8 @@ class Emulation(TypedDict, total=False):
 
 
 class Clock(TypedDict, total=False):
-    """The clock of a Timeline's times; for a monotonic clock also its origin, and each host's offset."""
+    """The clock of a Timeline's times; for a monotonic clock also its origin, and each host's
+    offset."""
 
     domain: Required[str]
     origin_ns: int
@@ -105,7 +111,8 @@ class Clock(TypedDict, total=False):
 
 
 class Progress(TypedDict):
-    """How many collectives of one group a rank had enqueued and completed when its record was written."""
+    """How many collectives of one group a rank had enqueued and completed when its record was
+    written."""
 
     enqueued: int
     completed: int
@@ -152,7 +159,9 @@ class Meta(TypedDict, total=False):
     transport: str | None
     world_size: int
     inputs: list[int]
-    input_column: Literal["inputs", "backward passes"]  # what `input` counts, see program/steps.py; left out: "inputs"
+    input_column: Literal[
+        "inputs", "backward passes"
+    ]  # what `input` counts, see program/steps.py; left out: "inputs"
     seeds: list[int | None]
     groups: dict[str, list[int]]  # global ranks
     versions: dict[str, str | None]
@@ -162,18 +171,28 @@ class Meta(TypedDict, total=False):
     format: str
     group_names: dict[str, str]  # the program's own description of a group
     group_backends: dict[str, str]  # only groups whose backend differs from `backend`
-    eager_groups: list[str]  # NCCL communicators made with their groups: init_process_group(device_id=...)
+    eager_groups: list[
+        str
+    ]  # NCCL communicators made with their groups: init_process_group(device_id=...)
     stream_waits: list[list[int | str]]
     nccl: AboutNccl
-    skipped: dict[str, dict[int, int]]  # by group and rank: number of lost collectives before its first row
+    skipped: dict[
+        str, dict[int, int]
+    ]  # by group and rank: number of lost collectives before its first row
     progress: dict[str, dict[int, Progress]]  # if calls are lost: how far each rank had got
     missing_ranks: list[int]
     problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
-    stood: dict[int, list[Stood]]  # by rank that had written nothing for a while: where each thread stood
+    stood: dict[
+        int, list[Stood]
+    ]  # by rank that had written nothing for a while: where each thread stood
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
-    replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
-    mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs only
+    replicas: (
+        Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
+    )
+    mixed: list[
+        Gradient
+    ]  # the first two calls that met and averaged gradients of two models; emulated runs only
     parting: Parting  # where the ranks' ways part
 
 
@@ -216,10 +235,11 @@ RUNNING = "still running when its record was read"
 class Ending:
     """How one rank ended.
 
-    `call` is the seq, within `group`, of the call it ended in: the one a hung rank waits for, the one that
-    raised, or, if `pending`, the first that a finished rank left unfinished. `text` is the type
-    and message of an exception, or what ended the process. `proven` is None unless the rank hung: True if
-    the matching rule shows that the awaited call can never complete, False if only progress was missing.
+    `call` is the seq, within `group`, of the call it ended in: the one a hung rank waits for, the
+    one that raised, or, if `pending`, the first that a finished rank left unfinished. `text` is the
+    type and message of an exception, or what ended the process. `proven` is None unless the rank
+    hung: True if the matching rule shows that the awaited call can never complete, False if only
+    progress was missing.
     """
 
     kind: EndKind
@@ -242,24 +262,34 @@ class Ending:
         return self.kind is EndKind.UNKNOWN and self.text == RUNNING
 
     @classmethod
-    def at(cls, kind: EndKind, call: CallRow | None, text: str = "", *, proven: bool | None = None) -> Ending:
+    def at(
+        cls, kind: EndKind, call: CallRow | None, text: str = "", *, proven: bool | None = None
+    ) -> Ending:
         """An ending while the rank waited for `call`; None: for no call."""
         return cls(kind, False, *_where(call), text, proven)
 
     @classmethod
     def finished(cls, calls: Iterable[CallRow]) -> Ending:
-        """The program returned. The first of the rank's `calls` that neither completed nor failed is pending."""
-        open_call = next((call for call in calls if call.get("completed_ns") is None and not call.get("error")), None)
+        """The program returned. The first of the rank's `calls` that neither completed nor failed
+        is pending."""
+        open_call = next(
+            (call for call in calls if call.get("completed_ns") is None and not call.get("error")),
+            None,
+        )
         return cls(EndKind.FINISHED, open_call is not None, *_where(open_call))
 
     @classmethod
     def raised(cls, calls: Iterable[CallRow], text: str) -> Ending:
         """An exception, type and message `text`, escaped from the program.
 
-        The program may have caught the exception of an earlier call, so the call it ended in is the last of `calls`
-        whose error message is in `text`.
+        The program may have caught the exception of an earlier call, so the call it ended in is the
+        last of `calls` whose error message is in `text`.
         """
-        failed = [call for call in calls if (error := call.get("error")) and error.partition(": ")[2] in text]
+        failed = [
+            call
+            for call in calls
+            if (error := call.get("error")) and error.partition(": ")[2] in text
+        ]
         return cls(EndKind.RAISED, False, *_where(failed[-1] if failed else None), text)
 
     def __str__(self) -> str:
@@ -294,7 +324,9 @@ class Timeline:
     meta: Meta
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
-    _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
+    _unread: dict[str, list[CallRow] | list[SpanRow]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     again: list[Again] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
@@ -326,7 +358,9 @@ class Timeline:
         if rows is not None:
             object.__setattr__(self, name, _frame(rows, _COLUMNS[name]))
             self._unread.pop(name, None)
-        found: pl.DataFrame = object.__getattribute__(self, name)  # another thread may just have made it
+        found: pl.DataFrame = object.__getattribute__(
+            self, name
+        )  # another thread may just have made it
         return found
 
     @overload
@@ -335,7 +369,9 @@ class Timeline:
     def rows(self, name: Literal["spans"]) -> list[SpanRow]: ...
     def rows(self, name: Literal["calls", "spans"]) -> list[CallRow] | list[SpanRow]:
         """The rows of `calls` or `spans` as dicts, with every column."""
-        found: list[CallRow] | list[SpanRow] = getattr(self, name).rows(named=True)  # to_dicts takes twice as long
+        found: list[CallRow] | list[SpanRow] = getattr(self, name).rows(
+            named=True
+        )  # to_dicts takes twice as long
         return found
 
     @property
@@ -343,12 +379,15 @@ class Timeline:
         return len(self.ends)
 
     def call(self, rank: int, seq: int, group: str | None = None) -> CallRow:
-        """The one call of `rank` with that `seq`, as a dict of its columns (group: the default one).
+        """The one call of `rank` with that `seq`, as a dict of its columns (group: the default
+        one).
 
         Raises KeyError if there is none.
         """
         group = self.default_group if group is None else group
-        found = self.calls.filter(pl.col("rank") == rank, pl.col("seq") == seq, pl.col("group") == group)
+        found = self.calls.filter(
+            pl.col("rank") == rank, pl.col("seq") == seq, pl.col("group") == group
+        )
         if found.is_empty():
             raise KeyError(f"rank {rank} issued no call with seq {seq} in group {group!r}")
         row: CallRow = found.row(0, named=True)  # type: ignore[assignment]  # polars knows no TypedDict
@@ -362,10 +401,15 @@ class Timeline:
     def ended_in(self, rank: int) -> tuple[int, str, int] | None:
         """Rank, group and seq of the call that a rank's ending names; None if it names none."""
         end = self.ends[rank]
-        return None if end.call is None else (rank, self.default_group if end.group is None else end.group, end.call)
+        return (
+            None
+            if end.call is None
+            else (rank, self.default_group if end.group is None else end.group, end.call)
+        )
 
     def equals(self, other: Timeline) -> bool:
-        """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
+        """True if both hold the same calls, spans, endings, output and meta (returns are compared
+        by repr)."""
         return (
             self.calls.equals(other.calls)
             and self.spans.equals(other.spans)
@@ -376,7 +420,8 @@ class Timeline:
         )
 
     def raise_for_ending(self) -> Timeline:
-        """Return self if every rank finished with nothing pending; else raise RankError with the story."""
+        """Return self if every rank finished with nothing pending; else raise RankError with the
+        story."""
         if any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends):
             raise RankError(self._said(), self)
         return self
@@ -389,7 +434,8 @@ class Timeline:
         """Store the story's findings in `meta`. joinlab/__init__.py replaces this, too."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
+        """Write one file that `joinlab.load` opens, also on a machine without torch; returns its
+        path."""
         self._judged()
         return archive.save(parts_of(self), path)
 
@@ -406,10 +452,12 @@ _FOUND = dict.fromkeys(("parting", "fixes"))
 
 
 class Again(Protocol):
-    """A source of the ways of a run's ranks: an emulation that can be run again, or recorded steps."""
+    """A source of the ways of a run's ranks: an emulation that can be run again, or recorded
+    steps."""
 
     def ways(self, timeline: Timeline, windows: Mapping[int, Window], /) -> Mapping[int, Way] | str:
-        """The steps of these ranks in their windows; {}: unknown; a text: the reason why they are."""
+        """The steps of these ranks in their windows; {}: unknown; a text: the reason why they
+        are."""
 
 
 class _Derived(dict[Any, Any]):
@@ -425,7 +473,8 @@ _R = TypeVar("_R")
 def derived(find: Callable[..., _R]) -> Callable[..., _R]:
     """Cache the results of a function of a Timeline on that Timeline.
 
-    A result must not refer to the Timeline: the reference cycle would keep both until the garbage collector runs.
+    A result must not refer to the Timeline: the reference cycle would keep both until the garbage
+    collector runs.
     """
 
     @wraps(find)
@@ -450,7 +499,9 @@ def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Ti
 def parts_of(timeline: Timeline) -> archive.Parts:
     """The parts of a Timeline that a file holds."""
     ends = tuple(map(asdict, timeline.ends))
-    return archive.Parts(timeline.calls, timeline.spans, ends, dict(timeline.meta), timeline.returns, timeline.output)
+    return archive.Parts(
+        timeline.calls, timeline.spans, ends, dict(timeline.meta), timeline.returns, timeline.output
+    )
 
 
 def timeline_from_parts(parts: archive.Parts) -> Timeline:
@@ -463,10 +514,16 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
                 raise ValueError(f"an ending whose {wrong}")
     if not all(isinstance(text, str) for text in parts.output):
         raise ValueError("output that is not text")
-    if isinstance(versions := parts.meta.get("versions"), dict):  # older files have the repr of torch's
-        parts.meta["versions"] = {name: one and str(one).strip("'") for name, one in versions.items()}
+    if isinstance(
+        versions := parts.meta.get("versions"), dict
+    ):  # older files have the repr of torch's
+        parts.meta["versions"] = {
+            name: one and str(one).strip("'") for name, one in versions.items()
+        }
     _check_meta(parts.meta, len(parts.ends))
-    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # older files lack this column
+    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {
+        "number"
+    }  # older files lack this column
     timeline = Timeline(
         calls=numbered(parts.calls, parts.meta) if before else parts.calls,
         spans=parts.spans,
@@ -493,7 +550,11 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
     for name, members in meta["groups"].items():
         if any(rank not in ranks for rank in members) or len(set(members)) < len(members):
             raise ValueError(f"group {name!r:.40} has ranks that do not exist")
-    lists = [meta.get("missing_ranks", ()), meta.get("stood", ()), *meta.get("skipped", {}).values()]
+    lists = [
+        meta.get("missing_ranks", ()),
+        meta.get("stood", ()),
+        *meta.get("skipped", {}).values(),
+    ]
     lists += meta.get("progress", {}).values()
     for test in meta.get("parting", {}).get("tests", ()):
         lists += [one["ranks"] for one in (*test["values"], *test["sides"])]
@@ -503,14 +564,19 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
 
 def _check_rows(timeline: Timeline) -> None:
     n = timeline.world_size
-    for name, needed in (("calls", ("rank", "group", "seq", "op")), ("spans", ("rank", "name", "begin_ns"))):
+    for name, needed in (
+        ("calls", ("rank", "group", "seq", "op")),
+        ("spans", ("rank", "name", "begin_ns")),
+    ):
         frame: pl.DataFrame = getattr(timeline, name)
         if any(frame[column].null_count() for column in needed):
             raise ValueError(f"{name} that lack one of {', '.join(needed)}")
         if frame.height and not (frame["rank"].is_between(0, n - 1).all()):
             raise ValueError(f"{name} of ranks that do not exist")
         times = [column for column in frame.columns if column.endswith("_ns")]
-        if any(not frame[column].drop_nulls().is_between(-_LONG_NS, _LONG_NS).all() for column in times):
+        if any(
+            not frame[column].drop_nulls().is_between(-_LONG_NS, _LONG_NS).all() for column in times
+        ):
             raise ValueError(f"{name} at impossible times")
     calls = timeline.calls
     if calls.select("rank", "group", "seq").is_duplicated().any() or not (calls["seq"] >= 0).all():
@@ -518,9 +584,14 @@ def _check_rows(timeline: Timeline) -> None:
     if not calls["rank"].is_sorted():
         raise ValueError("calls that are not sorted by rank")
     placed = calls.filter(pl.col("number").is_not_null(), ~pl.col("op").is_in(list(POINT_TO_POINT)))
-    if placed.select("rank", "group", "number").is_duplicated().any() or not (calls["number"].drop_nulls() > 0).all():
+    if (
+        placed.select("rank", "group", "number").is_duplicated().any()
+        or not (calls["number"].drop_nulls() > 0).all()
+    ):
         raise ValueError("two collectives with the same number")
-    if any(not calls[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")):
+    if any(
+        not calls[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")
+    ):
         raise ValueError("calls that name ranks that do not exist")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
         if len(text) > LONG_VALUES:
@@ -534,18 +605,28 @@ def _check_rows(timeline: Timeline) -> None:
     if shapes.drop_nulls().len() < calls["shape"].drop_nulls().list.len().sum():
         raise ValueError("a shape that is null")
     sizes = shapes.drop_nulls().explode().drop_nulls()
-    if not sizes.is_between(0, _LONG_NS).all() or sizes.len() < shapes.drop_nulls().list.len().sum():
+    if (
+        not sizes.is_between(0, _LONG_NS).all()
+        or sizes.len() < shapes.drop_nulls().list.len().sum()
+    ):
         raise ValueError("a shape with an impossible size")
-    if calls["stack"].drop_nulls().explode().drop_nulls().len() < calls["stack"].drop_nulls().list.len().sum():
+    if (
+        calls["stack"].drop_nulls().explode().drop_nulls().len()
+        < calls["stack"].drop_nulls().list.len().sum()
+    ):
         raise ValueError("a stack with a frame that is null")
 
 
 _LONG_NS = 1 << 62  # 146 years
 
 
-def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def _frame(
+    rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]
+) -> pl.DataFrame:
     """A frame with exactly `columns`; a column missing in a row is null."""
-    return pl.DataFrame([_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()])
+    return pl.DataFrame(
+        [_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()]
+    )
 
 
 def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
@@ -555,8 +636,14 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     >>> numbered(pl.DataFrame(rows).with_columns(seq=0), {})["number"].to_list()
     [1, 1, 2]
     """
-    skips = [(group, *one) for group, ranks in (meta.get("skipped") or {}).items() for one in ranks.items()]
-    skipped = pl.DataFrame(skips, {"group": pl.String(), "rank": pl.Int64(), "lost": pl.Int64()}, orient="row")
+    skips = [
+        (group, *one)
+        for group, ranks in (meta.get("skipped") or {}).items()
+        for one in ranks.items()
+    ]
+    skipped = pl.DataFrame(
+        skips, {"group": pl.String(), "rank": pl.Int64(), "lost": pl.Int64()}, orient="row"
+    )
     pair = pl.col("op").is_in(list(POINT_TO_POINT))
     takes = ~pl.col("error").cast(pl.String()).str.contains(REFUSAL).fill_null(False)
     place = takes.cum_sum().over("rank", "group", pair).cast(pl.Int64())
@@ -586,7 +673,9 @@ def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Se
     spelled = {key: repr(value) for key, value in {id(value): value for value in values}.items()}
     each = {spelled[id(value)]: value for value in values}
     place = {text: at for at, text in enumerate(each)}
-    return pl.Series(name, list(each.values()), dtype=dtype)[[place[spelled[id(value)]] for value in values]]
+    return pl.Series(name, list(each.values()), dtype=dtype)[
+        [place[spelled[id(value)]] for value in values]
+    ]
 
 
 def timeline_from_rows(
@@ -598,10 +687,12 @@ def timeline_from_rows(
     output: Sequence[str] = (),
     later: bool = False,
 ) -> Timeline:
-    """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
+    """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping
+    issue order.
 
-    meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has it, is counted.
-    `later` makes the frames on first use; the caller guarantees that the rows fit the columns.
+    meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has
+    it, is counted. `later` makes the frames on first use; the caller guarantees that the rows fit
+    the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}

@@ -20,12 +20,14 @@ from tests.wild_programs import LATE_S
 KINDS = {"random": random_programs, "wild": wild_programs}
 
 RELAUNCHES = 11
-"""A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
-If the first launch ends differently from the emulator, one of up to this many more launches must end the same."""
+"""A program that races itself (whose error comes first, who notices an ended peer in which call)
+ends in several ways. If the first launch ends differently from the emulator, one of up to this many
+more launches must end the same."""
 MOST_S = 40.0
 """A launch of a second or two that takes longer than this is given up, and repeated."""
 AT_ONCE = 6
-"""Programs that are launched at a time: most of a launch is waiting for a sleep, or for a hang to be sure."""
+"""Programs that are launched at a time: most of a launch is waiting for a sleep, or for a hang to
+be sure."""
 
 UNSET = (
     "the root of a gather that expects more than a rank sends shows memory that gloo never set: with MALLOC_PERTURB_ "
@@ -42,7 +44,8 @@ EXPLAINED = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one program: the number of launches, and how the last one differed from the emulation."""
+    """The result of one program: the number of launches, and how the last one differed from the
+    emulation."""
 
     plan: Any
     launches: int
@@ -51,17 +54,28 @@ class Outcome:
     def __str__(self) -> str:
         """What differs, and the program."""
         return "\n  ".join(
-            [f"{self.plan.seed} differs in {self.launches} launches:", *self.found, *str(self.plan).splitlines()]
+            [
+                f"{self.plan.seed} differs in {self.launches} launches:",
+                *self.found,
+                *str(self.plan).splitlines(),
+            ]
         )
 
 
 def compare(kind: str, seeds: Iterable[int], relaunches: int = RELAUNCHES) -> list[Outcome]:
-    """Emulate the programs of these numbers, then launch each until it agrees, or has been relaunched so often."""
+    """Emulate the programs of these numbers, then launch each until it agrees, or has been
+    relaunched so often."""
     plans = [KINDS[kind].draw(seed) for seed in seeds]
     programs = [KINDS[kind].program_of(plan) for plan in plans]
-    emulated = [emulate(program, plan.counts, "gloo") for plan, program in zip(plans, programs, strict=True)]
-    with ThreadPoolExecutor(AT_ONCE) as lanes:  # emulations run in this process, so all must have ended by now
-        return list(lanes.map(_launch_until_equal, plans, programs, emulated, [relaunches] * len(plans)))
+    emulated = [
+        emulate(program, plan.counts, "gloo") for plan, program in zip(plans, programs, strict=True)
+    ]
+    with ThreadPoolExecutor(
+        AT_ONCE
+    ) as lanes:  # emulations run in this process, so all must have ended by now
+        return list(
+            lanes.map(_launch_until_equal, plans, programs, emulated, [relaunches] * len(plans))
+        )
 
 
 def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches: int) -> Outcome:
@@ -71,7 +85,13 @@ def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches:
     for index in range(1 + relaunches):
         patience = no_progress * min(3, 1 + index)  # on a busy machine ranks may begin late
         launched = launch(
-            program, plan.counts, "gloo", no_progress=patience, timeout=MOST_S, on_output=None, progress=False
+            program,
+            plan.counts,
+            "gloo",
+            no_progress=patience,
+            timeout=MOST_S,
+            on_output=None,
+            progress=False,
         )
         found = differences(emulated, launched)
         finished = all(end.kind is EndKind.FINISHED for end in launched.ends)
@@ -83,9 +103,13 @@ def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Emulate and launch drawn programs on gloo; print those that differ.")
+    parser = argparse.ArgumentParser(
+        description="Emulate and launch drawn programs on gloo; print those that differ."
+    )
     parser.add_argument("--kind", choices=KINDS, default="wild")
-    parser.add_argument("--first", type=int, default=0, help="number of the first program (default %(default)s)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first program (default %(default)s)"
+    )
     parser.add_argument("--n", type=int, default=100, help="how many (default %(default)s)")
     parser.add_argument("--relaunches", type=int, default=RELAUNCHES, help="default %(default)s")
     asked = parser.parse_args()

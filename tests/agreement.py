@@ -11,9 +11,24 @@ from joinlab.emulator.outcomes import PADS
 from joinlab.program.program import Program
 from joinlab.timeline import EndKind
 
-SAME = ("group", "seq", "op", "origin", "input", "dtype", "shape", "reduce_op", "root", "peer", "tag", "call_site")
+SAME = (
+    "group",
+    "seq",
+    "op",
+    "origin",
+    "input",
+    "dtype",
+    "shape",
+    "reduce_op",
+    "root",
+    "peer",
+    "tag",
+    "call_site",
+)
 VALUES = ("value_in", "value_out")
-GONE = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed|Broken pipe|[Rr]ead error|EOF")
+GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Socket closed|Broken pipe|[Rr]ead error|EOF"
+)
 
 NO_MEMORY = re.compile(r"CUDA out of memory|can't allocate memory")
 NETWORK = re.compile(r"remote process exit")
@@ -29,15 +44,19 @@ ABORTED = "aborted"
 
 
 def disagreements(program: Program, launched: Timeline) -> list[str]:
-    """Every difference between `launched`, just made or read from a file, and emulations of the same program.
+    """Every difference between `launched`, just made or read from a file, and emulations of the
+    same program.
 
-    The parameters that DDP broadcasts are random, and another machine or a GPU draws others. On NCCL, the contents of
-    unset memory are unknown, too. So the program is emulated for several of each. A value in which two of these
-    emulations differ is not compared; one emulation must agree in all other values. Return values are compared if all
-    ranks finish, and if all emulations return the same.
+    The parameters that DDP broadcasts are random, and another machine or a GPU draws others. On
+    NCCL, the contents of unset memory are unknown, too. So the program is emulated for several of
+    each. A value in which two of these emulations differ is not compared; one emulation must agree
+    in all other values. Return values are compared if all ranks finish, and if all emulations
+    return the same.
     """
     backend, counts = launched.meta["backend"], launched.meta["inputs"]
-    knobs: list[dict[str, Any]] = [{"pad": pad} for pad in (PADS if backend == "nccl" else PADS[:1])]
+    knobs: list[dict[str, Any]] = [
+        {"pad": pad} for pad in (PADS if backend == "nccl" else PADS[:1])
+    ]
     knobs.append({"seed": 1})  # which is 0 elsewhere
     emulations = [emulate(program, counts, backend=backend, **each) for each in knobs]
     unknown = _differing(emulations)
@@ -50,7 +69,8 @@ def disagreements(program: Program, launched: Timeline) -> list[str]:
 
 
 def _differing(emulations: Sequence[Timeline]) -> Set[tuple[int, int]]:
-    """(rank, index of the call, from 0) of each call whose inputs or outputs differ between two of them."""
+    """(rank, index of the call, from 0) of each call whose inputs or outputs differ between two of
+    them."""
     seen: dict[tuple[int, int], set[object]] = {}
     for timeline in emulations:
         for rank in range(timeline.world_size):
@@ -61,7 +81,8 @@ def _differing(emulations: Sequence[Timeline]) -> Set[tuple[int, int]]:
 
 
 def story(timeline: Timeline, same: Sequence[str] = SAME) -> list[list[tuple[object, ...]]]:
-    """Per rank: its ending and its calls, without times and without the wording of a backend's message."""
+    """Per rank: its ending and its calls, without times and without the wording of a backend's
+    message."""
     told: list[list[tuple[object, ...]]] = []
     for rank, end in enumerate(timeline.ends):
         rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
@@ -69,11 +90,23 @@ def story(timeline: Timeline, same: Sequence[str] = SAME) -> list[list[tuple[obj
         for row in rows:
             same_text = tuple(str(row[name]) for name in same)
             calls.append(
-                (same_text, row["value_in"], row["value_out"], row["completed_ns"] is not None, what(row["error"]))
+                (
+                    same_text,
+                    row["value_in"],
+                    row["value_out"],
+                    row["completed_ns"] is not None,
+                    what(row["error"]),
+                )
             )
         told.append(
             [
-                (str(end.kind), end.pending, end.call, end.group, None if end.kind is EndKind.HUNG else what(end.text)),
+                (
+                    str(end.kind),
+                    end.pending,
+                    end.call,
+                    end.group,
+                    None if end.kind is EndKind.HUNG else what(end.text),
+                ),
                 *calls,
             ]
         )
@@ -81,7 +114,8 @@ def story(timeline: Timeline, same: Sequence[str] = SAME) -> list[list[tuple[obj
 
 
 def what(text: str | None) -> str | None:
-    """The kind of an error: its exact words differ from run to run, and paths from machine to machine."""
+    """The kind of an error: its exact words differ from run to run, and paths from machine to
+    machine."""
     if text and NO_MEMORY.search(text):
         return "no memory"
     if text and GONE.search(text):
@@ -90,42 +124,64 @@ def what(text: str | None) -> str | None:
         return text.partition("Invoked with: <")[0]
     if text and "op.preamble.length" in text:
         return ABORTED
-    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", TIMED_OUT.sub("Timed out", text)))).rstrip(" ")
+    return text and AFTER.sub(
+        "", GLOG.sub("[", FOLDERS.sub("", TIMED_OUT.sub("Timed out", text)))
+    ).rstrip(" ")
 
 
-def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()) -> list[str]:
+def differences(
+    emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()
+) -> list[str]:
     """Every difference between the two stories, in words; [] if there is none.
 
-    Races among real processes are not compared: the call in which a rank finds that a peer's process has ended or that
-    its backend aborts it, and everything after that call; whether a rank that is killed after the verdict on a hang
-    first sees another one being killed; whether a call that no rank waits for (DDP's all-reduce at the beginning of
-    forward() under join()) is complete when its rank raises. Nor are contents of unset memory, which the emulator
-    leaves out; the values of `unknown`, each (rank, index of the call, from 0); and call sites, if `launched` was read
-    from a file and has none.
+    Races among real processes are not compared: the call in which a rank finds that a peer's
+    process has ended or that its backend aborts it, and everything after that call; whether a rank
+    that is killed after the verdict on a hang first sees another one being killed; whether a call
+    that no rank waits for (DDP's all-reduce at the beginning of forward() under join()) is complete
+    when its rank raises. Nor are contents of unset memory, which the emulator leaves out; the
+    values of `unknown`, each (rank, index of the call, from 0); and call sites, if `launched` was
+    read from a file and has none.
 
-    On NCCL the host runs ahead of its stream, and more is open. A rank that returns may leave calls behind that
-    complete a moment later; so whether one that nobody waits for is complete is not compared there either, if the
-    emulator completes it, and with that whether the rank says "pending". Values are copied on the stream, and only
-    once it waits for the call: one that was not recorded is not compared. Where two ranks share a GPU and talk over
-    sockets (meta["transport"]), the end of a peer is an error that the emulator, which has one machine's shared memory
-    in mind, does not know: its rank is hung.
+    On NCCL the host runs ahead of its stream, and more is open. A rank that returns may leave calls
+    behind that complete a moment later; so whether one that nobody waits for is complete is not
+    compared there either, if the emulator completes it, and with that whether the rank says
+    "pending". Values are copied on the stream, and only once it waits for the call: one that was
+    not recorded is not compared. Where two ranks share a GPU and talk over sockets
+    (meta["transport"]), the end of a peer is an error that the emulator, which has one machine's
+    shared memory in mind, does not know: its rank is hung.
     """
     found = []
     streams = launched.meta["backend"] == "nccl"
     sockets = streams and launched.meta["transport"] == "sockets"
     judged = any(end.kind is EndKind.HUNG for end in launched.ends)
-    same = SAME if launched.calls["call_site"].count() else [name for name in SAME if name != "call_site"]
-    for rank, (left, right) in enumerate(zip(story(emulated, same), story(launched, same), strict=True)):
+    same = (
+        SAME
+        if launched.calls["call_site"].count()
+        else [name for name in SAME if name != "call_site"]
+    )
+    for rank, (left, right) in enumerate(
+        zip(story(emulated, same), story(launched, same), strict=True)
+    ):
         (end, *ours), (real_end, *real) = left, right
         open_calls: Set[int] = set()
-        if end[0] == real_end[0] == EndKind.RAISED or (streams and end[0] == real_end[0] == EndKind.FINISHED):
+        if end[0] == real_end[0] == EndKind.RAISED or (
+            streams and end[0] == real_end[0] == EndKind.FINISHED
+        ):
             open_calls = _nobody_waits_for(launched, rank)
         if judged and end[0] == EndKind.HUNG and real_end[-1] == PEER_GONE:
             continue
         alone = sockets and end[0] == EndKind.HUNG and bool(NETWORK.search(str(real_end[-1])))
         if alone or (end[-1] == real_end[-1] and end[-1] in (PEER_GONE, ABORTED)):
-            calls = min(next((at for at, call in enumerate(side) if not call[-2]), len(side)) for side in (ours, real))
-            end, real_end, ours, real = end[:1], end[:1] if alone else real_end[:1], ours[:calls], real[:calls]
+            calls = min(
+                next((at for at, call in enumerate(side) if not call[-2]), len(side))
+                for side in (ours, real)
+            )
+            end, real_end, ours, real = (
+                end[:1],
+                end[:1] if alone else real_end[:1],
+                ours[:calls],
+                real[:calls],
+            )
         if streams and end[0] == real_end[0] == EndKind.FINISHED:
             end, real_end = end[:1], real_end[:1]
         if end != real_end:
@@ -140,14 +196,20 @@ def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, 
 
 
 def _nobody_waits_for(timeline: Timeline, rank: int) -> set[int]:
-    """Which of the calls of `rank`, by place, are open at its end though its host waited for none of them."""
+    """Which of the calls of `rank`, by place, are open at its end though its host waited for none
+    of them."""
     rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
     unknown = ("completed_ns", "host_wait_begin_ns", "error")
     return {index for index, row in enumerate(rows) if all(row[name] is None for name in unknown)}
 
 
 def _same_call(
-    one: tuple[object, ...], other: tuple[object, ...], *, is_open: bool, is_unknown: bool, streams: bool
+    one: tuple[object, ...],
+    other: tuple[object, ...],
+    *,
+    is_open: bool,
+    is_unknown: bool,
+    streams: bool,
 ) -> bool:
     called, value_in, value_out, completed, error = one
     really_called, real_in, real_out, really_completed, real_error = other
@@ -160,6 +222,10 @@ def _same_call(
         and same_in
         and (
             is_open
-            or (completed == really_completed and (same_out or not_set) and (error == real_error or never_waited_for))
+            or (
+                completed == really_completed
+                and (same_out or not_set)
+                and (error == real_error or never_waited_for)
+            )
         )
     )

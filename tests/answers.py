@@ -1,5 +1,6 @@
-"""Right and wrong answers to the exercises: solutions, the untouched starters of the notebooks, plausible mistakes, and
-answers that do nothing or fail. If a judge's known cases refuse an answer (`refusal`), every check refuses it.
+"""Right and wrong answers to the exercises: solutions, the untouched starters of the notebooks,
+plausible mistakes, and answers that do nothing or fail. If a judge's known cases refuse an answer
+(`refusal`), every check refuses it.
 """
 
 from __future__ import annotations

@@ -26,18 +26,26 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 ARGS += ["--disable-sync", "--disable-quic"]
 
 BUSY = "to activate"
-"""Part of JupyterLab's own messages about its plugins on a busy machine, which are no fault of a page."""
+"""Part of JupyterLab's own messages about its plugins on a busy machine, which are no fault of a
+page."""
 
 START_S = WAIT_S = 100.0
-"""Longest time for JupyterLab to start, and for an element of a page to appear, on a busy machine."""
+"""Longest time for JupyterLab to start, and for an element of a page to appear, on a busy
+machine."""
 expect.set_options(timeout=WAIT_S * 1000)
 
 PATIENCE = "{ const real = AbortSignal.timeout; AbortSignal.timeout = (ms) => real.call(AbortSignal, 50 * ms); }"
-"""anywidget gives a widget 2 s from its first message until its module runs, and leaves it dead after that."""
+"""anywidget gives a widget 2 s from its first message until its module runs, and leaves it dead
+after that."""
 
 
 @contextmanager
@@ -51,8 +59,11 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (), **options: Any) -> Iterator[Page]:
-    """A page that may request only URLs that begin with `allowed`. Fails at the end on other requests and on errors.
+def watched(
+    browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (), **options: Any
+) -> Iterator[Page]:
+    """A page that may request only URLs that begin with `allowed`. Fails at the end on other
+    requests and on errors.
 
     ignored  parts of console messages that joinlab cannot avoid
     """
@@ -66,7 +77,9 @@ def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (
             route.abort()
 
     def said(message: Any) -> None:
-        if message.type in ("error", "warning") and not any(part in message.text for part in (BUSY, *ignored)):
+        if message.type in ("error", "warning") and not any(
+            part in message.text for part in (BUSY, *ignored)
+        ):
             trouble.append(message.text)
 
     context = browser.new_context(**options)
@@ -83,9 +96,13 @@ def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (
 
 @contextmanager
 def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
-    """A JupyterLab of its own, serving `folder`; yields its address and token. `settings` is an empty folder."""
+    """A JupyterLab of its own, serving `folder`; yields its address and token. `settings` is an
+    empty folder."""
     overrides = {
-        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/apputils-extension:notification": {
+            "fetchNews": "false",
+            "checkForUpdates": False,
+        },
         "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
         "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
     }
@@ -108,7 +125,14 @@ def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
         # Another process may take the kernel's port between its choice and the kernel's start.
         "KernelManager.transport": "ipc",
     }
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--expose-app-in-browser",
+    ]
     with (settings / "lab.log").open("w") as log:
         server = subprocess.Popen(
             [*command, *(f"--{name}={value}" for name, value in options.items())],
@@ -121,7 +145,9 @@ def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
         give_up = time.monotonic() + START_S
         while not _answers(f"{url}/api/status?token={token}"):
             if server.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"JupyterLab did not start: {(settings / 'lab.log').read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"JupyterLab did not start: {(settings / 'lab.log').read_text()[-2000:]}"
+                )
             time.sleep(0.05)
         yield url, token
     finally:
@@ -142,7 +168,8 @@ def _answers(url: str) -> bool:
 
 
 def from_npm(package: str, folder: Path) -> Path:
-    """Installs a package of npm, for the tests alone; returns the folder that has it. RuntimeError where it cannot."""
+    """Installs a package of npm, for the tests alone; returns the folder that has it. RuntimeError
+    where it cannot."""
     if not shutil.which("npm"):
         raise RuntimeError(f"no npm to get {package} with")
     options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
@@ -154,17 +181,21 @@ def from_npm(package: str, folder: Path) -> Path:
 
 
 def axe_core(get: Callable[[str], Path]) -> str:
-    """The script of axe-core, by a function that installs a package. AXE_CORE names a file with another version."""
+    """The script of axe-core, by a function that installs a package. AXE_CORE names a file with
+    another version."""
     path = os.environ.get("AXE_CORE") or get("axe-core@4") / "axe-core" / "axe.min.js"
     return Path(path).read_text("utf-8")
 
 
 def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str, str]]:
-    """The serious and critical violations that axe-core (script `axe`) finds: severity, rule, and an element."""
+    """The serious and critical violations that axe-core (script `axe`) finds: severity, rule, and
+    an element."""
     page.evaluate(axe)
     # Selectors for the elements that passed would take more than half of the time.
     options = {"resultTypes": ["violations"]}
-    found = page.evaluate("([within, options]) => axe.run(within, options)", [within, options])["violations"]
+    found = page.evaluate("([within, options]) => axe.run(within, options)", [within, options])[
+        "violations"
+    ]
     told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
     return [one for one in told if one[0] in ("serious", "critical")]
 
@@ -195,7 +226,8 @@ class Notebook:
     def run_all(self) -> None:
         """Run every cell, each when the page has what the one before shows; fails if one raises.
 
-        A kernel drops what it has said when a busy server does not take it from it: some 2,000 widgets at once.
+        A kernel drops what it has said when a busy server does not take it from it: some 2,000
+        widgets at once.
         """
         self.page.evaluate(
             """async () => {
@@ -212,7 +244,8 @@ class Notebook:
         assert errors == []
 
     def settle(self) -> None:
-        """Wait until nothing of ours has moved for a few frames: a picture is drawn again when its place changes."""
+        """Wait until nothing of ours has moved for a few frames: a picture is drawn again when its
+        place changes."""
         self.page.evaluate(
             """async () => {
                 const places = () => JSON.stringify([...document.querySelectorAll('.jl, .jl-chart')]
@@ -225,17 +258,22 @@ class Notebook:
         )
 
     def wait_for(self, expression: str, value: object) -> None:
-        """Wait until an expression has this value in the kernel, which the browser's messages reach with a delay."""
+        """Wait until an expression has this value in the kernel, which the browser's messages reach
+        with a delay."""
         give_up = time.monotonic() + WAIT_S
         while (found := self.ask(expression)) != value:
             assert time.monotonic() < give_up, (expression, found)
 
     def change_theme(self, theme: str) -> None:
-        """Change to JupyterLab's "Light" or "Dark", and wait until it is there and the screen shown meanwhile is gone.
+        """Change to JupyterLab's "Light" or "Dark", and wait until it is there and the screen shown
+        meanwhile is gone.
 
-        JupyterLab removes that screen once for each change, 0.2 s later; of two changes within that time one fails.
+        JupyterLab removes that screen once for each change, 0.2 s later; of two changes within that
+        time one fails.
         """
-        command = "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+        command = (
+            "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+        )
         self.page.evaluate(command, f"JupyterLab {theme}")
         self.page.wait_for_function(
             """(light) => document.body.dataset.jpThemeLight === light
@@ -272,10 +310,19 @@ class Notebook:
 def write_notebook(path: Path, cells: Sequence[str]) -> Path:
     """A notebook of code cells, as a file."""
     code = [
-        {"cell_type": "code", "id": f"c{at}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+        {
+            "cell_type": "code",
+            "id": f"c{at}",
+            "metadata": {},
+            "source": text,
+            "outputs": [],
+            "execution_count": None,
+        }
         for at, text in enumerate(cells)
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"cells": code, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps({"cells": code, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+    )
     return path

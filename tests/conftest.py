@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import settings
 
-# No deadlines, since a test machine may be slow at times; the same examples every time, so that CI is deterministic.
+# No deadlines, since a test machine may be slow at times; the same examples every time, so that CI
+# is deterministic.
 os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progress in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
@@ -28,14 +29,17 @@ collect_ignore = ["material"]  # programs that tests run, not tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
+    """Modules with a browser come last: they share one, and while Playwright runs, no other event
+    loop can."""
     with_browser = {item.path for item in items if item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path in with_browser)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that need a GPU or a browser if this machine has none."""
-    if item.get_closest_marker("browser") and not (os.environ.get("CHROMIUM") or shutil.which("chromium")):
+    if item.get_closest_marker("browser") and not (
+        os.environ.get("CHROMIUM") or shutil.which("chromium")
+    ):
         pytest.skip("no chromium: apt-get install chromium, or CHROMIUM=path")
     if item.get_closest_marker("gpu"):
         import torch
@@ -84,7 +88,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def npm(tmp_path_factory) -> Callable[[str], Path]:
-    """Gets a package from npm, for the tests alone; returns the folder that has it. Skips the test where it cannot."""
+    """Gets a package from npm, for the tests alone; returns the folder that has it. Skips the test
+    where it cannot."""
 
     def get(package: str) -> Path:
         from tests.browser import from_npm

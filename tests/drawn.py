@@ -40,11 +40,28 @@ def timelines(draw: st.DrawFn) -> Timeline:
             wait = draw(st.none() | st.integers(at, at + 9))
             woken = None if wait is None else draw(st.none() | st.integers(wait, wait + 9))
             error = "RuntimeError: <script>" if done is None and draw(st.booleans()) else None
-            row = {"rank": rank, "group": group, "seq": seqs[group], "op": op, "origin": origin, "error": error}
-            row |= {"input": draw(st.none() | st.integers(0, 2)), "enqueued_ns": at, "completed_ns": done}
-            row |= {"started_ns": draw(st.none() | st.integers(at, at + 9 if done is None else done))}
+            row = {
+                "rank": rank,
+                "group": group,
+                "seq": seqs[group],
+                "op": op,
+                "origin": origin,
+                "error": error,
+            }
+            row |= {
+                "input": draw(st.none() | st.integers(0, 2)),
+                "enqueued_ns": at,
+                "completed_ns": done,
+            }
+            row |= {
+                "started_ns": draw(st.none() | st.integers(at, at + 9 if done is None else done))
+            }
             row |= {"host_wait_begin_ns": wait, "host_wait_end_ns": woken}
-            row |= {"dtype": None, "shape": []} if op == "barrier" else {"dtype": "float32", "shape": [[1]]}
+            row |= (
+                {"dtype": None, "shape": []}
+                if op == "barrier"
+                else {"dtype": "float32", "shape": [[1]]}
+            )
             rows.append(row)
             seqs[group] += 1
         for _ in range(draw(st.integers(0, 3))):
@@ -67,6 +84,7 @@ def unzipped(packed: bytes) -> bytes:
 
 
 def lane_data(packed: bytes) -> tuple[dict[str, Any], bytes]:
-    """The data that the view's script gets, as data.js reads it: the JSON, and the columns after a NUL."""
+    """The data that the view's script gets, as data.js reads it: the JSON, and the columns after a
+    NUL."""
     text, _, columns = unzipped(packed).partition(b"\0")
     return json.loads(text), columns

@@ -1,4 +1,5 @@
-"""Damaged and hostile files for the drills (drills.py): joinlab reads each whole, or refuses it by name."""
+"""Damaged and hostile files for the drills (drills.py): joinlab reads each whole, or refuses it by
+name."""
 
 from __future__ import annotations
 
@@ -41,7 +42,18 @@ RECORD = (
     b'{"e":"wait","id":[0],"t":140,"th":7,"n":1}\n{"e":"done","id":0,"t":150,"v":[[2.0]]}\n'
     b'{"e":"wake","id":[0],"t":160,"th":7}\n{"e":"return"}\n'
 )
-WORDS = (b"null", b"-1", b"[]", b"{}", b'"x"', b"1e999", b"99999999999999999999", b"\xff\xfe", b"\n", b"\0")
+WORDS = (
+    b"null",
+    b"-1",
+    b"[]",
+    b"{}",
+    b'"x"',
+    b"1e999",
+    b"99999999999999999999",
+    b"\xff\xfe",
+    b"\n",
+    b"\0",
+)
 VALUES: tuple[Any, ...] = (
     *(
         None,
@@ -106,7 +118,11 @@ def archive_resealed(draw: random.Random, folder: Path) -> Path:
             header = json.loads(members[archive.HEADER])
             for _ in range(draw.randint(1, 3)):
                 part = isinstance(header, dict) and draw.random() < 0.5 and "meta" in header
-                header = header | {"meta": changed(header["meta"], draw)} if part else changed(header, draw)
+                header = (
+                    header | {"meta": changed(header["meta"], draw)}
+                    if part
+                    else changed(header, draw)
+                )
             change = {archive.HEADER: json.dumps(header).encode()}
         case 2:
             name = draw.choice(list(members))
@@ -155,19 +171,24 @@ def _frame(draw: random.Random, calls: bytes) -> bytes:
 
 
 def dump(draw: random.Random, folder: Path) -> Path:
-    """Flight recorder dumps of a small job, one of them damaged, now and then beside files of others."""
+    """Flight recorder dumps of a small job, one of them damaged, now and then beside files of
+    others."""
     job = replace(parallel_jobs.draw(draw.randrange(20)), form="ring")
     found = dumps.of_pairs() if draw.random() < 0.3 else parallel_jobs.dumps(job)
     for rank, content in found.items():
         as_json = draw.random() < 0.5
         if rank == min(found) and draw.random() < 0.6:
-            content = spread(content, "entries", draw) if draw.random() < 0.4 else changed(content, draw)
+            content = (
+                spread(content, "entries", draw) if draw.random() < 0.4 else changed(content, draw)
+            )
         data = json.dumps(content).encode() if as_json else pickle.dumps(content)
         data = disturbed(data, draw) if rank == min(found) and draw.random() < 0.5 else data
         (folder / f"dump_{rank}").write_bytes(data)
     if draw.random() < 0.3:
         for number in range(draw.randint(1, 9)):
-            name = draw.choice((f"step_{number}.json", f"config{number}", f"dump_0{number}", f"x{number}.gz"))
+            name = draw.choice(
+                (f"step_{number}.json", f"config{number}", f"dump_0{number}", f"x{number}.gz")
+            )
             (folder / name).write_bytes(
                 draw.choice((b"", b"{}", b"{", b"\x80\x02}.", b"\x1f\x8b", gzip.compress(b"{")))
             )
@@ -180,7 +201,8 @@ def spread(content: dict[str, Any], name: str, draw: random.Random) -> dict[str,
     field, value = draw.choice(sorted(set().union(*entries))), draw.choice(VALUES)
     alike = draw.random() < 0.5
     changed = [
-        entry | {field: value if alike else draw.choice(VALUES)} if draw.random() < 0.8 else entry for entry in entries
+        entry | {field: value if alike else draw.choice(VALUES)} if draw.random() < 0.8 else entry
+        for entry in entries
     ]
     return content | {name: changed}
 
@@ -189,11 +211,17 @@ def trace(draw: random.Random, folder: Path) -> Path:
     for rank in range(2):
         content = dumps.nccl_trace(rank, (1, 2))
         if rank:
-            content = spread(content, "traceEvents", draw) if draw.random() < 0.3 else changed(content, draw)
+            content = (
+                spread(content, "traceEvents", draw)
+                if draw.random() < 0.3
+                else changed(content, draw)
+            )
         data = json.dumps(content).encode()
         data = disturbed(data, draw) if rank and draw.random() < 0.3 else data
         data = gzip.compress(data) if draw.random() < 0.3 else data
-        (folder / f"trace_{rank}.json").write_bytes(data[: -draw.randint(1, 40)] if draw.random() < 0.1 else data)
+        (folder / f"trace_{rank}.json").write_bytes(
+            data[: -draw.randint(1, 40)] if draw.random() < 0.1 else data
+        )
     return folder
 
 
@@ -205,14 +233,22 @@ def hostile(draw: random.Random, folder: Path) -> Path:
         case 0:
             os.mkfifo(path)
         case 1:
-            path.symlink_to(draw.choice(("/dev/zero", "/dev/null", "/dev/stdin", "/proc/self/mem", "x", "missing")))
+            path.symlink_to(
+                draw.choice(
+                    ("/dev/zero", "/dev/null", "/dev/stdin", "/proc/self/mem", "x", "missing")
+                )
+            )
         case 2:
             with path.open("wb") as file:
                 file.truncate(20 << 30)  # sparse
         case 3:
             path.write_bytes(_zip({archive.HEADER: b" " * size}))
         case 4:
-            sealed = repacked({archive.HEADER: b" " * size + SAVED_MEMBERS[archive.HEADER]}, data=SAVED, deflate=True)
+            sealed = repacked(
+                {archive.HEADER: b" " * size + SAVED_MEMBERS[archive.HEADER]},
+                data=SAVED,
+                deflate=True,
+            )
             path.write_bytes(sealed)
         case 5:
             text = b"[" + draw.choice((b"[],", b"{},", b'{"a":{}},', b"0,")) * (size // 16) + b"0]"
@@ -223,17 +259,29 @@ def hostile(draw: random.Random, folder: Path) -> Path:
         case 7:
             buffer = BytesIO()
             pl.DataFrame({"rank": pl.zeros(size // 4, eager=True)}).write_parquet(buffer)
-            path.write_bytes(repacked({"calls.parquet": buffer.getvalue()}, data=SAVED, deflate=True))
+            path.write_bytes(
+                repacked({"calls.parquet": buffer.getvalue()}, data=SAVED, deflate=True)
+            )
         case 8:
             path.write_bytes(repacked({"calls.parquet": page(draw)}, data=SAVED))
         case 9:
             header = json.loads(SAVED_MEMBERS[archive.HEADER])
-            array = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }" % (1 << 40)
+            array = (
+                b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }"
+                % (1 << 40)
+            )
             header["returns"] = [{"$": "array", "at": "arrays/0.npy"}] * 2
-            new = {archive.HEADER: json.dumps(header).encode(), "arrays/0.npy": array.ljust(127) + b"\n"}
+            new = {
+                archive.HEADER: json.dumps(header).encode(),
+                "arrays/0.npy": array.ljust(127) + b"\n",
+            }
             path.write_bytes(repacked(new, data=SAVED))
         case _:
-            path.write_bytes(pickle.dumps(_Calls()) if draw.random() < 0.5 else b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f")
+            path.write_bytes(
+                pickle.dumps(_Calls())
+                if draw.random() < 0.5
+                else b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f"
+            )
     return path
 
 
@@ -247,11 +295,14 @@ class _Calls:
 def page(draw: random.Random) -> bytes:
     """A table whose first page claims sizes that it does not have.
 
-    A page's header is Thrift's compact protocol: 15 00 (type: data page), 15 nn (bytes unpacked), 15 nn (bytes packed),
-    then a struct that begins with 15 nn (values). Each nn becomes a number of five bytes.
+    A page's header is Thrift's compact protocol: 15 00 (type: data page), 15 nn (bytes unpacked),
+    15 nn (bytes packed), then a struct that begins with 15 nn (values). Each nn becomes a number of
+    five bytes.
     """
     buffer = BytesIO()
-    pl.DataFrame({"rank": [0] * 60}).write_parquet(buffer, compression=draw.choice(("zstd", "uncompressed", "snappy")))
+    pl.DataFrame({"rank": [0] * 60}).write_parquet(
+        buffer, compression=draw.choice(("zstd", "uncompressed", "snappy"))
+    )
     data = bytearray(buffer.getvalue())
     places = [at for at in range(4, 40) if data[at] == 0x15]
     at = draw.choice(places) + 1
@@ -328,7 +379,11 @@ def open_one(path: Path) -> str:
         finally:
             saved.unlink()
     except TimelineFileError as error:
-        return "refused" if str(path) in str(error) and "\n" not in str(error) else f"WRONG: it says {error}"
+        return (
+            "refused"
+            if str(path) in str(error) and "\n" not in str(error)
+            else f"WRONG: it says {error}"
+        )
     except Exception as error:
         return f"WRONG: {type(error).__name__}: {error}"
     return "read"

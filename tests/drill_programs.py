@@ -1,7 +1,7 @@
 """Emulated programs that misbehave, for the drills (drills.py): each rank draws a few of MISDEEDS.
 
-The emulation ends within its timeout, every ending is one sentence, and the process's settings, threads, descriptors
-and files are unchanged, as is the next emulation.
+The emulation ends within its timeout, every ending is one sentence, and the process's settings,
+threads, descriptors and files are unchanged, as is the next emulation.
 """
 
 from __future__ import annotations
@@ -168,35 +168,87 @@ def state() -> dict[str, object]:
     modules = (random, np.random, torch.autograd, dist, c10d, os, time, torch.cuda)
     return {
         "drawn": (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
-        "functions": [{name: one for name, one in vars(module).items() if callable(one)} for module in modules],
-        "tensor": {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if name[:9] != "_backward"},
-        "replaced": (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward, torch.ones),
+        "functions": [
+            {name: one for name, one in vars(module).items() if callable(one)} for module in modules
+        ],
+        "tensor": {
+            name: vars(torch.Tensor).get(name)
+            for name in dir(torch.Tensor)
+            if name[:9] != "_backward"
+        },
+        "replaced": (
+            torch.empty,
+            torch.empty_like,
+            torch.equal,
+            torch._C.Future.wait,
+            DDP.forward,
+            torch.ones,
+        ),
         "patched": (torch.relu, torch.nn.Linear.forward, threading.Thread, json.dumps, np.array),
         "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
-        "threads": (torch.get_num_threads(), [one for one in threading.enumerate() if one.name.startswith("rank ")]),
+        "threads": (
+            torch.get_num_threads(),
+            [one for one in threading.enumerate() if one.name.startswith("rank ")],
+        ),
         "c environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
         "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
         "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
-        "libraries": (socket.getdefaulttimeout(), socket.create_connection, tempfile.mkdtemp, subprocess.run),
+        "libraries": (
+            socket.getdefaulttimeout(),
+            socket.create_connection,
+            tempfile.mkdtemp,
+            subprocess.run,
+        ),
         "more": (warnings.warn, tempfile.tempdir, id(os.environ)),
         "global hooks": (
             len(torch.nn.modules.module._global_forward_hooks),
             len(optimizers._global_optimizer_pre_hooks),
             len(optimizers._global_optimizer_post_hooks),
         ),
-        "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
+        "python": (
+            sys.getrecursionlimit(),
+            sys.getswitchinterval(),
+            gc.isenabled(),
+            gc.get_threshold(),
+        ),
         "locale": locale.setlocale(locale.LC_ALL),
         "umask": (mask := os.umask(0o022), os.umask(mask))[0],
-        "limits": [resource.getrlimit(one) for one in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)],
+        "limits": [
+            resource.getrlimit(one) for one in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)
+        ],
         "timer": signal.getitimer(signal.ITIMER_REAL)[0] == 0,
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable, sys.gettrace(), sys.getprofile()),
-        "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules["json"], sys.modules["random"]),
+        "hooks": (
+            sys.excepthook,
+            threading.excepthook,
+            logging.root.manager.disable,
+            sys.gettrace(),
+            sys.getprofile(),
+        ),
+        "path": (
+            list(sys.path),
+            list(sys.argv),
+            list(sys.meta_path),
+            sys.modules["json"],
+            sys.modules["random"],
+        ),
         "builtins": (print, len, isinstance, quit, breakpoint, getattr(builtins, "mine", None)),
         "filters": list(warnings.filters),
-        "print": (torch._tensor_str.PRINT_OPTS.precision, np.get_printoptions()["precision"], np.geterr()),
-        "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
-        "modes": (torch.is_grad_enabled(), torch.get_default_device(), torch.get_float32_matmul_precision()),
+        "print": (
+            torch._tensor_str.PRINT_OPTS.precision,
+            np.get_printoptions()["precision"],
+            np.geterr(),
+        ),
+        "torch": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.get_default_dtype(),
+        ),
+        "modes": (
+            torch.is_grad_enabled(),
+            torch.get_default_device(),
+            torch.get_float32_matmul_precision(),
+        ),
         "debug": dist.get_debug_level(),
         "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
         "logging": (logging.root.level, list(logging.root.handlers)),
@@ -248,8 +300,15 @@ def undisturbed(plans: list[list[str]], backend: Any, meets: bool = False) -> st
     assert time.monotonic() - began < HELD_UP_S, (plans, "held the caller up")
     assert list(Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")) == [], plans
     after = state()
-    assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
-    left = descriptors() - had, {*threading.enumerate()} - threads  # those of an earlier launch may end meanwhile
+    assert (found := [name for name in before if before[name] != after[name]]) == [], (
+        plans,
+        backend,
+        found,
+    )
+    left = (
+        descriptors() - had,
+        {*threading.enumerate()} - threads,
+    )  # those of an earlier launch may end meanwhile
     assert left == (Counter(), set()), (plans, backend, left)
     assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
     return said

@@ -1,8 +1,8 @@
 """Unusual environments for the drills (drills.py): limits, folders, languages, users and networks.
 
-Each is a few lines of shell that run $PROBE, a fresh process that launches, emulates, saves, loads and draws. It
-reports each step on a pipe: success, or one sentence that names what is missing. Some need root and namespaces, and
-are skipped without them.
+Each is a few lines of shell that run $PROBE, a fresh process that launches, emulates, saves, loads
+and draws. It reports each step on a pipe: success, or one sentence that names what is missing. Some
+need root and namespaces, and are skipped without them.
 """
 
 from __future__ import annotations
@@ -102,14 +102,21 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "HOME missing": Surrounding("HOME=/no/such exec $PROBE"),
     "HOME read-only": Surrounding("HOME=/proc/1 exec $PROBE"),
     "TMPDIR missing": Surrounding("TMPDIR=/no/such exec $PROBE"),
-    "TMPDIR in unicode": Surrounding("mkdir '{tmp}/wörk 你好 🏖'; TMPDIR='{tmp}/wörk 你好 🏖' exec $PROBE"),
+    "TMPDIR in unicode": Surrounding(
+        "mkdir '{tmp}/wörk 你好 🏖'; TMPDIR='{tmp}/wörk 你好 🏖' exec $PROBE"
+    ),
     "TMPDIR of other bytes": Surrounding(
         'd={tmp}/$\'\\xff\\xfe\'; mkdir "$d"; TMPDIR="$d" exec $PROBE', REFUSES + ".*UTF-8"
     ),
-    "TMPDIR with quotes": Surrounding("mkdir \"{tmp}/a 'b' [c]*\"; TMPDIR=\"{tmp}/a 'b' [c]*\" exec $PROBE"),
-    "TMPDIR very long": Surrounding('d={tmp}/$(printf "%0200d/%0200d" 1 2); mkdir -p $d; TMPDIR=$d exec $PROBE'),
+    "TMPDIR with quotes": Surrounding(
+        "mkdir \"{tmp}/a 'b' [c]*\"; TMPDIR=\"{tmp}/a 'b' [c]*\" exec $PROBE"
+    ),
+    "TMPDIR very long": Surrounding(
+        'd={tmp}/$(printf "%0200d/%0200d" 1 2); mkdir -p $d; TMPDIR=$d exec $PROBE'
+    ),
     "TMPDIR full": _inside(
-        "mount -t tmpfs -o size=8k none {tmp}; head -c 8k /dev/zero >{tmp}/x", REFUSES + ".*TMPDIR|finished, finished"
+        "mount -t tmpfs -o size=8k none {tmp}; head -c 8k /dev/zero >{tmp}/x",
+        REFUSES + ".*TMPDIR|finished, finished",
     ),
     "TMPDIR nearly full": _inside("mount -t tmpfs -o size=96k none {tmp}", REFUSES),
     "TMPDIR read-only": _inside("mount -t tmpfs -o ro none {tmp}"),
@@ -122,12 +129,17 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "no /proc": _inside("mount -t tmpfs none /proc", f"finished, finished|{REFUSES}"),
     "second user": Surrounding(f"chmod 777 {{tmp}}; cd /; {USER} $PROBE", needs="root"),
     "second user, few processes": Surrounding(
-        f"chmod 777 {{tmp}}; cd /; ulimit -u 6; {USER} $PROBE", f"finished, finished|{REFUSES}", "root"
+        f"chmod 777 {{tmp}}; cd /; ulimit -u 6; {USER} $PROBE",
+        f"finished, finished|{REFUSES}",
+        "root",
     ),
     "another user's runs in TMPDIR": Surrounding(
-        f"chmod 1777 {{tmp}}; mkdir -m 700 {{tmp}}/joinlab-4194303-x; cd /; {USER} $PROBE", needs="root"
+        f"chmod 1777 {{tmp}}; mkdir -m 700 {{tmp}}/joinlab-4194303-x; cd /; {USER} $PROBE",
+        needs="root",
     ),
-    "no loopback": Surrounding("exec unshare -n $PROBE", REFUSES + ".*(loopback|127.0.0.1)", "root"),
+    "no loopback": Surrounding(
+        "exec unshare -n $PROBE", REFUSES + ".*(loopback|127.0.0.1)", "root"
+    ),
     "IPv6 only": Surrounding(
         "exec unshare -n bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo || exit 7; exec $PROBE'",
         needs="root",
@@ -138,8 +150,12 @@ SURROUNDINGS: dict[str, Surrounding] = {
         REFUSES + ".*",
         "root",
     ),
-    "processes of their own numbers": Surrounding("exec unshare -p -f --mount-proc $PROBE", needs="root"),
-    "another clock": Surrounding("exec unshare -T --boottime 100000 --monotonic 100000 $PROBE", needs="root"),
+    "processes of their own numbers": Surrounding(
+        "exec unshare -p -f --mount-proc $PROBE", needs="root"
+    ),
+    "another clock": Surrounding(
+        "exec unshare -T --boottime 100000 --monotonic 100000 $PROBE", needs="root"
+    ),
     "interface of a name that is not there": Surrounding(
         "GLOO_SOCKET_IFNAME=nonsense exec $PROBE", f"finished, finished|{REFUSES}"
     ),
@@ -148,11 +164,15 @@ SURROUNDINGS: dict[str, Surrounding] = {
         REFUSES + ".*current folder",
         setup="os.environ['ASKED'] = 'launch'",  # importing torch in such a folder ends the process
     ),
-    "cwd with a torch.py": Surrounding("mkdir {tmp}/cwd; echo 'boom' >{tmp}/cwd/torch.py; cd {tmp}/cwd; exec $PROBE"),
+    "cwd with a torch.py": Surrounding(
+        "mkdir {tmp}/cwd; echo 'boom' >{tmp}/cwd/torch.py; cd {tmp}/cwd; exec $PROBE"
+    ),
     "stdin closed": Surrounding("exec $PROBE <&-"),
     "stdout full": Surrounding("exec $PROBE >/dev/full"),
     "few descriptors": Surrounding("ulimit -n 64; exec $PROBE", f"finished, finished|{REFUSES}"),
-    "hardly any descriptor": Surrounding("ulimit -n 20; exec $PROBE", f"finished, finished|{REFUSES}"),
+    "hardly any descriptor": Surrounding(
+        "ulimit -n 20; exec $PROBE", f"finished, finished|{REFUSES}"
+    ),
     "small files": Surrounding("ulimit -f 64; exec $PROBE", f"finished, finished|{REFUSES}"),
     "no files": Surrounding("ulimit -f 0; exec $PROBE", REFUSES),
     "small stack": Surrounding("ulimit -s 512; exec $PROBE"),
@@ -183,7 +203,11 @@ SURROUNDINGS: dict[str, Surrounding] = {
 def can_have_namespaces() -> bool:
     """Whether those that need root can be had here."""
     tools = all(map(shutil.which, ("unshare", "setpriv", "ip", "taskset")))
-    return tools and os.getuid() == 0 and subprocess.run(["unshare", "-mnp", "-f", "true"]).returncode == 0
+    return (
+        tools
+        and os.getuid() == 0
+        and subprocess.run(["unshare", "-mnp", "-f", "true"]).returncode == 0
+    )
 
 
 def try_one(name: str, asked: str = "launch emulate keep") -> str:
@@ -214,7 +238,9 @@ def try_one(name: str, asked: str = "launch emulate keep") -> str:
     with os.fdopen(heard, "rb") as lines:
         said = json.loads((lines.read().splitlines() or [b"{}"])[-1])
     try:
-        return _judged(one, said, process.returncode, error.decode(errors="replace")) or _left(token, folder, shared)
+        return _judged(one, said, process.returncode, error.decode(errors="replace")) or _left(
+            token, folder, shared
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -236,7 +262,9 @@ def _judged(one: Surrounding, said: dict[str, str], code: int, error: str) -> st
     if not re.match(one.launch, said["launch"]):
         return f"WRONG: launched: {said['launch'][:400]}"
     emulated = said.get("emulate", "finished, finished")
-    if emulated != "finished, finished" and (said["launch"] == "finished, finished" or "Error: " not in emulated):
+    if emulated != "finished, finished" and (
+        said["launch"] == "finished, finished" or "Error: " not in emulated
+    ):
         return f"WRONG: emulated: {emulated}"
     if code:
         return f"WRONG: it ended with {code} after {said}: {error[-300:]}"
@@ -258,10 +286,14 @@ def _left(token: str, folder: Path, shared: set[str]) -> str:
         for one in alive:
             one.kill()
         return f"WRONG: left {alive}"
-    if files := [path for path in (folder / "tmp").rglob("joinlab-*") if "4194303" not in path.name]:
+    if files := [
+        path for path in (folder / "tmp").rglob("joinlab-*") if "4194303" not in path.name
+    ]:
         return f"WRONG: left {files}"
     new = set(os.listdir("/dev/shm")) - shared if os.path.isdir("/dev/shm") else set()
-    return f"WRONG: left {new} in /dev/shm" if any("torch" in one for one in new) else "as it should"
+    return (
+        f"WRONG: left {new} in /dev/shm" if any("torch" in one for one in new) else "as it should"
+    )
 
 
 def _has(process: psutil.Process, token: str) -> bool:

@@ -47,14 +47,16 @@ from tests.leftovers import alive, listening, run_folders
 ROOT = Path(__file__).parent.parent
 TIMEOUT_S = 30.0
 HELD_UP_S = TIMEOUT_S + 60
-"""A caller that comes back later was held up. On a loaded machine a new fork server alone takes 20 s."""
+"""A caller that comes back later was held up. On a loaded machine a new fork server alone takes 20
+s."""
 
 NO_PROGRESS_S = 8.0
 SHARED_MEMORY = Path("/dev/shm")
 
 
 def steps(victim: int, last: int, start_child: bool) -> Callable[[int, Any], int]:
-    """A program of DDP steps in which the rank `victim` is killed after `last` steps (-1: none is)."""
+    """A program of DDP steps in which the rank `victim` is killed after `last` steps (-1: none
+    is)."""
 
     def program(rank: int, inputs: Any) -> int:
         import torch
@@ -74,7 +76,13 @@ def steps(victim: int, last: int, start_child: bool) -> Callable[[int, Any], int
 
 def launch(program: Callable[..., Any], inputs: tuple[int, ...]) -> Timeline:
     return joinlab.launch(
-        program, inputs, "gloo", on_output=None, progress=False, timeout=TIMEOUT_S, no_progress=NO_PROGRESS_S
+        program,
+        inputs,
+        "gloo",
+        on_output=None,
+        progress=False,
+        timeout=TIMEOUT_S,
+        no_progress=NO_PROGRESS_S,
     )
 
 
@@ -82,14 +90,22 @@ def healthy(draw: random.Random) -> str:
     """Cases that finish are never called hung, and those that hang are proven."""
     number, n = draw.choice(list(cases.CASES)), draw.randint(1, 4)
     kinds = [str(end) for end in launch(cases.CASES[number].program, (n, n + 1)).ends]
-    wanted = {1: ["finished"] * 2, 6: ["finished"] * 2, 4: ["hung (proven)"] * 2, 5: ["hung (proven)"] * 2}
+    wanted = {
+        1: ["finished"] * 2,
+        6: ["finished"] * 2,
+        4: ["hung (proven)"] * 2,
+        5: ["hung (proven)"] * 2,
+    }
     assert kinds == wanted.get(number, ["finished", "raised"]), f"case {number}, n={n}: {kinds}"
     return "ended as documented"
 
 
 def loaded(draw: random.Random) -> str:
     """The same with every CPU busy: no healthy run is called hung."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
+    burners = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 2)
+    ]
     try:
         return healthy(draw)
     finally:
@@ -118,10 +134,10 @@ def freed(draw: random.Random) -> str:
 def rank_killed(draw: random.Random) -> str:
     """The victim is killed, the others raise, and the record has every call up to there.
 
-    Of three ranks or more, one can wait for ever: its send is taken out of the queue, or is being written, when the
-    connection breaks, and gloo tells only those that are still queued (Pair::signalException in
-    gloo/transport/tcp/pair.cc). Seen 3 times with torch 2.13.0, the rank standing in waitSend. That is a hang, which
-    nothing proves.
+    Of three ranks or more, one can wait for ever: its send is taken out of the queue, or is being
+    written, when the connection breaks, and gloo tells only those that are still queued
+    (Pair::signalException in gloo/transport/tcp/pair.cc). Seen 3 times with torch 2.13.0, the rank
+    standing in waitSend. That is a hang, which nothing proves.
     """
     ranks, last = draw.choice((2, 2, 2, 3, 4)), draw.randint(0, 3)
     victim = draw.randrange(ranks)
@@ -130,13 +146,20 @@ def rank_killed(draw: random.Random) -> str:
     assert "SIGKILL" in timeline.ends[victim].text, timeline.ends
     others = {str(end) for rank, end in enumerate(timeline.ends) if rank != victim}
     assert "raised" in others, timeline.ends
-    assert others <= ({"raised"} if ranks == 2 else {"raised", "hung (suspected)", "hung (proven)"}), timeline.ends
+    assert others <= (
+        {"raised"} if ranks == 2 else {"raised", "hung (suspected)", "hung (proven)"}
+    ), timeline.ends
     assert timeline.calls.height > 0 or last == 0
-    return "killed, and the others raised" if len(others) == 1 else "killed, and gloo left a third rank waiting"
+    return (
+        "killed, and the others raised"
+        if len(others) == 1
+        else "killed, and gloo left a third rank waiting"
+    )
 
 
 def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
-    """A process that the run needs is killed meanwhile: a LaunchError, or the run was over before."""
+    """A process that the run needs is killed meanwhile: a LaunchError, or the run was over
+    before."""
 
     def drill(draw: random.Random) -> str:
         launch(cases.case_2, (1, 1))  # the server runs
@@ -144,7 +167,9 @@ def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
         def strike() -> None:
             with suppress(IndexError, psutil.NoSuchProcess, ProcessLookupError, ChildProcessError):
                 os.kill(victim := pid(), signal.SIGKILL)
-                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)  # so that the next launch finds it gone
+                os.waitid(
+                    os.P_PID, victim, os.WEXITED | os.WNOWAIT
+                )  # so that the next launch finds it gone
 
         timer = threading.Timer(draw.uniform(0, 0.4), strike)
         timer.start()
@@ -169,7 +194,8 @@ def _keeper() -> int:
 
 
 def interrupted(times: int) -> Callable[[random.Random], str]:
-    """Ctrl-C once or twice, at any moment: LaunchInterrupted with a Timeline, or the run was over before."""
+    """Ctrl-C once or twice, at any moment: LaunchInterrupted with a Timeline, or the run was over
+    before."""
 
     def drill(draw: random.Random) -> str:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts background jobs
@@ -197,7 +223,9 @@ def interrupted(times: int) -> Callable[[random.Random], str]:
                 thread.join()
         except KeyboardInterrupt as stop:  # one that came before or after the launch
             within = [frame.filename for frame in traceback.extract_tb(stop.__traceback__)]
-            assert not [file for file in within if "launcher" in file], f"an interrupt without a Timeline: {within}"
+            assert not [file for file in within if "launcher" in file], (
+                f"an interrupt without a Timeline: {within}"
+            )
         return said
 
     return drill
@@ -214,7 +242,9 @@ while True:
 def caller_killed(draw: random.Random) -> str:
     """Everything below a killed caller ends by itself."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, env=env) as caller:
+    with subprocess.Popen(
+        [sys.executable, "-c", CALLER], stdout=subprocess.PIPE, env=env
+    ) as caller:
         assert caller.stdout is not None
         for _ in range(2):  # the server is warm at the second
             caller.stdout.readline()
@@ -247,7 +277,9 @@ def one_launch(name: str, draw: random.Random) -> str:
     began = time.monotonic()
     try:
         said = DRILLS[name][1](draw)
-        assert time.monotonic() - began < HELD_UP_S, f"the caller was held up for {time.monotonic() - began:.0f} s"
+        assert time.monotonic() - began < HELD_UP_S, (
+            f"the caller was held up for {time.monotonic() - began:.0f} s"
+        )
         assert (found := processes()) == [], found
         assert listening() == []
         assert run_folders() == [], run_folders()
@@ -256,14 +288,17 @@ def one_launch(name: str, draw: random.Random) -> str:
         assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
         server = psutil.Process(_server())
         assert server.num_fds() < 20
-        assert server.num_threads() == 1  # a thread would not survive a fork, and what it held would stay locked
+        assert (
+            server.num_threads() == 1
+        )  # a thread would not survive a fork, and what it held would stay locked
     except BaseException as error:
         return f"WRONG: {type(error).__name__}: {error}"
     return said
 
 
 def processes() -> list[psutil.Process]:
-    """Every process that is left below this one, the fork server excepted. A keeper ends a moment after its run."""
+    """Every process that is left below this one, the fork server excepted. A keeper ends a moment
+    after its run."""
     server = ForkServer._shared
     mine = psutil.Process().children(recursive=True)
     return alive(one.pid for one in mine if server is None or one.pid != server.process.pid)
@@ -290,7 +325,9 @@ def one_program(_: str, draw: random.Random) -> str:
         return f"WRONG: {type(error).__name__}: {error}"
 
 
-def drawn(often: dict[str, tuple[int, Any]], n: int, seed: str) -> Iterator[tuple[str, random.Random]]:
+def drawn(
+    often: dict[str, tuple[int, Any]], n: int, seed: str
+) -> Iterator[tuple[str, random.Random]]:
     """n names and what each draws from: each as often as it is asked for, if n is small."""
     names = [name for name, (count, _) in often.items() for _ in range(count)]
     for at in range(n):
@@ -301,10 +338,14 @@ def drawn(often: dict[str, tuple[int, Any]], n: int, seed: str) -> Iterator[tupl
 def main(argv: list[str] | None = None) -> int:
     """Drill, print the counts, and say whether anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--n", type=int, default=1000, help="launches; 10 times as many files, a fifth of programs")
+    parser.add_argument(
+        "--n", type=int, default=1000, help="launches; 10 times as many files, a fifth of programs"
+    )
     for name, what in (("launches", "n"), ("files", "10 n"), ("programs", "n / 5")):
         parser.add_argument(f"--{name}", type=int, help=f"default: {what}")
-    parser.add_argument("--surroundings", nargs="*", choices=list(drill_surroundings.SURROUNDINGS), metavar="NAME")
+    parser.add_argument(
+        "--surroundings", nargs="*", choices=list(drill_surroundings.SURROUNDINGS), metavar="NAME"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     apart.leave()  # the course's kept process is not a drill's leftover
@@ -316,7 +357,11 @@ def main(argv: list[str] | None = None) -> int:
             (options.programs, options.n // 5),
         )
     )
-    surroundings = list(drill_surroundings.SURROUNDINGS) if options.surroundings is None else options.surroundings
+    surroundings = (
+        list(drill_surroundings.SURROUNDINGS)
+        if options.surroundings is None
+        else options.surroundings
+    )
     found: Counter[tuple[str, str]] = Counter()
 
     def note(kind: str, said: str) -> None:

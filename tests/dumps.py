@@ -1,4 +1,5 @@
-"""Flight recorder dumps of batches, traces of the profiler, and the files that dumps are written to and read from."""
+"""Flight recorder dumps of batches, traces of the profiler, and the files that dumps are written to
+and read from."""
 
 from __future__ import annotations
 
@@ -31,10 +32,14 @@ def of_pairs() -> dict[int, dict[str, Any]]:
     """Two ranks, two batches of a send and a recv each: the first has completed."""
     found = {}
     for rank, other in ((0, 1), (1, 0)):
-        first = [(f"send {rank}->{other}", 7, 1, "scheduled"), (f"recv {rank}<-{other}", 7, 1, "scheduled")]
+        first = [
+            (f"send {rank}->{other}", 7, 1, "scheduled"),
+            (f"recv {rank}<-{other}", 7, 1, "scheduled"),
+        ]
         second = [(name, 7, 2, state) for name, _, _, state in first]
         found[rank] = batches(
-            rank, [*first, ("coalesced", 7, 1, "completed"), *second, ("coalesced", 7, 2, "scheduled")]
+            rank,
+            [*first, ("coalesced", 7, 1, "completed"), *second, ("coalesced", 7, 2, "scheduled")],
         )
     return found
 
@@ -56,16 +61,55 @@ def quietly(path: Path) -> tuple[joinlab.Timeline, list[str]]:
 
 
 def nccl_trace(rank: int, seqs: tuple[int, ...]) -> dict[str, Any]:
-    """A trace as libkineto writes it for NCCL: a call of the host, and the kernel that carried it out."""
-    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
+    """A trace as libkineto writes it for NCCL: a call of the host, and the kernel that carried it
+    out."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}
+    ]
     for number, seq in enumerate(seqs):
-        told = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 12, "Group size": 2}
-        told |= {"Process Group Name": "7", "Process Group Description": "mesh_dp", "Process Group Ranks": "[0, 1]"}
+        told = {
+            "Collective name": "_allgather_base",
+            "dtype": "BFloat16",
+            "In msg nelems": 12,
+            "Group size": 2,
+        }
+        told |= {
+            "Process Group Name": "7",
+            "Process Group Description": "mesh_dp",
+            "Process Group Ranks": "[0, 1]",
+        }
         told |= {"Seq": seq, "External id": number}
-        host = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 100.5 + seq, "dur": 3, "args": told}
-        ran = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "ts": 101.5 + seq, "dur": 2.25}
+        host = {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "record_param_comms",
+            "ts": 100.5 + seq,
+            "dur": 3,
+            "args": told,
+        }
+        ran = {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "ncclDevKernel_AllGather_RING_LL",
+            "ts": 101.5 + seq,
+            "dur": 2.25,
+        }
         events += [host, ran | {"args": {"External id": number, "stream": 20}}]
     wait = {"Collective name": "wait", "Process Group Name": "7", "External id": 99}
-    events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 999, "dur": 1, "args": wait})
+    events.append(
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "record_param_comms",
+            "ts": 999,
+            "dur": 1,
+            "args": wait,
+        }
+    )
     info = {"backend": "nccl", "rank": rank, "world_size": 2, "nccl_version": "2.29.7"}
-    return {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": 10**18, "traceEvents": events}
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": info,
+        "baseTimeNanoseconds": 10**18,
+        "traceEvents": events,
+    }

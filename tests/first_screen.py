@@ -1,11 +1,11 @@
 """Measures the first screen in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
 
-For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest text, truncated
-labels, the violations that axe-core finds (npm gets it), external requests, and for pages with positions how far the
-picture's top and the dots move between them.
-Only visible words count, without those of loops side by side; a row of dots, the scrubber and a table of small pictures
-(radio buttons, moved by arrow keys) count as one control each. One module draws both this page and the bench's first
-screen.
+For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest
+text, truncated labels, the violations that axe-core finds (npm gets it), external requests, and for
+pages with positions how far the picture's top and the dots move between them. Only visible words
+count, without those of loops side by side; a row of dots, the scrubber and a table of small
+pictures (radio buttons, moved by arrow keys) count as one control each. One module draws both this
+page and the bench's first screen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.picture.places import along
 from joinlab.picture.scene import scene
-from tests.browser import Notebook, axe_core, barriers, chromium, from_npm, lab, watched, write_notebook
+from tests.browser import (
+    Notebook,
+    axe_core,
+    barriers,
+    chromium,
+    from_npm,
+    lab,
+    watched,
+    write_notebook,
+)
 
 SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 """px; the third is the first at a zoom of 200 %."""
@@ -85,7 +94,10 @@ def pages(folder: Path) -> dict[str, Path]:
     for run in runs.values():
         joinlab.diagnose(run)
     found = {name: write_html(run, folder / f"{name}.html") for name, run in runs.items()}
-    some = {"81 positions": positions(folder / "positions.html"), "the demo": gallery(folder / "gallery.html")}
+    some = {
+        "81 positions": positions(folder / "positions.html"),
+        "the demo": gallery(folder / "gallery.html"),
+    }
     return some | found
 
 
@@ -99,7 +111,11 @@ def gallery(path: Path) -> Path:
 def drawn() -> str:
     """What the preview is drawn from, in short: the boxes of all runs, and where they lie."""
     runs = [run for number in joinlab.cases.CASES for run in case_runs(number, 5).all()]
-    boxes = [[one._replace(row=None) for one in column.drawn] for run in runs for column in scene(run).columns]
+    boxes = [
+        [one._replace(row=None) for one in column.drawn]
+        for run in runs
+        for column in scene(run).columns
+    ]
     places = [along(scene(run), NOMINAL) for run in runs]
     return sha256(repr((boxes, places)).encode()).hexdigest()
 
@@ -116,7 +132,9 @@ def case_runs(number: int, n: int) -> CaseRuns:
 def positions(path: Path) -> Path:
     """Case 4 at all 81 positions of its dots."""
     start = Position("Case 4", "today", (5, 6))
-    runs = ((Position("Case 4", "today", at), recorded(4, at)) for at in product(range(9), repeat=2))
+    runs = (
+        (Position("Case 4", "today", at), recorded(4, at)) for at in product(range(9), repeat=2)
+    )
     return write_sliders("Case 4", ((at, run) for at, run in runs if run is not None), start, path)
 
 
@@ -157,7 +175,9 @@ def moved(page: Page) -> float:
     seen = []
     for one, other in product(range(9), repeat=2):
         page.evaluate(f"location.hash = '#case=1&barrier=0&inputs={one},{other}'")
-        page.wait_for_function(f"document.querySelector('.jl-scene') && location.hash.includes('inputs={one},{other}')")
+        page.wait_for_function(
+            f"document.querySelector('.jl-scene') && location.hash.includes('inputs={one},{other}')"
+        )
         seen.append(page.evaluate(SEEN))
     return spread(seen)
 
@@ -176,7 +196,10 @@ def measured(
     page = browser.new_page(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, reduced_motion="reduce"
     )
-    page.on("request", lambda asked: None if asked.url.startswith("file:") else outside.append(asked.url))
+    page.on(
+        "request",
+        lambda asked: None if asked.url.startswith("file:") else outside.append(asked.url),
+    )
     page.goto(path.as_uri())
     page.locator(".jl-stage .jl-scene").wait_for()
     within = "body" if path.stem == "gallery" else ".jl-first"
@@ -193,7 +216,9 @@ def measured(
 BENCH = ".joinlab-bench"
 
 
-def benches(browser: Browser, folder: Path, script: str, shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
+def benches(
+    browser: Browser, folder: Path, script: str, shots: Path | None
+) -> Iterator[tuple[str, dict[str, object]]]:
     """A row for the bench in JupyterLab at each size and theme."""
     (folder / "served").mkdir()
     with lab(folder / "served", folder / "settings") as served:
@@ -212,7 +237,8 @@ def bench(
     shots: Path | None = None,
     counts: Sequence[tuple[int, int]] = POSITIONS,
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Measures a bench without JupyterLab's own words and controls: a new one, and two cases with each of `counts`.
+    """Measures a bench without JupyterLab's own words and controls: a new one, and two cases with
+    each of `counts`.
 
     A request to another host raises.
     """
@@ -238,8 +264,11 @@ def bench(
         notebook.shut_down()
 
 
-def every_position(notebook: Notebook, case: int, counts: Sequence[tuple[int, int]]) -> dict[str, object]:
-    """The most words and controls, the smallest text, every cut label, and what moves, over positions of a case."""
+def every_position(
+    notebook: Notebook, case: int, counts: Sequence[tuple[int, int]]
+) -> dict[str, object]:
+    """The most words and controls, the smallest text, every cut label, and what moves, over
+    positions of a case."""
     notebook.tell(f"bench.case = {case}")
     seen = []
     for position in counts:
@@ -275,13 +304,18 @@ def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
         for screen, path in pages(Path(name)).items():
             for size, scheme in product(SIZES, ("light", "dark")):
                 told = named(screen, size, scheme)
-                yield told, measured(browser, path, size, scheme, script, shots and shots / f"{told}.png")
+                yield (
+                    told,
+                    measured(browser, path, size, scheme, script, shots and shots / f"{told}.png"),
+                )
 
 
 def preview() -> None:
     """Draw what a message with a link to the demo's page shows."""
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
-        page = browser.new_page(viewport={"width": 1440, "height": 756}, color_scheme="light", reduced_motion="reduce")
+        page = browser.new_page(
+            viewport={"width": 1440, "height": 756}, color_scheme="light", reduced_motion="reduce"
+        )
         page.goto(gallery(Path(name) / "gallery.html").as_uri())
         page.locator(".small.drawn").last.wait_for()
         page.screenshot(path=Path(joinlab.__file__).parent / "picture" / "static" / PREVIEW)
@@ -293,7 +327,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
     parser.add_argument(
-        "--preview", action="store_true", help="draw the picture that stands for the demo's page instead"
+        "--preview",
+        action="store_true",
+        help="draw the picture that stands for the demo's page instead",
     )
     options = parser.parse_args()
     if options.preview:
@@ -302,8 +338,14 @@ def main() -> None:
     if shots is not None:
         shots.mkdir(parents=True, exist_ok=True)
     for told, found in rows(shots):
-        beyond = found["words"] > MOST_WORDS or found["controls"] > MOST_CONTROLS or found["least"] < LEAST_TEXT  # type: ignore[operator]
-        wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0) or found.get("axe")
+        beyond = (
+            found["words"] > MOST_WORDS
+            or found["controls"] > MOST_CONTROLS
+            or found["least"] < LEAST_TEXT
+        )  # type: ignore[operator]
+        wrong = (
+            beyond or found["cut"] or found["outside"] or found.get("moved", 0) or found.get("axe")
+        )
         more = f", axe {found['axe'] or 0}" if "axe" in found else ""
         more += f", moved {found['moved']:g} px" if "moved" in found else ""
         print(

@@ -1,10 +1,11 @@
-"""Starts the ranks of a job as torchrun does, but forked from a process with torch: 0.5 s per rank instead of 3 s.
+"""Starts the ranks of a job as torchrun does, but forked from a process with torch: 0.5 s per rank
+instead of 3 s.
 
     starter ── rank 0: python -m joinlab record ...
         └───── rank 1
 
-The starter takes jobs one after the other, each a line of JSON, and reports the ranks' pids and at the end their
-statuses.
+The starter takes jobs one after the other, each a line of JSON, and reports the ranks' pids and at
+the end their statuses.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ ROOT = Path(__file__).parent.parent
 class Job:
     """The ranks of a job: `poll` and `wait` as of a Popen; the code is 0 if all ranks ended so."""
 
-    def __init__(self, starter: subprocess.Popen[bytes], environ: Mapping[str, str], more: object) -> None:
+    def __init__(
+        self, starter: subprocess.Popen[bytes], environ: Mapping[str, str], more: object
+    ) -> None:
         assert starter.stdin and starter.stdout
         self.said, self.code = starter.stdout, None
         starter.stdin.write(json.dumps([*more, dict(environ)]).encode() + b"\n")
@@ -62,11 +65,15 @@ def starter() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def forked(starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Sequence[str]) -> Iterator[Job]:
+def forked(
+    starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Sequence[str]
+) -> Iterator[Job]:
     """`ranks` processes that run `python -m joinlab WORDS` in the folder; killed in the end."""
     from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has one for its ranks
+    store = TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )  # as torchrun has one for its ranks
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
     job = Job(starter, environ, [str(folder), ranks, list(words)])
     try:
@@ -106,7 +113,11 @@ def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]
     try:
         descendants.die_with_parent()
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        os.environ |= environ | here | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        os.environ |= (
+            environ
+            | here
+            | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        )
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):

@@ -1,9 +1,10 @@
-"""Checks the stories of 34 jobs under torchrun against tests/material/jobs, which has the scripts and the facts.
+"""Checks the stories of 34 jobs under torchrun against tests/material/jobs, which has the scripts
+and the facts.
 
     python -m tests.unseen --jobs [NAMES] [--tell] [--ways]
 
-Each is recorded as a user would: torchrun -m joinlab record SCRIPT. Its story is read once the job has ended or stood
-still for a while; while a healthy job runs, it must never be called hung.
+Each is recorded as a user would: torchrun -m joinlab record SCRIPT. Its story is read once the job
+has ended or stood still for a while; while a healthy job runs, it must never be called hung.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ JOBS = Path(__file__).parent / "material" / "jobs"
 Start = Callable[[Path, int, Sequence[str]], AbstractContextManager[Any]]
 """Starts a job's ranks: a folder, their number, and the words behind `python -m joinlab`."""
 STILL_S, QUIET_S, LONGEST_S = 4.0, 20.0, 240.0
-"""A rank says after so long where it stands; without any move for so long a job is read; none runs longer."""
+"""A rank says after so long where it stands; without any move for so long a job is read; none runs
+longer."""
 
 
 @cache
@@ -45,7 +47,9 @@ def jobs() -> dict[str, Row]:
     """The rows by name, "13_slow_io"."""
     found = {}
     for name, row in tomllib.loads((JOBS / "table.toml").read_text(encoding="utf-8")).items():
-        lists = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        lists = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
         found[name] = Row(**lists, inputs=(1,) * row["world"])
     return found
 
@@ -58,16 +62,29 @@ def place(name: str, text: str) -> str:
 
 
 @contextmanager
-def under_torchrun(folder: Path, ranks: int, words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def under_torchrun(
+    folder: Path, ranks: int, words: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """`ranks` processes that run `python -m joinlab WORDS` in the folder; ended in the end."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "joinlab"]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+        "-m",
+        "joinlab",
+    ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, *torchrun, *words], cwd=folder, env=environ, **quiet) as job:
+    with subprocess.Popen(
+        [sys.executable, *torchrun, *words], cwd=folder, env=environ, **quiet
+    ) as job:
         try:
             yield job
         finally:
-            everyone = psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
+            everyone = (
+                psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
+            )
             for process in (*everyone, job):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -133,5 +150,7 @@ def main(names: Sequence[str], tell: bool, ways: bool = False) -> int:
         print(f"{name}: {'; '.join(problems) or 'so'}", flush=True)
         if tell:
             print("    " + str(story).replace("\n", "\n    "), flush=True)
-    print(f"{runs} jobs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right")
+    print(
+        f"{runs} jobs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right"
+    )
     return int(bool(wrong))

@@ -1,4 +1,5 @@
-"""Finds processes, listening sockets and files that a launch has left behind. Every test that launches uses it."""
+"""Finds processes, listening sockets and files that a launch has left behind. Every test that
+launches uses it."""
 
 from __future__ import annotations
 
@@ -25,14 +26,17 @@ def rank_processes() -> list[psutil.Process]:
     if server is None or server.process.poll() is not None:
         return []
     try:
-        _, alive = psutil.wait_procs(psutil.Process(server.process.pid).children(recursive=True), timeout=60)
+        _, alive = psutil.wait_procs(
+            psutil.Process(server.process.pid).children(recursive=True), timeout=60
+        )
         return alive
     except psutil.NoSuchProcess:
         return []
 
 
 def alive(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those of these processes that do not end; the time given to them is a bound, not a measure."""
+    """Those of these processes that do not end; the time given to them is a bound, not a
+    measure."""
     found = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -52,7 +56,11 @@ def listening() -> list[str]:
     found = []
     for process in (me, *me.children(recursive=True)):
         try:
-            found += [f"{process.pid} {c.laddr}" for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+            found += [
+                f"{process.pid} {c.laddr}"
+                for c in process.net_connections()
+                if c.status == psutil.CONN_LISTEN
+            ]
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found

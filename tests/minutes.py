@@ -2,8 +2,8 @@
 
     python -m tests.minutes
 
-The figures below are assumptions, not measured with people. test_notebooks.py compares each notebook's stated minutes
-with these estimates.
+The figures below are assumptions, not measured with people. test_notebooks.py compares each
+notebook's stated minutes with these estimates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ PER_CELL = 0.5
 """To run it and to look at what it shows."""
 
 PER_LINE_TO_WRITE = 2.0
-"""For each line of an exercise's solution that the notebook does not have yet: to think, to be wrong, to mend it."""
+"""For each line of an exercise's solution that the notebook does not have yet: to think, to be
+wrong, to mend it."""
 
 LINES_AT_LEAST = 2
 """An exercise counts for so many lines even if its lines only have to be moved."""
@@ -38,7 +39,8 @@ LINES_AT_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: under which heading, its exercise or "", and its minutes without those of the exercise, and of that."""
+    """A cell: under which heading, its exercise or "", and its minutes without those of the
+    exercise, and of that."""
 
     heading: str
     exercise: str
@@ -59,12 +61,19 @@ def timed(path: Path) -> Iterator[Cell]:
         else:
             asked = [questions()[name] for name in _asked(text)]
             read = sum(words(" ".join((one.ask, one.code, *one.choices, one.why))) for one in asked)
-            work = PER_CODE_LINE * lines(text) + PER_CELL * (at > 1) + PER_QUESTION * len(asked) + read / WORDS_A_MINUTE
+            work = (
+                PER_CODE_LINE * lines(text)
+                + PER_CELL * (at > 1)
+                + PER_QUESTION * len(asked)
+                + read / WORDS_A_MINUTE
+            )
             exercise = (re.findall(r'joinlab\.check\("(\w+)"', text) or [""])[0]
             if exercise:
                 shown = EXERCISES[exercise].shown or (exercise,)
                 new = {
-                    line for name in shown for line in _lines_of(inspect.getsource(getattr(solutions, name)))
+                    line
+                    for name in shown
+                    for line in _lines_of(inspect.getsource(getattr(solutions, name)))
                 } - given
                 given |= new
                 writing = PER_LINE_TO_WRITE * max(len(new), LINES_AT_LEAST)
@@ -73,9 +82,13 @@ def timed(path: Path) -> Iterator[Cell]:
 
 def _asked(code: str) -> list[str]:
     """The questions that a cell asks."""
-    named = [one or other for one, other in re.findall(r'joinlab\.quiz\("([\w-]+)"|ask="([\w-]+)"', code)]
+    named = [
+        one or other for one, other in re.findall(r'joinlab\.quiz\("([\w-]+)"|ask="([\w-]+)"', code)
+    ]
     return named + [
-        one.name for number in re.findall(r"joinlab\.quiz\((\d+)\)", code) for one in of_the_end(int(number))
+        one.name
+        for number in re.findall(r"joinlab\.quiz\((\d+)\)", code)
+        for one in of_the_end(int(number))
     ]
 
 

@@ -28,16 +28,23 @@ RENAMED = {"max": "min", "MAX": "MIN", "maximum": "minimum", "no_sync": "join", 
 
 
 def mutants(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each mutant of the top-level function or class `name`: what was changed, and the names of the changed module."""
+    """Each mutant of the top-level function or class `name`: what was changed, and the names of the
+    changed module."""
     tree = ast.parse(path.read_text("utf-8"))
-    (part,) = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
+    (part,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+    ]
     part.body = [node for node in part.body if not _is_docstring(node)]
     whole = pickle.dumps(tree)  # copying by pickle takes a tenth of deepcopy's time
     for at, node in enumerate(ast.walk(part)):
         for number in range(len(list(_changes(node)))):
             changed = pickle.loads(whole)
             (place,) = [
-                one for one in changed.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
+                one
+                for one in changed.body
+                if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
             ]
             target = list(ast.walk(place))[at]
             before = ast.unparse(target)
@@ -50,7 +57,11 @@ def mutants(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
@@ -78,5 +89,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
     body = getattr(node, "body", None)
     if isinstance(body, list):
         for at, statement in enumerate(body):
-            if not isinstance(statement, ast.FunctionDef | ast.Return) and not _is_docstring(statement):
+            if not isinstance(statement, ast.FunctionDef | ast.Return) and not _is_docstring(
+                statement
+            ):
                 yield lambda at=at: body.__setitem__(at, ast.Pass())

@@ -28,14 +28,18 @@ CHECKS = (
 
 
 def main(words: list[str]) -> int:
-    """Run the checks that have one of `words` in their command, or all; the number of those that failed, at most 1."""
+    """Run the checks that have one of `words` in their command, or all; the number of those that
+    failed, at most 1."""
     failed = 0
     for check in CHECKS:
         if words and not any(word in check for word in words):
             continue
         begun = time.monotonic()
         code = subprocess.run([sys.executable, "-m", *check.split()]).returncode
-        print(f"{check}: {f'FAILED with {code}' if code else 'passed'}, {time.monotonic() - begun:.0f} s", flush=True)
+        print(
+            f"{check}: {f'FAILED with {code}' if code else 'passed'}, {time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
         failed |= code != 0
     return int(failed)
 

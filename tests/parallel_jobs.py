@@ -1,7 +1,8 @@
 """Simulated flight recorder dumps of jobs with several kinds of process groups and known culprits.
 
-Each rank has its own program: micro-batches with sends and recvs between pipeline stages, and collectives of each
-group, some issued ahead of the host. Then one or two ranks break as in real jobs:
+Each rank has its own program: micro-batches with sends and recvs between pipeline stages, and
+collectives of each group, some issued ahead of the host. Then one or two ranks break as in real
+jobs:
 
     sleep, raised   the host issues no further call              died     and its dump is missing
     kernel          the GPU runs no further call                 two      two hosts stop
@@ -9,8 +10,8 @@ group, some issued ahead of the host. Then one or two ranks break as in real job
     skip_pair, more_pair   the same for a send or recv
     size, dtype, root      of one collective
 
-`python -m tests.parallel_jobs --n 500` counts by fault which ranks the wait graph names: the culprits, some of them,
-several candidates with a culprit among them, none, or a wrong rank.
+`python -m tests.parallel_jobs --n 500` counts by fault which ranks the wait graph names: the
+culprits, some of them, several candidates with a culprit among them, none, or a wrong rank.
 """
 
 from __future__ import annotations
@@ -29,12 +30,24 @@ FAULTS = (
 )  # fmt: skip
 OUTCOMES = ("exact", "some", "either", "none", "another")
 FORMS = ("whole", "active", "ring")
-MESHES = ((2, 2, 2), (1, 2, 2), (2, 1, 3), (2, 2, 1), (1, 1, 4), (2, 3, 2), (1, 3, 1), (4, 1, 2), (2, 1, 2), (1, 2, 4))
+MESHES = (
+    (2, 2, 2),
+    (1, 2, 2),
+    (2, 1, 3),
+    (2, 2, 1),
+    (1, 1, 4),
+    (2, 3, 2),
+    (1, 3, 1),
+    (4, 1, 2),
+    (2, 1, 2),
+    (1, 2, 4),
+)
 """Ranks that are tensor parallel, pipeline stages, data parallel."""
 
 
 class Step(NamedTuple):
-    """What a host does next: a collective, "send" or "recv", "sync" (wait for all that it issued), or "stop".
+    """What a host does next: a collective, "send" or "recv", "sync" (wait for all that it issued),
+    or "stop".
 
     "freeze": the GPU carries out nothing that is issued from here on.
     """
@@ -104,7 +117,8 @@ class _Layout:
 
 
 Body = list[tuple[str, str, int, int]]
-"""A step of one rank: kind of group, name of the call, elements, and the peer of a send or recv, or -1."""
+"""A step of one rank: kind of group, name of the call, elements, and the peer of a send or recv, or
+-1."""
 
 
 def _mesh(rng: random.Random) -> tuple[_Layout, list[Body]]:
@@ -128,7 +142,8 @@ def _mesh(rng: random.Random) -> tuple[_Layout, list[Body]]:
     for rank in range(size):
         stage = rank // tensor % stages
         before, after = (
-            [("stages", "", 8, rank + way * tensor)] if 0 <= stage + way < stages else [] for way in (-1, 1)
+            [("stages", "", 8, rank + way * tensor)] if 0 <= stage + way < stages else []
+            for way in (-1, 1)
         )
         body: Body = []
         for _ in range(batches):
@@ -147,7 +162,8 @@ def _mesh(rng: random.Random) -> tuple[_Layout, list[Body]]:
 
 
 def _experts(rng: random.Random) -> tuple[_Layout, list[Body]]:
-    """Tensor parallel ranks whose experts are spread over neighbours, each expert kept several times."""
+    """Tensor parallel ranks whose experts are spread over neighbours, each expert kept several
+    times."""
     tensor, experts, copies = rng.choice(((1, 2, 2), (2, 2, 2), (1, 4, 2), (2, 2, 1), (1, 2, 4)))
     layout = _Layout(tensor * experts * copies)
 
@@ -179,7 +195,10 @@ def _hybrid(rng: random.Random) -> tuple[_Layout, list[Body]]:
     layers = rng.randint(1, 4)
     body: Body = [("shards", "_all_gather_base", 16 + at, -1) for at in range(layers)]
     for at in reversed(range(layers)):
-        body += [("shards", "_all_gather_base", 16 + at, -1), ("shards", "_reduce_scatter_base", 16 + at, -1)]
+        body += [
+            ("shards", "_all_gather_base", 16 + at, -1),
+            ("shards", "_reduce_scatter_base", 16 + at, -1),
+        ]
         body += [("copies", "all_reduce", 4 + at, -1)]
     return layout, [body for _ in layout.mine]
 
@@ -193,7 +212,9 @@ def _uneven(rng: random.Random) -> tuple[_Layout, list[Body]]:
     layout.add("heads", (0, first))
     bodies: list[Body] = []
     for rank in range(first + second):
-        one: Body = [("first", "_all_gather_base", 16, -1)] * 2 + [("first", "_reduce_scatter_base", 16, -1)]
+        one: Body = [("first", "_all_gather_base", 16, -1)] * 2 + [
+            ("first", "_reduce_scatter_base", 16, -1)
+        ]
         other: Body = [("second", "all_reduce", 8, -1)] * 3
         sends: Body = [("heads", "send", 8, first)] if rank == 0 else []
         recvs: Body = [("heads", "recv", 8, 0)] if rank == first else []
@@ -208,7 +229,10 @@ def _bridge(rng: random.Random) -> tuple[_Layout, list[Body]]:
     layout.add("left", range(side))
     layout.add("right", range(side - 1, 2 * side - 1))
     half: Body = [("left", "all_reduce", 8, -1), ("right", "all_reduce", 8, -1)]
-    body = half * rng.randint(1, 3) + [("left", "broadcast", 4, -1), ("right", "_all_gather_base", 4, -1)]
+    body = half * rng.randint(1, 3) + [
+        ("left", "broadcast", 4, -1),
+        ("right", "_all_gather_base", 4, -1),
+    ]
     return layout, [body for _ in layout.mine]
 
 
@@ -243,8 +267,11 @@ def draw(seed: int) -> Job:
     )  # fmt: skip
 
 
-def standing(groups: Mapping[str, tuple[int, ...]], calls: Sequence[tuple[str, str]], culprit: int, at: int) -> Job:
-    """A job with these calls, (group, name), of which one rank's host issues none from the at-th on."""
+def standing(
+    groups: Mapping[str, tuple[int, ...]], calls: Sequence[tuple[str, str]], culprit: int, at: int
+) -> Job:
+    """A job with these calls, (group, name), of which one rank's host issues none from the at-th
+    on."""
     programs = [
         [
             Step(name, group, line=10 + number)
@@ -324,7 +351,11 @@ def run(job: Job) -> list[list[Issued]]:
                 streams[rank][step.group].append(call)
         for group, members in job.groups.items():
             first = {rank: streams[rank][group][0] for rank in members if streams[rank][group]}
-            first = {rank: one for rank, one in first.items() if one not in issued[rank][frozen.get(rank, 1 << 30) :]}
+            first = {
+                rank: one
+                for rank, one in first.items()
+                if one not in issued[rank][frozen.get(rank, 1 << 30) :]
+            }
             for one in first.values():
                 one.started = True
             for met in _meetings(first, members):
@@ -337,7 +368,11 @@ def run(job: Job) -> list[list[Issued]]:
 def _meetings(first: Mapping[int, Issued], members: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Ranks whose first calls on a group's stream complete together."""
     calls = {(call.number, call.step[:-1]) for call in first.values() if call.collective}
-    if len(calls) == 1 and all(call.collective for call in first.values()) and len(first) == len(members):
+    if (
+        len(calls) == 1
+        and all(call.collective for call in first.values())
+        and len(first) == len(members)
+    ):
         return [members]
     return [
         (rank, call.step.peer)
@@ -384,9 +419,15 @@ def _dump(job: Job, rank: int, issued: list[Issued]) -> dict[str, Any]:
     return {
         "version": "2.10",
         "comm_lib_version": "2.29.7",
-        "pg_config": {name: {"name": name, "desc": f"G{name}", "ranks": str(list(job.groups[name]))} for name in names},
+        "pg_config": {
+            name: {"name": name, "desc": f"G{name}", "ranks": str(list(job.groups[name]))}
+            for name in names
+        },
         "pg_status": {
-            str(at): {"last_enqueued_collective": last[name][0], "last_completed_collective": last[name][1]}
+            str(at): {
+                "last_enqueued_collective": last[name][0],
+                "last_completed_collective": last[name][1],
+            }
             for at, name in enumerate(names)
         },
         "entries": entries[-job.ring :] if job.form == "ring" else entries,
@@ -409,7 +450,9 @@ def told(job: Job) -> str | None:
     found, texts = dumps(job), Texts()
     if not any(entry["state"] != "completed" for one in found.values() for entry in one["entries"]):
         return None
-    blamed = who_waits(timeline_of([check(Path(f"rank_{rank}"), one, texts) for rank, one in found.items()], texts))
+    blamed = who_waits(
+        timeline_of([check(Path(f"rank_{rank}"), one, texts) for rank, one in found.items()], texts)
+    )
     named, culprits = set(blamed.ranks), set(job.culprits)
     some = any(len(ranks) < len(found) for ranks in blamed.either)
     if named - culprits or any(not culprits & {*ranks} for ranks in blamed.either):

@@ -12,9 +12,13 @@ FACTORS = (1, 5, 25)
 
 
 def launch_in_time(
-    program: Callable[..., Any], inputs: Sequence[int], begun: Callable[[Timeline], bool], **limits: float
+    program: Callable[..., Any],
+    inputs: Sequence[int],
+    begun: Callable[[Timeline], bool],
+    **limits: float,
 ) -> Timeline:
-    """Launch with these limits (timeout=, no_progress=), and with longer ones if the ranks had not `begun` by then.
+    """Launch with these limits (timeout=, no_progress=), and with longer ones if the ranks had not
+    `begun` by then.
 
     begun   whether the ranks had reached the point at which only the limit ends them; tests assert more than that
     """

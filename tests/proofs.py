@@ -1,10 +1,12 @@
 """Counts the hangs proven from recorded calls alone: `python -m tests.proofs --n 400`.
 
-Random programs are emulated, so their hanging ranks and completed calls are known; the Timelines are then judged as if
-recorded. A claim that a completed call cannot complete is false, and ends the command with status 1.
+Random programs are emulated, so their hanging ranks and completed calls are known; the Timelines
+are then judged as if recorded. A claim that a completed call cannot complete is false, and ends the
+command with status 1.
 
-On NCCL each is judged three times: with everything in a record of GPUs (the ring's order from NCCL's log, its version,
-the kind of GPU, and the calls issued as one); without the ring; and from calls alone, as in another tool's dump.
+On NCCL each is judged three times: with everything in a record of GPUs (the ring's order from
+NCCL's log, its version, the kind of GPU, and the calls issued as one); without the ring; and from
+calls alone, as in another tool's dump.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ KNOBS = ({}, {"gpu": "H100"}, {"era": "1.9"}, {"gpu": "P100"}, {"pad": 255}, {"e
 
 @dataclass(frozen=True)
 class Judged:
-    """One hanging run: its hung ranks, those of them that are proven to hang, and why the others are not.
+    """One hanging run: its hung ranks, those of them that are proven to hang, and why the others
+    are not.
 
     false  claims about calls that did complete: (rank, group, seq)
     """
@@ -56,7 +59,10 @@ def runs(backend: str, seeds: range) -> Iterator[tuple[Judged, ...]]:
         plan = draw(seed)
         try:
             found = emulate(
-                program_of(plan), plan.counts, backend, **KNOBS[seed % len(KNOBS)] if backend == "nccl" else {}
+                program_of(plan),
+                plan.counts,
+                backend,
+                **KNOBS[seed % len(KNOBS)] if backend == "nccl" else {},
             )
         except LaunchError:  # the model says that it cannot tell
             continue
@@ -69,10 +75,17 @@ def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
     knobs = meta.pop("emulation")
     if told != "calls":
         own = meta.get("group_backends", {})
-        on_nccl = {name: ranks for name, ranks in meta["groups"].items() if own.get(name, "nccl") == "nccl"}
-        meta["versions"] = {**meta["versions"], "nccl": "2.7.8" if knobs["era"] == "1.9" else "2.29.7"}
+        on_nccl = {
+            name: ranks for name, ranks in meta["groups"].items() if own.get(name, "nccl") == "nccl"
+        }
+        meta["versions"] = {
+            **meta["versions"],
+            "nccl": "2.7.8" if knobs["era"] == "1.9" else "2.29.7",
+        }
         meta["nccl"] = {
-            "rings": on_nccl if told == "ring" else {},  # the model's ring has the order of the ranks
+            "rings": on_nccl
+            if told == "ring"
+            else {},  # the model's ring has the order of the ranks
             "warps_apart": GPUS[knobs.get("gpu", "A100")].warps_apart,
             "coalesced": meta.get("nccl", {}).get("coalesced", []),
         }
@@ -84,7 +97,9 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     reasons = Scene(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
     calls = [call_of(row) for row in timeline.rows("calls")]
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
-    unseen = [call._replace(completed=False) for call in calls]  # claims must not use the recorded completions
+    unseen = [
+        call._replace(completed=False) for call in calls
+    ]  # claims must not use the recorded completions
     backend, setting = str(timeline.meta["backend"]), setting_of(timeline.meta)
     answers = blocked_calls(unseen, reasons.groups, backend, reasons.gone, setting)
     claimed = {(rank, group, seq) for group, stuck in answers.items() for rank, seq in stuck}
@@ -96,12 +111,15 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
 
 
 def proof_of(scene: Scene) -> Proof | None:
-    """The proof from a Timeline's calls alone. Calls whose wait began at one instant on a rank are one wait."""
+    """The proof from a Timeline's calls alone. Calls whose wait began at one instant on a rank are
+    one wait."""
     found: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for row in scene.matched.rows:
         hung = scene.ends[row["rank"]].kind is EndKind.HUNG and row["error"] is None
         if hung and row["host_wait_begin_ns"] is not None and row["host_wait_end_ns"] is None:
-            found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append((row["group"], row["seq"]))
+            found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append(
+                (row["group"], row["seq"])
+            )
     waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
     for rank, end in enumerate(scene.ends):
         named = scene.timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
@@ -126,11 +144,15 @@ def _cause(reasons: Scene, hung: list[int]) -> str:
             if set(reasons.groups[group]) & set(reasons.gone):
                 return "a peer has ended, so the wait may end in an error"
             return (
-                "gloo, sizes differ" if len({(str(row["shape"]), row["dtype"]) for row in rows}) > 1 else "gloo, other"
+                "gloo, sizes differ"
+                if len({(str(row["shape"]), row["dtype"]) for row in rows}) > 1
+                else "gloo, other"
             )
         if group in reasons.meta.get("nccl", {}).get("coalesced", []):
             return "NCCL, calls that were issued as one"
-        if len(reasons.groups[group]) > 2 and group not in reasons.meta.get("nccl", {}).get("rings", {}):
+        if len(reasons.groups[group]) > 2 and group not in reasons.meta.get("nccl", {}).get(
+            "rings", {}
+        ):
             return "NCCL, the ring's order decides, which was not told"
         return "NCCL, hosts that connect, or what a ring does not decide"
     return "no rank ends in a call that the rules leave open: a rank waits for none, or for several"
@@ -151,7 +173,8 @@ def main() -> int:
 
 
 def _print(title: str, found: Sequence[Judged]) -> int:
-    """Print one share of proven ranks, and what the others lack; returns how many programs have a false claim."""
+    """Print one share of proven ranks, and what the others lack; returns how many programs have a
+    false claim."""
     hung, proven = sum(one.hung for one in found), sum(one.proven for one in found)
     print(f"{title}: {proven} of {hung} hung ranks proven, {100 * proven / max(1, hung):.1f} %")
     missing = Counter[str]()
@@ -161,7 +184,9 @@ def _print(title: str, found: Sequence[Judged]) -> int:
             print(f"  program {one.seed}: FALSE CLAIMS {sorted(one.false)}")
     for cause, count in missing.most_common():
         if count:
-            print(f"  {count:4}  {cause}: programs {', '.join(str(one.seed) for one in found if one.cause == cause)}")
+            print(
+                f"  {count:4}  {cause}: programs {', '.join(str(one.seed) for one in found if one.cause == cause)}"
+            )
     return sum(bool(one.false) for one in found)
 
 

@@ -1,6 +1,8 @@
-"""Random programs from a seed, with DDP and a loop: the same seed gives the same program in every process.
+"""Random programs from a seed, with DDP and a loop: the same seed gives the same program in every
+process.
 
-A program is a list of collectives per rank: mostly the same on all, with some changed, missing or added on one of them.
+A program is a list of collectives per rank: mostly the same on all, with some changed, missing or
+added on one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ REDUCE_OPS = ("SUM", "SUM", "SUM", "MAX", "MIN", "PRODUCT", "AVG")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A drawn program: how many inputs each rank has, what they do around their loop, and in it after each input."""
+    """A drawn program: how many inputs each rank has, what they do around their loop, and in it
+    after each input."""
 
     seed: int
     counts: tuple[int, ...]
@@ -41,7 +44,10 @@ def draw(seed: int, ranks: Sequence[int] = (2, 3, 4), mismatch: float = 0.5) -> 
     n = rng.choice(ranks)
     even = rng.random() < 0.4
     counts = (rng.randint(0, 4),) * n if even else tuple(rng.randint(0, 4) for _ in range(n))
-    groups = tuple(tuple(sorted(rng.sample(range(n), rng.randint(2, n)))) for _ in range(rng.choice((0, 0, 1, 2))))
+    groups = tuple(
+        tuple(sorted(rng.sample(range(n), rng.randint(2, n))))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    )
     ddp = rng.random() < 0.7
     wrong = rng.random() < mismatch
     lists = []
@@ -64,7 +70,9 @@ def _action(rng: random.Random, n: int, groups: Sequence[tuple[int, ...]]) -> St
     )  # fmt: skip
 
 
-def _disturb(rng: random.Random, lane: list[Step], n: int, groups: Sequence[tuple[int, ...]]) -> None:
+def _disturb(
+    rng: random.Random, lane: list[Step], n: int, groups: Sequence[tuple[int, ...]]
+) -> None:
     if not lane or rng.random() < 0.3:
         lane.insert(rng.randint(0, len(lane)), _action(rng, n, groups))
         return
@@ -80,7 +88,8 @@ def _disturb(rng: random.Random, lane: list[Step], n: int, groups: Sequence[tupl
             lane[at] = replace(lane[at], dtype=rng.choice(DTYPES))
         case 4:
             lane[at] = replace(
-                lane[at], root=rng.choice(groups[lane[at].group] if lane[at].group is not None else range(n))
+                lane[at],
+                root=rng.choice(groups[lane[at].group] if lane[at].group is not None else range(n)),
             )
 
 
@@ -97,13 +106,18 @@ def program_of(plan: Plan) -> Callable[[int, Sequence[Any]], Any]:
         kept: list[Any] = []
 
         def act(index: int, action: Step) -> None:
-            members = range(dist.get_world_size()) if action.group is None else plan.groups[action.group]
+            members = (
+                range(dist.get_world_size()) if action.group is None else plan.groups[action.group]
+            )
             if rank not in members:
                 return
             group = None if action.group is None else made[action.group]
             if action.op == "send_recv":  # around the group, the first one sends first
                 place = list(members).index(rank)
-                value, following = tensor_of(action, rank + index), members[(place + 1) % len(members)]
+                value, following = (
+                    tensor_of(action, rank + index),
+                    members[(place + 1) % len(members)],
+                )
                 steps = [(dist.send, following), (dist.recv, members[place - 1])]
                 for do, peer in steps if place == 0 else steps[::-1]:
                     do(value, peer, group)

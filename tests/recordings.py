@@ -3,14 +3,15 @@
     python -m tests.recordings --backend nccl      # on a machine with a GPU: writes data/recorded_nccl.json.gz
     python -m tests.recordings --backend gloo      # anywhere: writes data/recorded_gloo.json.gz
 
-runs the six cases and random programs of two ranks, prints a line for each, and counts those with which the emulator
-disagrees. tests/test_recordings.py replays every data/recorded_*.json.gz. Commit the file even if the emulator
-disagrees, and then change the emulator.
+runs the six cases and random programs of two ranks, prints a line for each, and counts those with
+which the emulator disagrees. tests/test_recordings.py replays every data/recorded_*.json.gz. Commit
+the file even if the emulator disagrees, and then change the emulator.
 
 On NCCL this takes minutes. The file is written at the end; --out names another place for it.
 
-The file is gzipped JSON, one line per recording. It has the calls with their values and times, but no call sites,
-stacks, spans or output, and errors only as tests/agreement.py normalizes them, so no path of the machine.
+The file is gzipped JSON, one line per recording. It has the calls with their values and times, but
+no call sites, stacks, spans or output, and errors only as tests/agreement.py normalizes them, so no
+path of the machine.
 """
 
 from __future__ import annotations
@@ -61,12 +62,20 @@ class Subject:
     @property
     def program(self) -> Program:
         """As joinlab.launch and joinlab.emulate take it."""
-        return program_of(_draw(self.seed)) if self.seed is not None else cases.CASES[self.case or 0].program
+        return (
+            program_of(_draw(self.seed))
+            if self.seed is not None
+            else cases.CASES[self.case or 0].program
+        )
 
     @property
     def plan(self) -> str | None:
         """Tells whether the seed still draws the same program; None for a case."""
-        return None if self.seed is None else hashlib.sha256(repr(_draw(self.seed)).encode()).hexdigest()[:16]
+        return (
+            None
+            if self.seed is None
+            else hashlib.sha256(repr(_draw(self.seed)).encode()).hexdigest()[:16]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +100,44 @@ def _draw(seed: int) -> Plan:
 
 
 def subjects(backend: str, programs: int | None = None) -> list[Subject]:
-    """The programs to record on `backend`: the six cases, and the first random programs that it does not refuse."""
+    """The programs to record on `backend`: the six cases, and the first random programs that it
+    does not refuse."""
     six = [Subject(inputs, case=case) for case in cases.DOCUMENTED for inputs in CASE_INPUTS]
     plans = ((seed, _draw(seed)) for seed in itertools.count())
     drawn = (Subject(plan.counts, seed=seed) for seed, plan in plans if not _refused(backend, plan))
-    return [*six, *itertools.islice(drawn, RANDOM_PROGRAMS[backend] if programs is None else programs)]
+    return [
+        *six,
+        *itertools.islice(drawn, RANDOM_PROGRAMS[backend] if programs is None else programs),
+    ]
 
 
 def _refused(backend: str, plan: Plan) -> bool:
-    """Whether it holds what the backend raises an error for at once: on gloo, an average of whole numbers."""
-    actions = [action for part in (plan.before, plan.during, plan.after) for lane in part for action in lane]
+    """Whether it holds what the backend raises an error for at once: on gloo, an average of whole
+    numbers."""
+    actions = [
+        action
+        for part in (plan.before, plan.during, plan.after)
+        for lane in part
+        for action in lane
+    ]
     averages = [one for one in actions if one.op in REDUCING and one.reduce_op == "AVG"]
     return backend == "gloo" and any("int" in one.dtype for one in averages)
 
 
-# ------------------------------------------------------------------------------------------ the file
+# ------------------------------------------------------------------------------------------ the
+# file
 
 
 def load_recordings(path: Path) -> Recordings:
     """What `record` wrote. Each Timeline can be given to `differences`."""
-    about, *lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+    about, *lines = [
+        json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()
+    ]
     columns = about.pop("columns", ())
     if about.pop("format", None) != FORMAT or not {*columns} <= {*COLUMNS}:
-        raise ValueError(f"{path.name} is no file of this version of tests/recordings.py. {how_to_record_anew(path)}")
+        raise ValueError(
+            f"{path.name} is no file of this version of tests/recordings.py. {how_to_record_anew(path)}"
+        )
     return Recordings(about, tuple(_recording(about, columns, line) for line in lines))
 
 
@@ -148,13 +172,22 @@ def _line(recording: Recording) -> dict[str, Any]:
 def _recording(about: dict[str, Any], columns: Sequence[str], line: dict[str, Any]) -> Recording:
     subject = Subject(tuple(line["inputs"]), line["case"], line["seed"])
     rows = [dict(zip(columns, values, strict=True)) for values in line["calls"]]
-    meta = {**about, "program": str(subject), "engine": "launched", "inputs": subject.inputs, "groups": line["groups"]}
+    meta = {
+        **about,
+        "program": str(subject),
+        "engine": "launched",
+        "inputs": subject.inputs,
+        "groups": line["groups"],
+    }
     ends = [Ending(**end) for end in line["ends"]]
-    timeline = timeline_from_rows(rows, ends, meta, returns=[Repr(text) for text in line["returns"]])
+    timeline = timeline_from_rows(
+        rows, ends, meta, returns=[Repr(text) for text in line["returns"]]
+    )
     return Recording(subject, line["plan"], timeline)
 
 
-# ------------------------------------------------------------------------------------------ recording
+# ------------------------------------------------------------------------------------------
+# recording
 
 
 def launch(subject: Subject, backend: str) -> Timeline:
@@ -177,20 +210,35 @@ def record(
     run: Callable[[Subject, str], Timeline] = launch,
     tell: Callable[[str], None] = print,
 ) -> int:
-    """Launch what is wanted and write it to `path`; returns with how many of them the emulator disagrees."""
+    """Launch what is wanted and write it to `path`; returns with how many of them the emulator
+    disagrees."""
     import torch
 
-    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())] if backend == "nccl" else ()
-    about: dict[str, Any] = {"backend": backend, "date": datetime.date.today().isoformat(), "gpu": (*gpus, None)[0]}
+    gpus = (
+        [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
+        if backend == "nccl"
+        else ()
+    )
+    about: dict[str, Any] = {
+        "backend": backend,
+        "date": datetime.date.today().isoformat(),
+        "gpu": (*gpus, None)[0],
+    }
     done = []
     disagreeing = 0
     for subject in wanted:
         timeline = run(subject, backend)
-        about |= {"transport": timeline.meta["transport"], "versions": dict(timeline.meta["versions"])}
+        about |= {
+            "transport": timeline.meta["transport"],
+            "versions": dict(timeline.meta["versions"]),
+        }
         done.append(Recording(subject, subject.plan, timeline))
         found = disagreements(subject.program, timeline)
         disagreeing += bool(found)
-        tell(f"{subject}: {', '.join(map(str, timeline.ends))}" + "".join(f"\n    {line}" for line in found))
+        tell(
+            f"{subject}: {', '.join(map(str, timeline.ends))}"
+            + "".join(f"\n    {line}" for line in found)
+        )
     save_recordings(Recordings(about, tuple(done)), path)
     return disagreeing
 
@@ -200,16 +248,22 @@ def main() -> int:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="Record launches for tests/test_recordings.py.")
     parser.add_argument("--backend", choices=["gloo", "nccl"], required=True)
-    parser.add_argument("--programs", type=int, help="how many random programs (gloo: 40, nccl: 100)")
+    parser.add_argument(
+        "--programs", type=int, help="how many random programs (gloo: 40, nccl: 100)"
+    )
     parser.add_argument("--out", type=Path, help="default: data/recorded_<backend>.json.gz")
     args = parser.parse_args()
     path = args.out or DATA / f"recorded_{args.backend}.json.gz"
     try:
-        launch(Subject((1, 1), case=1), args.backend)  # loads CUDA's libraries first, which would count as no progress
+        launch(
+            Subject((1, 1), case=1), args.backend
+        )  # loads CUDA's libraries first, which would count as no progress
         disagreeing = record(args.backend, path, subjects(args.backend, args.programs))
     except LaunchError as error:
         sys.exit(str(error))
-    print(f"{path}: {path.stat().st_size:,} bytes; the emulator disagrees with {disagreeing} of what was launched now")
+    print(
+        f"{path}: {path.stat().st_size:,} bytes; the emulator disagrees with {disagreeing} of what was launched now"
+    )
     return int(disagreeing > 0)
 
 

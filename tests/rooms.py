@@ -2,9 +2,10 @@
 
     python -m tests.rooms
 
-A room is a folder of the package, or one file beside those folders. The allowed order is the table of floors in
-joinlab/README.md: a room may import rooms on lower floors, never rooms on its own floor or above. Every import counts:
-those inside functions, those for types alone, and those by `import_module`, too.
+A room is a folder of the package, or one file beside those folders. The allowed order is the table
+of floors in joinlab/README.md: a room may import rooms on lower floors, never rooms on its own
+floor or above. Every import counts: those inside functions, those for types alone, and those by
+`import_module`, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Import:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name; a folder's `__init__` has the folder's name."""
+    """Every module of the package by its dotted name; a folder's `__init__` has the folder's
+    name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -90,7 +92,9 @@ def _named(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, i
 @cache
 def floors() -> dict[str, int]:
     """The floor of each room, 1 at the bottom: read from the table in joinlab/README.md."""
-    rows = re.findall(r"^\| *(\d+) *\| *([^|]+?) *\|", (PACKAGE / "README.md").read_text("utf-8"), flags=re.M)
+    rows = re.findall(
+        r"^\| *(\d+) *\| *([^|]+?) *\|", (PACKAGE / "README.md").read_text("utf-8"), flags=re.M
+    )
     return {room: int(floor) for floor, names in rows for room in re.findall(r"`(\w+)`", names)}
 
 
@@ -100,7 +104,8 @@ def upward() -> list[Import]:
     return [
         item
         for item in imports()
-        if (low := room_of(item.importer)) != (high := room_of(item.imported)) and level[low] <= level[high]
+        if (low := room_of(item.importer)) != (high := room_of(item.imported))
+        and level[low] <= level[high]
     ]
 
 
@@ -108,7 +113,11 @@ def circle(of_rooms: bool) -> list[str]:
     """Modules (or rooms) that import each other, directly or by a detour; [] if none do."""
     graph: dict[str, set[str]] = {}
     for item in imports():
-        pair = (room_of(item.importer), room_of(item.imported)) if of_rooms else (item.importer, item.imported)
+        pair = (
+            (room_of(item.importer), room_of(item.imported))
+            if of_rooms
+            else (item.importer, item.imported)
+        )
         if pair[0] != pair[1]:
             graph.setdefault(pair[0], set()).add(pair[1])
     try:
@@ -119,7 +128,8 @@ def circle(of_rooms: bool) -> list[str]:
 
 
 def main() -> int:
-    """Print the rooms by floor and whatever breaks the rule; the exit code says whether anything does."""
+    """Print the rooms by floor and whatever breaks the rule; the exit code says whether anything
+    does."""
     level = floors()
     sizes: dict[str, list[int]] = {}
     for module, path in modules().items():
@@ -127,11 +137,19 @@ def main() -> int:
     for floor in sorted(set(level.values()), reverse=True):
         names = [room for room, at in level.items() if at == floor]
         print(
-            f"{floor}  " + ", ".join(f"{name} ({len(sizes[name])} files, {sum(sizes[name])} lines)" for name in names)
+            f"{floor}  "
+            + ", ".join(
+                f"{name} ({len(sizes[name])} files, {sum(sizes[name])} lines)" for name in names
+            )
         )
     missing = sorted(set(sizes) - set(level) - {TOP})
-    wrong, circles = upward() if not missing else [], [one for one in (circle(True), circle(False)) if one]
-    print(f"{len(level)} rooms, {len(set(level.values()))} floors, {sum(map(sum, sizes.values()))} lines of Python")
+    wrong, circles = (
+        upward() if not missing else [],
+        [one for one in (circle(True), circle(False)) if one],
+    )
+    print(
+        f"{len(level)} rooms, {len(set(level.values()))} floors, {sum(map(sum, sizes.values()))} lines of Python"
+    )
     print(f"{len(missing)} rooms missing from the table: {', '.join(missing) or 'none'}")
     print(f"{len(wrong)} upward imports")
     for item in wrong:

@@ -1,4 +1,5 @@
-"""joinlab.archive and joinlab.program.plain_data: a saved Timeline loads unchanged, and other files are refused."""
+"""joinlab.archive and joinlab.program.plain_data: a saved Timeline loads unchanged, and other files
+are refused."""
 
 from __future__ import annotations
 
@@ -59,8 +60,16 @@ def sample(**changes) -> Timeline:
     values = {
         "calls": calls,
         "spans": [{"rank": 0, "name": "backward", "begin_ns": 1, "end_ns": None}],
-        "ends": [Ending(EndKind.FINISHED), Ending(EndKind.HUNG, call=1, group="0", text="waited", proven=True)],
-        "meta": {"program": "worker", "backend": "gloo", "inputs": (5, 6), "clock": {"domain": "monotonic"}},
+        "ends": [
+            Ending(EndKind.FINISHED),
+            Ending(EndKind.HUNG, call=1, group="0", text="waited", proven=True),
+        ],
+        "meta": {
+            "program": "worker",
+            "backend": "gloo",
+            "inputs": (5, 6),
+            "clock": {"domain": "monotonic"},
+        },
         "returns": (5, None),
         "output": ("Rank 0 says 你好\n", "\udcff raw byte\n"),
     }
@@ -77,7 +86,10 @@ def opened(data: bytes, name: str = "x") -> Timeline:
 
 
 def repacked(
-    replace: dict[str, bytes | None], header: dict | None = None, data: bytes | None = None, deflate: bool = False
+    replace: dict[str, bytes | None],
+    header: dict | None = None,
+    data: bytes | None = None,
+    deflate: bool = False,
 ) -> bytes:
     """The file with members replaced (None: left out) or header keys changed, and sealed again."""
     old = zipfile.ZipFile(io.BytesIO(data or packed(sample())))
@@ -85,7 +97,9 @@ def repacked(
     if header is not None:
         members[archive.HEADER] = json.dumps(json.loads(old.read(archive.HEADER)) | header).encode()
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED) as new:
+    with zipfile.ZipFile(
+        buffer, "w", zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
+    ) as new:
         for name, content in members.items():
             if content is not None:
                 new.writestr(name, content)
@@ -94,7 +108,9 @@ def repacked(
     return body + archive._seal(body)
 
 
-def with_table(table: pl.DataFrame, member: str = "calls.parquet", data: bytes | None = None) -> bytes:
+def with_table(
+    table: pl.DataFrame, member: str = "calls.parquet", data: bytes | None = None
+) -> bytes:
     """The file with another table in place of its calls or spans."""
     parquet = io.BytesIO()
     table.write_parquet(parquet)
@@ -122,7 +138,9 @@ def test_save_returns_the_path_and_leaves_no_other_file(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_save_that_fails_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_fails_keeps_the_file_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = sample().save(tmp_path / "run.joinlab")
     before = path.read_bytes()
 
@@ -151,7 +169,9 @@ scalars = st.one_of(
     st.binary(),
 )
 arrays = hnp.arrays(
-    st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64, ">i4", "U3"]),
+    st.sampled_from(
+        [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64, ">i4", "U3"]
+    ),
     hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
 )
 plain = st.recursive(
@@ -180,14 +200,18 @@ def test_arrays_round_trip_exactly(array) -> None:
     assert back.tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("scalar", [np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan")])
+@pytest.mark.parametrize(
+    "scalar", [np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan")]
+)
 def test_numpy_scalars_keep_their_type(scalar) -> None:
     back = round_trip(scalar)
     assert type(back) is type(scalar)
     assert repr(back) == repr(scalar)
 
 
-@pytest.mark.parametrize("value", [{"$": ["tuple", []]}, {"$": 1}, [{"$": "x"}], {1: 2}, {(1, None): {"$": ()}}, -0.0])
+@pytest.mark.parametrize(
+    "value", [{"$": ["tuple", []]}, {"$": 1}, [{"$": "x"}], {1: 2}, {(1, None): {"$": ()}}, -0.0]
+)
 def test_values_that_look_like_our_own_tags_round_trip(value) -> None:
     assert repr(round_trip(value)) == repr(value)
 
@@ -205,7 +229,9 @@ class Rude:
 def test_other_objects_than_plain_data_become_their_repr() -> None:
     back = round_trip([Stranger(), {1, 2}, Op.SEND, np.array([Stranger()])])
     assert back[0] == Repr("Stranger()")
-    assert repr(back) == "[Stranger(), {1, 2}, <Op.SEND: 'send'>, array([Stranger()], dtype=object)]"
+    assert (
+        repr(back) == "[Stranger(), {1, 2}, <Op.SEND: 'send'>, array([Stranger()], dtype=object)]"
+    )
     assert repr(round_trip(Rude())) == "<Rude whose repr raised RuntimeError>"
 
 
@@ -231,25 +257,51 @@ def rows(columns) -> st.SearchStrategy:
     """Rows as producers write them, with every required column."""
     needed = {"rank": st.integers(0, 1), "name": st.text(), "begin_ns": st.integers(0, 9)}
     if "seq" in columns:
-        needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
+        needed |= {
+            "group": st.sampled_from(["0", "1"]),
+            "seq": st.integers(0, 9),
+            "op": st.text(max_size=9),
+        }
         needed |= {"number": st.none()}
     values = st.sampled_from([None, "[]", "[[1.0]]", "[[NaN],[2,3]]"])
-    narrow = {"value_in": values, "value_out": values, **dict.fromkeys(("peer", "root"), st.none() | st.integers(0, 1))}
-    narrow |= {name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")}
-    every = {name: narrow.get(name, cells[dtype]) for name, dtype in columns.items() if name not in needed}
+    narrow = {
+        "value_in": values,
+        "value_out": values,
+        **dict.fromkeys(("peer", "root"), st.none() | st.integers(0, 1)),
+    }
+    narrow |= {
+        name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")
+    }
+    every = {
+        name: narrow.get(name, cells[dtype])
+        for name, dtype in columns.items()
+        if name not in needed
+    }
     return st.fixed_dictionaries(needed, optional=every)
 
 
 endings = st.one_of(
-    st.builds(Ending, st.just("finished"), pending=st.booleans(), call=st.none() | st.integers(0, 9), text=st.text()),
-    st.builds(Ending, st.just("hung"), proven=st.booleans(), call=st.integers(0, 9), group=st.text()),
+    st.builds(
+        Ending,
+        st.just("finished"),
+        pending=st.booleans(),
+        call=st.none() | st.integers(0, 9),
+        text=st.text(),
+    ),
+    st.builds(
+        Ending, st.just("hung"), proven=st.booleans(), call=st.integers(0, 9), group=st.text()
+    ),
     st.builds(Ending, st.sampled_from(["raised", "killed"]), text=st.text(st.characters())),
 )
 
 
 @settings(max_examples=50)
 @given(
-    calls=st.lists(rows(CALL_COLUMNS), max_size=5, unique_by=lambda row: (row["rank"], row["group"], row["seq"])),
+    calls=st.lists(
+        rows(CALL_COLUMNS),
+        max_size=5,
+        unique_by=lambda row: (row["rank"], row["group"], row["seq"]),
+    ),
     spans=st.lists(rows(SPAN_COLUMNS), max_size=3),
     ends=st.tuples(endings, endings),
     meta=st.dictionaries(st.text(), plain, max_size=3),
@@ -299,7 +351,8 @@ def test_a_file_with_bytes_added_is_refused(at, extra) -> None:
 
 
 def test_a_file_cut_where_another_timeline_ends_inside_it_is_refused() -> None:
-    # zipfile searches for the end record from the end, so returned bytes of a Timeline file plant a second one.
+    # zipfile searches for the end record from the end, so returned bytes of a Timeline file plant a
+    # second one.
     inner = np.frombuffer(packed(sample()), np.uint8)
     outer = repacked({}, data=packed(sample(returns=(inner, None))))  # stored, not deflated
     end = outer.index(inner.tobytes()) + inner.size
@@ -390,13 +443,19 @@ def test_a_pickle_is_never_run() -> None:
     np.save(hostile, np.array([Bomb()], dtype=object), allow_pickle=True)
     for member in ("arrays/0.npy", "calls.parquet", "spans.parquet", archive.HEADER):
         refusal(repacked({member: pickle.dumps(Bomb())}, data=data))
-    assert "Object arrays cannot be loaded" in refusal(repacked({"arrays/0.npy": hostile.getvalue()}, data=data))
+    assert "Object arrays cannot be loaded" in refusal(
+        repacked({"arrays/0.npy": hostile.getvalue()}, data=data)
+    )
     refusal(pickle.dumps(Bomb()))
 
 
 def test_whatever_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, why in (("none", "No such file"), (".", "cannot open"), ("pipe", "not a regular file")):
+    for name, why in (
+        ("none", "No such file"),
+        (".", "cannot open"),
+        ("pipe", "not a regular file"),
+    ):
         with pytest.raises(TimelineFileError, match=why) as caught:
             joinlab.load(tmp_path / name)
         assert str(caught.value).startswith(f"cannot open {str(tmp_path / name)!r}: ")
@@ -408,7 +467,10 @@ def test_whatever_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_file_larger_than_allowed_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(20 << 30)
-    with pytest.raises(TimelineFileError, match=r"sparse': it has 21,474,836,480 bytes, and max_bytes=1,073,741,824"):
+    with pytest.raises(
+        TimelineFileError,
+        match=r"sparse': it has 21,474,836,480 bytes, and max_bytes=1,073,741,824",
+    ):
         joinlab.load(tmp_path / "sparse")
     path = sample().save(tmp_path / "run.joinlab")
     with pytest.raises(TimelineFileError, match="load it with a larger max_bytes"):
@@ -441,7 +503,12 @@ def test_an_array_that_is_named_many_times_counts_each_time() -> None:
     data = packed(sample(returns=(np.ones(10_000), None)))
     many = [{"$": ["array", "arrays/0.npy"]}] * 50
     with pytest.raises(TimelineFileError, match="unpacks to more"):
-        archive.unpack(repacked({}, header={"returns": [many, None]}, data=data), "x", timeline_from_parts, 1 << 20)
+        archive.unpack(
+            repacked({}, header={"returns": [many, None]}, data=data),
+            "x",
+            timeline_from_parts,
+            1 << 20,
+        )
 
 
 def test_an_array_whose_header_claims_more_than_there_is_is_refused() -> None:
@@ -455,7 +522,11 @@ def test_an_array_whose_header_claims_more_than_there_is_is_refused() -> None:
 @pytest.mark.parametrize("column", ["seq", "stack"])
 def test_a_table_of_more_values_than_allowed_is_refused_unread(column: str) -> None:
     rows = 1_000_000 if column == "seq" else 1
-    calls = sample().calls.head(1).select(pl.all().repeat_by(rows).explode()) if rows > 1 else sample().calls.head(1)
+    calls = (
+        sample().calls.head(1).select(pl.all().repeat_by(rows).explode())
+        if rows > 1
+        else sample().calls.head(1)
+    )
     if column == "stack":
         calls = calls.with_columns(pl.Series("stack", [["f"] * 1_000_000]))
     bomb = with_table(calls)
@@ -485,13 +556,17 @@ HOSTILE_CALLS = {
 @pytest.mark.parametrize("change", HOSTILE_CALLS.values(), ids=HOSTILE_CALLS)
 def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
     first = sample().calls.head(1)
-    calls = first.with_columns(pl.Series(name, [value], dtype=CALL_COLUMNS[name]) for name, value in change.items())
+    calls = first.with_columns(
+        pl.Series(name, [value], dtype=CALL_COLUMNS[name]) for name, value in change.items()
+    )
     assert "content is not that of a Timeline" in refusal(with_table(calls))
 
 
 def test_a_span_without_a_name_is_refused() -> None:
     spans = sample().spans.head(1).with_columns(name=pl.lit(None, pl.String()))
-    assert "spans that lack one of rank, name, begin_ns" in refusal(with_table(spans, "spans.parquet"))
+    assert "spans that lack one of rank, name, begin_ns" in refusal(
+        with_table(spans, "spans.parquet")
+    )
 
 
 def test_calls_that_are_numbered_alike_are_refused() -> None:
@@ -510,11 +585,27 @@ def test_calls_of_a_file_without_numbers_are_numbered_when_it_is_read() -> None:
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5) | st.floats(allow_nan=False),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(max_size=5)
+    | st.floats(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-_META_KEYS = ["groups", "source", "functions", "inputs", "backend", "engine", "program", "world_size", "versions"]
+_META_KEYS = [
+    "groups",
+    "source",
+    "functions",
+    "inputs",
+    "backend",
+    "engine",
+    "program",
+    "world_size",
+    "versions",
+]
 
 
 _EDIT = {"file": "a.py", "begin": 1, "removed": [], "added": ["x"], "later": 3}
@@ -523,7 +614,10 @@ _SIDES = [{"ranks": [rank], "how": "later", "line": 2, "text": "{0}", "{": 1} fo
 
 
 @settings(max_examples=60, deadline=None)
-@given(key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
+@given(
+    key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]),
+    value=_JSON,
+)
 @example(key="fixes", value=[{"kind": "later", "edits": [_EDIT], "fewer": False, "tried": 2}])
 @example(key="parting", value={"tests": [_TEST | {"sides": _SIDES}], "keys": [], "left_out": 0})
 def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:

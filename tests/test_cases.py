@@ -1,4 +1,5 @@
-"""joinlab.cases: the six programs are the forum script's loops, with the endings that the thread documents."""
+"""joinlab.cases: the six programs are the forum script's loops, with the endings that the thread
+documents."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def body(number: int) -> list[str]:
     return "\n".join(ast.unparse(node) for node in function.body[1:]).splitlines()
 
 
-# The loops of the forum script. Its page lost the indentation, which follows from the documented traces.
+# The loops of the forum script. Its page lost the indentation, which follows from the documented
+# traces.
 LOOPS = {
     1: """with model.join():
     for input in inputs:
@@ -79,8 +81,12 @@ def test_what_was_documented_is_what_the_record_says(number: int) -> None:
     assert (case.join, case.barrier) == (documented["join"], documented["barrier"])
     asker = documented["reported_by_asker_N5"]
     assert case.asker == (asker["r0"], asker["r1"])
-    answers = documented["answer"] if isinstance(documented["answer"], list) else [documented["answer"]]
-    assert case.answer == {answer["N"]: (answer["end"]["r0"], answer["end"]["r1"]) for answer in answers}
+    answers = (
+        documented["answer"] if isinstance(documented["answer"], list) else [documented["answer"]]
+    )
+    assert case.answer == {
+        answer["N"]: (answer["end"]["r0"], answer["end"]["r1"]) for answer in answers
+    }
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -1,4 +1,5 @@
-"""The Chrome trace: every call is a slice, and calls that met are joined by a flow that stays within their slices."""
+"""The Chrome trace: every call is a slice, and calls that met are joined by a flow that stays
+within their slices."""
 
 from __future__ import annotations
 
@@ -30,26 +31,39 @@ def check(timeline: joinlab.Timeline) -> None:
     slices, begins, ends = (of_kind(found, phase) for phase in "Xsf")
     calls = [one for one in slices if "completed" in one.get("args", {})]
     assert len(calls) == timeline.calls.height
-    assert sum(not one["args"]["completed"] for one in calls) == timeline.calls["completed_ns"].null_count()
+    assert (
+        sum(not one["args"]["completed"] for one in calls)
+        == timeline.calls["completed_ns"].null_count()
+    )
     waits = timeline.calls["host_wait_begin_ns"].drop_nulls().len()
     assert len(slices) == timeline.calls.height + waits + timeline.spans.height
-    assert len(begins) == len(ends) == sum(len(slot.calls) - 1 for slot in match(timeline) if slot.met)
-    assert [one["id"] for one in begins] == [one["id"] for one in ends] == list(range(1, len(begins) + 1))
+    assert (
+        len(begins) == len(ends) == sum(len(slot.calls) - 1 for slot in match(timeline) if slot.met)
+    )
+    assert (
+        [one["id"] for one in begins]
+        == [one["id"] for one in ends]
+        == list(range(1, len(begins) + 1))
+    )
     assert bound(found) == len(begins)
 
 
 def bound(found: list[dict[str, Any]]) -> int:
-    """How many flows a reader of the format would draw; each slice must lie in its thread as the format wants it.
+    """How many flows a reader of the format would draw; each slice must lie in its thread as the
+    format wants it.
 
-    Trace Event Format (Google, 2016): times are microseconds; slices of one thread are nested; a flow has one event "s"
-    and one "f" of the same id, name and category, and binds to the slices around them, "f" because of its bp "e".
-    Perfetto reads in the order of time: it drops an "f" before its "s", and a slice is over at its last moment.
+    Trace Event Format (Google, 2016): times are microseconds; slices of one thread are nested; a
+    flow has one event "s" and one "f" of the same id, name and category, and binds to the slices
+    around them, "f" because of its bp "e". Perfetto reads in the order of time: it drops an "f"
+    before its "s", and a slice is over at its last moment.
     """
     threads: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in of_kind(found, "X"):
         assert one["ts"] >= 0 and one["dur"] >= 0
         threads.setdefault((one["pid"], one["tid"]), []).append(one)
-    assert threads.keys() <= {(one["pid"], one["tid"]) for one in of_kind(found, "M") if one["name"] == "thread_name"}
+    assert threads.keys() <= {
+        (one["pid"], one["tid"]) for one in of_kind(found, "M") if one["name"] == "thread_name"
+    }
     for those in threads.values():
         open_: list[float] = []
         for one in sorted(those, key=lambda one: (one["ts"], -one["dur"])):
@@ -59,7 +73,11 @@ def bound(found: list[dict[str, Any]]) -> int:
             open_.append(one["ts"] + one["dur"])
     flows: dict[tuple[Any, ...], list[str]] = {}
     for one in sorted((it for it in found if it["ph"] in "sf"), key=lambda one: float(one["ts"])):
-        around = [it for it in threads[one["pid"], one["tid"]] if it["ts"] <= one["ts"] < it["ts"] + it["dur"]]
+        around = [
+            it
+            for it in threads[one["pid"], one["tid"]]
+            if it["ts"] <= one["ts"] < it["ts"] + it["dur"]
+        ]
         assert any("completed" in it["args"] for it in around)
         assert one["ph"] == "s" or one["bp"] == "e"
         flows.setdefault((one["id"], one["name"], one["cat"]), []).append(one["ph"])
@@ -88,7 +106,11 @@ def test_calls_in_flight_at_the_same_time_are_on_threads_of_their_own() -> None:
     check(timeline)
     calls = timeline.calls.filter(pl.col("rank") == 0).sort("seq")
     assert (calls["enqueued_ns"][1:] < calls["completed_ns"][:-1]).all()
-    names = [one["args"]["name"] for one in events(timeline) if one["name"] == "thread_name" and one["pid"] == 0]
+    names = [
+        one["args"]["name"]
+        for one in events(timeline)
+        if one["name"] == "thread_name" and one["pid"] == 0
+    ]
     assert names == ["host", "group 0", "group 0 (2)", "group 0 (3)"]
 
 

@@ -36,12 +36,15 @@ FINISHED = Ending(EndKind.FINISHED)
 
 
 def timeline(ends=(HUNG, HUNG), meta=(), ranks: int = 2, program: str = "case_4") -> Timeline:
-    """Ranks that go together until the last call, where rank 0 issues something else; nobody completes it."""
+    """Ranks that go together until the last call, where rank 0 issues something else; nobody
+    completes it."""
     writer = Writer(ranks)
     for rank in range(ranks):
         for what, input in (("construction", None), ("forward() 1", 0), ("backward()", 0)):
             writer.call(rank, "all_reduce", f"all-reduce (DDP {what})", input=input)
-        op, origin = ("barrier", "barrier") if rank else ("all_reduce", "all-reduce (DDP forward() 1)")
+        op, origin = (
+            ("barrier", "barrier") if rank else ("all_reduce", "all-reduce (DDP forward() 1)")
+        )
         writer.call(rank, op, origin, input=int(rank == 0), done=False)
     return writer.timeline(ends, **{"program": program, "inputs": [5, 6][:ranks], **dict(meta)})
 
@@ -58,7 +61,9 @@ class Launches:
         if isinstance(self.answer, BaseException):
             raise self.answer
         return timeline_from_rows(
-            self.answer.calls.to_dicts(), self.answer.ends, {**self.answer.meta, "inputs": list(inputs)}
+            self.answer.calls.to_dicts(),
+            self.answer.ends,
+            {**self.answer.meta, "inputs": list(inputs)},
         )
 
 
@@ -76,7 +81,9 @@ def launches(monkeypatch: pytest.MonkeyPatch):
 def pages(monkeypatch: pytest.MonkeyPatch) -> list:
     """Stands in for joinlab.write_html; what it was given."""
     given: list = []
-    monkeypatch.setattr("joinlab.picture.page.write_html", lambda timelines, path: given.append((timelines, path)))
+    monkeypatch.setattr(
+        "joinlab.picture.page.write_html", lambda timelines, path: given.append((timelines, path))
+    )
     return given
 
 
@@ -107,7 +114,10 @@ def test_cases_says_how_nccl_ends_each_beside_what_runs_here(launches, capsys) -
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
     notes = flat("\n".join(lines))
     assert notes.count("cases 4 and 5: On NCCL the barrier is an all-reduce like any other") == 1
-    assert "= as the forum thread documents it" in notes and "* a rank finished, and left a call pending" in notes
+    assert (
+        "= as the forum thread documents it" in notes
+        and "* a rank finished, and left a call pending" in notes
+    )
 
 
 def test_cases_names_what_the_thread_saw_and_the_model_does_not_show(launches, capsys) -> None:
@@ -115,7 +125,10 @@ def test_cases_names_what_the_thread_saw_and_the_model_does_not_show(launches, c
     cli.main(["cases", "--n", "1", "2", "--only", "2", "5"])
     said = flat(capsys.readouterr().out)
     assert "≠ case 5, 1 and 2 inputs, documented: rank 0 finishes; rank 1 hangs" in said
-    assert "~ case 2, 2 and 3 inputs, documented: rank 0 finishes; rank 1 finishes its loop, then" in said
+    assert (
+        "~ case 2, 2 and 3 inputs, documented: rank 0 finishes; rank 1 finishes its loop, then"
+        in said
+    )
 
 
 def test_cases_on_nccl_does_not_explain_gloo(launches, capsys) -> None:
@@ -150,7 +163,10 @@ def test_cases_takes_several_n_and_some_cases(launches, capsys, tmp_path: Path) 
 def test_an_unknown_case_is_refused(launches, capsys) -> None:
     fake = launches(timeline())
     assert cli.main(["cases", "--only", "4", "99"]) == 2
-    assert capsys.readouterr().err == f"joinlab: there is no case 99; there are {', '.join(map(str, CASES))}\n"
+    assert (
+        capsys.readouterr().err
+        == f"joinlab: there is no case 99; there are {', '.join(map(str, CASES))}\n"
+    )
     assert fake.asked == []
 
 
@@ -193,7 +209,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_program_is_found_in_a_file_and_in_a_module(program: Path, place: str) -> None:
     worker = load_program(f"{place}:worker")
     assert worker(0, []) == 42
-    assert cloudpickle.dumps(worker).count(b"A program.") == 1  # sent whole, not as a name to be imported
+    assert (
+        cloudpickle.dumps(worker).count(b"A program.") == 1
+    )  # sent whole, not as a name to be imported
 
 
 @pytest.mark.parametrize(
@@ -228,7 +246,9 @@ def test_a_program_that_is_not_there(program: Path, text: str, message: str) -> 
         ((Ending(EndKind.KILLED, text="signal 9"), FINISHED), 1),
     ],
 )
-def test_run_exits_with_0_only_if_every_rank_finished(launches, program, capsys, ends, code: int) -> None:
+def test_run_exits_with_0_only_if_every_rank_finished(
+    launches, program, capsys, ends, code: int
+) -> None:
     launches(timeline(ends))
     assert cli.main(["run", "train.py:worker"]) == code
     out = flat(capsys.readouterr().out)
@@ -239,7 +259,18 @@ def test_run_exits_with_0_only_if_every_rank_finished(launches, program, capsys,
 
 def test_run_hands_its_options_to_launch(launches, program) -> None:
     fake = launches(timeline())
-    options = ["--inputs", "3,0,2", "--backend", "gloo", "--seed", "7", "--timeout", "9", "--no-progress", "0.5"]
+    options = [
+        "--inputs",
+        "3,0,2",
+        "--backend",
+        "gloo",
+        "--seed",
+        "7",
+        "--timeout",
+        "9",
+        "--no-progress",
+        "0.5",
+    ]
     cli.main(["run", "train.py:worker", *options])
     cli.main(["run", "train.py:other"])
     (worker, *asked), (_, *by_default) = fake.asked
@@ -275,7 +306,9 @@ def test_a_report_that_cannot_be_printed_costs_no_recording(launches, program, m
         ("train.py/run.joinlab", "there is no folder train.py"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_noticed_before_the_run(launches, program, capsys, place, message) -> None:
+def test_a_place_that_cannot_be_written_is_noticed_before_the_run(
+    launches, program, capsys, place, message
+) -> None:
     fake = launches(timeline())
     (program.parent / "folder").mkdir()
     assert cli.main(["run", "train.py:worker", "--save", place]) == 2
@@ -283,14 +316,18 @@ def test_a_place_that_cannot_be_written_is_noticed_before_the_run(launches, prog
     assert fake.asked == []
 
 
-def test_a_folder_without_permission_is_noticed_before_the_run(launches, program, monkeypatch, capsys) -> None:
+def test_a_folder_without_permission_is_noticed_before_the_run(
+    launches, program, monkeypatch, capsys
+) -> None:
     fake = launches(timeline())
     monkeypatch.setattr(keeping.os, "access", lambda path, mode: False)  # root may write everywhere
     assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 2
     assert "permission denied" in capsys.readouterr().err and fake.asked == []
 
 
-def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(launches, program, monkeypatch, capsys) -> None:
+def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(
+    launches, program, monkeypatch, capsys
+) -> None:
     folder = program.parent / "folder"
     folder.mkdir()
 
@@ -305,7 +342,9 @@ def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(launches, 
     monkeypatch.setattr("tempfile.tempdir", str(program.parent))
     assert cli.main(["run", "train.py:worker", "--save", "folder/run.joinlab"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("joinlab: folder/run.joinlab cannot be written: No such file or directory. The recording is")
+    assert said.startswith(
+        "joinlab: folder/run.joinlab cannot be written: No such file or directory. The recording is"
+    )
     kept = re.search(r"kept in (\S+)\n", said)[1]
     assert joinlab.load(kept).calls.height == 8
 
@@ -318,23 +357,59 @@ def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -
 
 
 def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> None:
-    assert cli.main(["run", "train.py:worker", "--inputs", "1,1", "--backend", "gloo", "--save", "run.joinlab"]) == 0
+    assert (
+        cli.main(
+            [
+                "run",
+                "train.py:worker",
+                "--inputs",
+                "1,1",
+                "--backend",
+                "gloo",
+                "--save",
+                "run.joinlab",
+            ]
+        )
+        == 0
+    )
     assert joinlab.load("run.joinlab").returns == (42, 42)
     assert cli.main(["run", "train.py:fails", "--inputs", "1", "--backend", "gloo"]) == 1
     assert "rank 0: ZeroDivisionError" in capfd.readouterr().out
 
 
 def test_an_emulated_run_is_saved_with_where_its_ranks_part(program) -> None:
-    """In a process of its own: other tests load modules by which every Timeline is saved with it."""
+    """In a process of its own: other tests load modules by which every Timeline is saved with
+    it."""
     options = ("--inputs", "1,1", "--emulate", "gloo", "--save", "run.joinlab")
-    subprocess.run([sys.executable, "-m", "joinlab", "run", "train.py:one_syncs", *options], stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "joinlab", "run", "train.py:one_syncs", *options],
+        stdout=subprocess.DEVNULL,
+    )
     assert joinlab.load("run.joinlab").meta["parting"]["tests"][0]["text"] == "if rank == 0:"
 
 
 def test_a_program_is_emulated_without_a_process(program, capsys) -> None:
-    assert cli.main(["run", "train.py:worker", "--inputs", "1,1", "--emulate", "nccl", "--save", "run.joinlab"]) == 0
+    assert (
+        cli.main(
+            [
+                "run",
+                "train.py:worker",
+                "--inputs",
+                "1,1",
+                "--emulate",
+                "nccl",
+                "--save",
+                "run.joinlab",
+            ]
+        )
+        == 0
+    )
     saved = joinlab.load("run.joinlab")
-    assert (saved.returns, saved.meta["engine"], saved.meta["backend"]) == ((42, 42), "emulated", "nccl")
+    assert (saved.returns, saved.meta["engine"], saved.meta["backend"]) == (
+        (42, 42),
+        "emulated",
+        "nccl",
+    )
     assert "emulated nccl" in capsys.readouterr().out
 
 
@@ -346,7 +421,9 @@ def test_a_program_is_emulated_without_a_process(program, capsys) -> None:
         (["--era", "1.9"], "--era needs --emulate"),
     ],
 )
-def test_options_of_a_launch_and_of_an_emulation_do_not_mix(program, capsys, options: list[str], words: str) -> None:
+def test_options_of_a_launch_and_of_an_emulation_do_not_mix(
+    program, capsys, options: list[str], words: str
+) -> None:
     assert cli.main(["run", "train.py:worker", *options]) == 2
     assert words in capsys.readouterr().err
 
@@ -368,7 +445,9 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     path = timeline().save(tmp_path / "run.joinlab")
     assert cli.main(["show", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith("  BOTH RANKS HANG")
+    assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith(
+        "  BOTH RANKS HANG"
+    )
     story, told = diagnose(timeline()), " ".join(" ".join(lines).split())
     assert lines[1].split()[:5] == story.sentence.split()[:5]
     for line in story.lines:
@@ -379,7 +458,9 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
 LOG = Path(__file__).parent / "material" / "logs" / "detail_ops.log"
 
 
-def test_show_reads_stdin_and_gives_the_story_as_json(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_reads_stdin_and_gives_the_story_as_json(
+    capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(LOG.read_text()))
     assert cli.main(["show", "-", "--json"]) == 0
     story = json.loads(capsys.readouterr().out)
@@ -388,7 +469,9 @@ def test_show_reads_stdin_and_gives_the_story_as_json(capsys, monkeypatch: pytes
     assert [end["call"]["op"] for end in story["ranks"]] == ["broadcast", "all_reduce"]
 
 
-def test_show_without_a_name_shows_the_newest_run(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_without_a_name_shows_the_newest_run(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["show"]) == 2
     assert "joinlab: runs: nothing was recorded there. Name a record" in capsys.readouterr().err
@@ -413,12 +496,17 @@ def test_an_ascii_terminal_and_closed_streams_cause_no_error() -> None:
     command = [sys.executable, "-m", "joinlab", "show", str(LOG)]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     plain = subprocess.run(command, env=ascii_only, capture_output=True)
-    assert (plain.returncode, plain.stderr) == (0, b"") and b"Rank 0 issued broadcast" in plain.stdout
+    assert (plain.returncode, plain.stderr) == (
+        0,
+        b"",
+    ) and b"Rank 0 issued broadcast" in plain.stdout
     closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(("backend", "remark"), [("gloo", "can never meet, never ends"), ("nccl", "never ends")])
+@pytest.mark.parametrize(
+    ("backend", "remark"), [("gloo", "can never meet, never ends"), ("nccl", "never ends")]
+)
 def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
     lines = shown(timeline(meta={"backend": backend}))
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
@@ -436,7 +524,10 @@ def test_show_all_lists_what_matched(tmp_path: Path, capsys) -> None:
     assert "99 × all-reduce: all matched" in short and "--all lists the rows that matched" in short
     cli.main(["show", str(path), "--all"])
     out = capsys.readouterr().out
-    assert sum(line.strip()[:2].strip().isdigit() for line in out.splitlines()) == 100 and "--all" not in out
+    assert (
+        sum(line.strip()[:2].strip().isdigit() for line in out.splitlines()) == 100
+        and "--all" not in out
+    )
 
 
 def test_show_draws_a_page(tmp_path: Path, pages) -> None:
@@ -464,10 +555,22 @@ def test_64_ranks_fit_on_one_screen() -> None:
 
 def test_a_call_that_a_rank_never_issued_is_named() -> None:
     writer = Writer()
-    writer.call(1, "all_reduce", "all-reduce (DDP backward())", input=2, done=False, error="Connection closed by peer")
-    ends = (FINISHED, Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"))
+    writer.call(
+        1,
+        "all_reduce",
+        "all-reduce (DDP backward())",
+        input=2,
+        done=False,
+        error="Connection closed by peer",
+    )
+    ends = (
+        FINISHED,
+        Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"),
+    )
     lines = shown(writer.timeline(ends))
-    assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward, call 1 (train.py:11).")
+    assert lines[1].startswith(
+        "Rank 0 finished; nothing meets rank 1's backward, call 1 (train.py:11)."
+    )
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
     assert " ".join(lines[at].split()) == "> 1 - backward :11 no call of rank 0, failed"
 
@@ -480,7 +583,9 @@ def test_the_report_has_no_remark_on_a_send_that_a_recv_from_any_rank_took() -> 
             dist.send(torch.ones(1), 0)
 
     lines = [
-        line for line in shown(joinlab.emulate(takes_one, (1, 1, 1), "gloo")) if " recv " in line or " send " in line
+        line
+        for line in shown(joinlab.emulate(takes_one, (1, 1, 1), "gloo"))
+        if " recv " in line or " send " in line
     ]
     assert ["nothing meets it" in line for line in lines[-3:]] == [False, False, True]
 
@@ -509,8 +614,16 @@ def test_text_of_a_run_is_not_read_as_markup(launches, program, capsys) -> None:
     ("error", "code", "line"),
     [
         (ProgramError("no such\nthing"), 2, "joinlab: no such thing\n"),
-        (LaunchError("it did not start:\nTraceback ...\n  File x\nImportError: y"), 2, "joinlab: it did not start: "),
-        (OSError(28, "No space left on device", "run.joinlab"), 2, "joinlab: run.joinlab: No space left on device\n"),
+        (
+            LaunchError("it did not start:\nTraceback ...\n  File x\nImportError: y"),
+            2,
+            "joinlab: it did not start: ",
+        ),
+        (
+            OSError(28, "No space left on device", "run.joinlab"),
+            2,
+            "joinlab: run.joinlab: No space left on device\n",
+        ),
         (KeyboardInterrupt(), 130, "joinlab: interrupted\n"),
     ],
 )
@@ -552,13 +665,19 @@ def test_wrong_usage_exits_with_2(argv: list[str], capsys) -> None:
     assert "usage: python -m joinlab" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["cases", "--help"], ["run", "--help"], ["show", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["cases", "--help"], ["run", "--help"], ["show", "--help"]]
+)
 def test_help_helps(argv: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(argv)
     assert caught.value.code == 0
     out = capsys.readouterr().out
-    assert ("examples:" in out and "exit codes:" in out) if argv == ["--help"] else "--html FILE" in out
+    assert (
+        ("examples:" in out and "exit codes:" in out)
+        if argv == ["--help"]
+        else "--html FILE" in out
+    )
 
 
 def test_the_examples_of_the_help_are_valid_commands() -> None:
@@ -582,7 +701,9 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     os.close(reader)
     command = [sys.executable, "-m", "joinlab", "show", path]
     with os.fdopen(writer) as stdout:
-        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+        done = subprocess.run(
+            command, stdout=stdout, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent
+        )
     assert (done.returncode, done.stderr) == (141, b"")
 
 
@@ -608,7 +729,9 @@ def test_handout_writes_to_the_given_path(monkeypatch, capsys, tmp_path) -> None
         ((2, "2.27.5", False), "no: this PyTorch was built without gloo", "yes, one GPU per rank"),
     ],
 )
-def test_doctor_says_on_what_launch_runs(machine: tuple[int, str | None, bool], gloo: str, nccl: str) -> None:
+def test_doctor_says_on_what_launch_runs(
+    machine: tuple[int, str | None, bool], gloo: str, nccl: str
+) -> None:
     assert doctor.launchable("gloo", *machine).startswith(gloo)
     assert doctor.launchable("nccl", *machine).startswith(nccl)
 
@@ -619,5 +742,11 @@ def test_doctor_reports_every_fact(monkeypatch, capsys, torch_is_here: bool) -> 
         monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     assert cli.main(["doctor"]) == (0 if torch_is_here else 1)
     out = capsys.readouterr().out
-    for name in ("joinlab", "Python", "PyTorch", "packages", *(("GPUs", "NCCL", "launch on gloo") * torch_is_here)):
+    for name in (
+        "joinlab",
+        "Python",
+        "PyTorch",
+        "packages",
+        *(("GPUs", "NCCL", "launch on gloo") * torch_is_here),
+    ):
         assert f"\n{name} " in f"\n{out}"

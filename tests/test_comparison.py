@@ -24,7 +24,9 @@ def parts_at(comparison: Comparison, timeline: Timeline, side: str = "left") -> 
     assert comparison.parting is not None
     at = getattr(comparison.rows[comparison.parting], side)
     slot = match(timeline)[at]
-    return {rank: timeline.call(rank, seq, slot.group)["origin"] for rank, seq in slot.calls.items()}
+    return {
+        rank: timeline.call(rank, seq, slot.group)["origin"] for rank, seq in slot.calls.items()
+    }
 
 
 # ---- properties
@@ -43,7 +45,9 @@ def test_a_timeline_does_not_part_from_itself(timeline):
 def test_every_slot_is_in_one_row_in_its_own_order(left, right):
     found = compare(left, right)
     assert [row.left for row in found.rows if row.left is not None] == list(range(len(match(left))))
-    assert [row.right for row in found.rows if row.right is not None] == list(range(len(match(right))))
+    assert [row.right for row in found.rows if row.right is not None] == list(
+        range(len(match(right)))
+    )
     for row in found.rows:
         assert (row.left, row.right) != (None, None)
 
@@ -82,7 +86,10 @@ def test_case_4_of_1_9_and_of_today_part_after_what_rank_0_read():
     assert parts_at(found, old)[0] == "all-reduce (join() check bwd grad sync)"
     assert parts_at(found, today, "right")[0] == "all-reduce (_find_common_rank())"
     named = compare(*(emulate(case_4, (5, 6), era=era) for era in ("1.9", "today"))).sentence
-    assert named.startswith("They part at inputs[5]: rank 0 reads ") and "_get_num_nonjoined" not in named
+    assert (
+        named.startswith("They part at inputs[5]: rank 0 reads ")
+        and "_get_num_nonjoined" not in named
+    )
     assert "(not all have joined) with 1.9, and 0 (all ranks have joined) with today." in named
 
 
@@ -92,7 +99,10 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
     alone = [row for row in found.rows if None in row]
     assert len(alone) == 1 and alone[0].left is None
     assert parts_at(found, having, "right") == dict.fromkeys((0, 1), "all-reduce (barrier)")
-    assert "after the last input: with case_1 ranks 0, 1 issue no call here; with case_6" in found.sentence
+    assert (
+        "after the last input: with case_1 ranks 0, 1 issue no call here; with case_6"
+        in found.sentence
+    )
 
 
 def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
@@ -103,7 +113,10 @@ def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there()
 
 def test_more_inputs_part_where_the_fewer_end_and_meet_again():
     found = compare(case_timeline(1, 5), case_timeline(1, 2))
-    assert found.parting is not None and "They part at inputs[2]: with inputs (5, 6) rank 0 issues" in found.sentence
+    assert (
+        found.parting is not None
+        and "They part at inputs[2]: with inputs (5, 6) rank 0 issues" in found.sentence
+    )
     last = found.rows[-1]
     assert None not in last
 
@@ -119,12 +132,18 @@ def pair(**columns):
 def test_values_can_differ_without_a_parting():
     found = compare(pair(), pair(dtype="int64"))
     assert found.parting is None
-    assert "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum" in found.sentence
+    assert (
+        "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum"
+        in found.sentence
+    )
 
 
 def test_a_call_that_fails_parts_from_one_that_completes():
     found = compare(pair(), pair(done=False, error="RuntimeError: no"))
-    assert found.parting == 0 and "completes with the first and fails with the second" in found.sentence
+    assert (
+        found.parting == 0
+        and "completes with the first and fails with the second" in found.sentence
+    )
 
 
 def test_different_endings_after_the_same_calls_are_reported():
@@ -137,4 +156,7 @@ def test_different_world_sizes_are_reported():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce")
     found = compare(pair(), writer.timeline([FINISHED]))
-    assert "with the first rank 1 issues all-reduce; with the second rank 1 issues no call here" in found.sentence
+    assert (
+        "with the first rank 1 issues all-reduce; with the second rank 1 issues no call here"
+        in found.sentence
+    )

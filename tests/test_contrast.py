@@ -1,4 +1,5 @@
-"""Meaningful edges have a contrast of 3:1 with every adjacent fill, for all common kinds of colour blindness."""
+"""Meaningful edges have a contrast of 3:1 with every adjacent fill, for all common kinds of colour
+blindness."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ EYES = {
         (-0.011820, 0.042940, 0.968881),
     ),
 }
-"""What becomes of linear RGB: Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color
-Vision Deficiency" (IEEE TVCG 15, 2009), their matrices of severity 1.0."""
+"""What becomes of linear RGB: Machado, Oliveira and Fernandes, "A Physiologically-based Model for
+Simulation of Color Vision Deficiency" (IEEE TVCG 15, 2009), their matrices of severity 1.0."""
 
 PAGES = {
     "light": (theme.LIGHT, theme.LIGHT["paper"], theme.LIGHT["ink"]),
@@ -41,9 +42,12 @@ def linear(color: str) -> list[float]:
 def contrast(one: str, other: str, eyes: str) -> float:
     """The contrast, by WCAG 2.2, of two colours as those eyes see them."""
     light = linear(one), linear(other)
-    seen = [[sum(a * b for a, b in zip(row, rgb, strict=True)) for row in EYES[eyes]] for rgb in light]
+    seen = [
+        [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in EYES[eyes]] for rgb in light
+    ]
     bright = sorted(
-        sum(w * min(max(c, 0.0), 1.0) for w, c in zip((0.2126, 0.7152, 0.0722), rgb, strict=True)) for rgb in seen
+        sum(w * min(max(c, 0.0), 1.0) for w, c in zip((0.2126, 0.7152, 0.0722), rgb, strict=True))
+        for rgb in seen
     )
     return (bright[1] + 0.05) / (bright[0] + 0.05)
 
@@ -51,7 +55,9 @@ def contrast(one: str, other: str, eyes: str) -> float:
 def test_the_formula_gives_what_wcag_gives():
     assert contrast("#000000", "#ffffff", "all cones") == pytest.approx(21)
     assert contrast("#777777", "#ffffff", "all cones") == pytest.approx(4.48, abs=0.01)
-    assert contrast("#ff0000", "#000000", "protanopia") < 0.7 * contrast("#ff0000", "#000000", "all cones")
+    assert contrast("#ff0000", "#000000", "protanopia") < 0.7 * contrast(
+        "#ff0000", "#000000", "all cones"
+    )
 
 
 @pytest.mark.parametrize("eyes", EYES)
@@ -59,9 +65,20 @@ def test_the_formula_gives_what_wcag_gives():
 def test_an_edge_stands_out_from_every_fill_beside_it(page, eyes):
     palette, paper, _ = PAGES[page]
     grounds = {"paper": paper, "ground": palette["ground"]}
-    boxes = {kind.value: palette[f"k{at}"] for at, kind in enumerate(theme.FILLS) if kind not in HOSTS}
-    pairs = [("what went wrong", palette["bad"], grounds | boxes), ("what is selected", theme.PICKED, {"paper": paper})]
-    pairs.append(("what went wrong in a figure", theme.EDGE, {"paper": paper} | {color: color for color in CALLS}))
+    boxes = {
+        kind.value: palette[f"k{at}"] for at, kind in enumerate(theme.FILLS) if kind not in HOSTS
+    }
+    pairs = [
+        ("what went wrong", palette["bad"], grounds | boxes),
+        ("what is selected", theme.PICKED, {"paper": paper}),
+    ]
+    pairs.append(
+        (
+            "what went wrong in a figure",
+            theme.EDGE,
+            {"paper": paper} | {color: color for color in CALLS},
+        )
+    )
     weak = {
         f"edge of {mark} on {name}": round(ratio, 2)
         for mark, color, fills in pairs

@@ -1,4 +1,5 @@
-"""Each rank begins with a copy of every object that the program reaches; the originals stay unchanged."""
+"""Each rank begins with a copy of every object that the program reaches; the originals stay
+unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ class Trainer:
 
 
 def contents(trainer):
-    return pickle.dumps((trainer.seen, sorted(vars(trainer)), trainer.model and trainer.model.state_dict()))
+    return pickle.dumps(
+        (trainer.seen, sorted(vars(trainer)), trainer.model and trainer.model.state_dict())
+    )
 
 
 @BACKENDS
@@ -72,7 +75,8 @@ def test_a_program_that_keeps_its_state_on_self_runs_as_launched(backend, how):
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
-# ---------------------------------------------------------------------------------------- closures, and other holders
+# ---------------------------------------------------------------------------------------- closures,
+# and other holders
 
 
 def test_a_closure_over_none_has_it_on_every_rank() -> None:
@@ -205,7 +209,9 @@ def test_a_method_of_any_kind_that_holds_a_value_holds_a_copy():
         dist.barrier()
         return Holder.static(rank), one.read, one.remembered()
 
-    assert emulate(program, (0, 0)).returns == tuple(([rank] * 2, [rank] * 2, [rank]) for rank in (0, 1))
+    assert emulate(program, (0, 0)).returns == tuple(
+        ([rank] * 2, [rank] * 2, [rank]) for rank in (0, 1)
+    )
     assert held == [] and Holder.remembered.cache_info().misses == 0
 
 
@@ -218,11 +224,15 @@ def test_functions_that_refer_to_each_other_do_so_in_the_copy():
         return number != 0 and even(number - 1)
 
     calls: list = []
-    assert emulate(lambda rank, inputs: (even(4 + rank), calls), (0, 0)).returns == ((True, [3, 1]), (False, [4, 2, 0]))
+    assert emulate(lambda rank, inputs: (even(4 + rank), calls), (0, 0)).returns == (
+        (True, [3, 1]),
+        (False, [4, 2, 0]),
+    )
     assert calls == []
 
 
-# ---------------------------------------------------------------------------------------- what cannot be copied
+# ---------------------------------------------------------------------------------------- what
+# cannot be copied
 
 
 @pytest.mark.parametrize("where", ["closure", "self", "list", "global"])
@@ -252,8 +262,12 @@ def test_large_data_says_so_and_what_exceeds_the_memory_is_refused(monkeypatch):
     with pytest.warns(UserWarning, match="a copy of the 100 MB that .*lambda.* refers to"):
         emulate(lambda rank, inputs: data.add_(1)[0].item(), (0,))
     assert data[0] == 0
-    monkeypatch.setattr(copies.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**27}))
-    with pytest.raises(ProgramError, match=r"reaches 95 MB of data, and each of 2 ranks .* 128 MB are free"):
+    monkeypatch.setattr(
+        copies.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**27})
+    )
+    with pytest.raises(
+        ProgramError, match=r"reaches 95 MB of data, and each of 2 ranks .* 128 MB are free"
+    ):
         emulate(lambda rank, inputs: data, (0, 0))
 
 
@@ -262,7 +276,8 @@ def test_a_program_that_holds_nothing_is_not_copied():
     assert found.fresh() == (cases.case_4, []) and found.nbytes < 100
 
 
-# ---------------------------------------------------------------------------------------- the program's own module
+# ---------------------------------------------------------------------------------------- the
+# program's own module
 
 counter = 0
 seen = [0]
@@ -306,7 +321,11 @@ def own_module(rank, inputs):
         (model(torch.ones(1)) * (rank + 1)).sum().backward()
         optimizer.step()
     dist.barrier()
-    same = (alias is seen, isinstance(settings, Settings), pickle.loads(pickle.dumps(settings)) == settings)
+    same = (
+        alias is seen,
+        isinstance(settings, Settings),
+        pickle.loads(pickle.dumps(settings)) == settings,
+    )
     return counter, seen, Tally.total, Tally.every, settings.steps, made, model.weight.item(), *same
 
 

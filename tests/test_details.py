@@ -21,7 +21,9 @@ def told(tells_start=False, **columns):
         "op": "all_reduce",
         "shape": [[1]],
     }
-    return dict(call_details(row | {"dtype": "float32", "enqueued_ns": 1_000_000} | columns, tells_start))
+    return dict(
+        call_details(row | {"dtype": "float32", "enqueued_ns": 1_000_000} | columns, tells_start)
+    )
 
 
 def test_a_completed_call_tells_every_column():
@@ -114,10 +116,36 @@ def test_durations_and_shapes_are_short():
 
 def test_every_column_of_a_row_is_in_the_details():
     writer = Writer()
-    writer.call(0, "broadcast", root=0, values=([1.0], [2.0]), input=0, stack=["a.py:1 f"], tag=3, started_ns=5)
+    writer.call(
+        0,
+        "broadcast",
+        root=0,
+        values=([1.0], [2.0]),
+        input=0,
+        stack=["a.py:1 f"],
+        tag=3,
+        started_ns=5,
+    )
     row = writer.timeline([Ending("finished")] * 2).calls.row(0, named=True)
     told = " ".join(text for _, text in call_details(row, True))
-    for name in ("group", "seq", "number", "op", "origin", "input", "dtype", "root", "tag", "call_site"):
+    for name in (
+        "group",
+        "seq",
+        "number",
+        "op",
+        "origin",
+        "input",
+        "dtype",
+        "root",
+        "tag",
+        "call_site",
+    ):
         assert str(row[name]) in told
-    for name in ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns"):
+    for name in (
+        "enqueued_ns",
+        "started_ns",
+        "completed_ns",
+        "host_wait_begin_ns",
+        "host_wait_end_ns",
+    ):
         assert moment(row[name]) in told

@@ -1,4 +1,5 @@
-"""A tutorial's lines that name GPUs, processes and groups work on an emulated NCCL, without a GPU."""
+"""A tutorial's lines that name GPUs, processes and groups work on an emulated NCCL, without a
+GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ JOINED = {1: True, 2: False, 3: False, 4: True, 5: False, 6: True}
 
 
 def worker(rank, number, join):
-    """The thread's own program: each case is a loop of it. BACKEND is "nccl", WORLD_SIZE 2, NUM_INPUTS 5."""
+    """The thread's own program: each case is a loop of it. BACKEND is "nccl", WORLD_SIZE 2,
+    NUM_INPUTS 5."""
     os.environ["MASTER_ADDR"] = "localhost"
     os.environ["MASTER_PORT"] = "29500"
     dist.init_process_group("nccl", rank=rank, world_size=2)
@@ -50,7 +52,18 @@ def test_the_six_cases_in_the_thread_s_own_form_are_the_six_cases(number, join):
     own = emulate(lambda rank, inputs: worker(rank, number, join), (0, 0))
     ours = emulate(cases.CASES[number].program, (5, 6))
     assert [str(end) for end in own.ends] == [str(end) for end in ours.ends]
-    columns = ["rank", "group", "seq", "op", "origin", "dtype", "shape", "reduce_op", "value_in", "value_out"]
+    columns = [
+        "rank",
+        "group",
+        "seq",
+        "op",
+        "origin",
+        "dtype",
+        "shape",
+        "reduce_op",
+        "value_in",
+        "value_out",
+    ]
     assert own.calls.select(columns).equals(ours.calls.select(columns))
 
 
@@ -77,8 +90,15 @@ def test_every_way_to_name_a_gpu_works(device_of):
         torch.cuda.set_device(device)
         net = torch.nn.Sequential(torch.nn.Linear(2, 3, device=device), torch.nn.ReLU()).to(device)
         model = DDP(net, device_ids=[device], output_device=device)
-        made = [torch.ones(1, 2, device=device), torch.zeros(1, 2).to(device), torch.rand(1, 2).cuda(device)]
-        made += [made[0].new_ones(1, 2, device=device), torch.ones(1, 2).to(device, torch.float32, non_blocking=True)]
+        made = [
+            torch.ones(1, 2, device=device),
+            torch.zeros(1, 2).to(device),
+            torch.rand(1, 2).cuda(device),
+        ]
+        made += [
+            made[0].new_ones(1, 2, device=device),
+            torch.ones(1, 2).to(device, torch.float32, non_blocking=True),
+        ]
         made += [torch.ones(1, 2).to(device=device), torch.ones_like(made[0], device=device)]
         with torch.device(device) if not isinstance(device, int) else torch.cuda.device(device):
             made.append(torch.full((1, 2), 3.0))
@@ -98,14 +118,24 @@ def test_torch_cuda_shows_the_program_one_gpu_per_rank():
         torch.cuda.empty_cache()
         torch.cuda.manual_seed_all(1)
         assert torch.cuda.get_device_properties(device).total_memory > 2**30
-        return device, torch.cuda.device_count(), inside, torch.cuda.current_device(), torch.cuda.memory_allocated()
+        return (
+            device,
+            torch.cuda.device_count(),
+            inside,
+            torch.cuda.current_device(),
+            torch.cuda.memory_allocated(),
+        )
 
     assert run(program) == (("cuda", 2, 1, 0, 0), ("cuda", 2, 0, 1, 0))
     assert torch.cuda.device_count() == 0 or torch.cuda.is_available()
 
 
 def test_a_gpu_that_no_rank_has_is_named():
-    for ask in (lambda: torch.ones(1).to(2), lambda: torch.cuda.set_device(5), lambda: torch.ones(1, device="cuda:9")):
+    for ask in (
+        lambda: torch.ones(1).to(2),
+        lambda: torch.cuda.set_device(5),
+        lambda: torch.ones(1, device="cuda:9"),
+    ):
         for end in emulate(lambda rank, inputs, ask=ask: ask(), (1, 1)).ends:
             assert end.kind == EndKind.RAISED
             assert "invalid device ordinal" in end.text and "GPUs 0 to 1" in end.text
@@ -113,7 +143,11 @@ def test_a_gpu_that_no_rank_has_is_named():
 
 def test_a_stream_of_the_program_s_own_is_refused():
     for end in emulate(lambda rank, inputs: torch.cuda.Stream(), (1, 1)).ends:
-        assert end.kind == EndKind.RAISED and "not modelled" in end.text and "joinlab.launch" in end.text
+        assert (
+            end.kind == EndKind.RAISED
+            and "not modelled" in end.text
+            and "joinlab.launch" in end.text
+        )
 
 
 def test_synchronize_and_a_copy_to_the_host_wait_for_the_stream():
@@ -169,12 +203,16 @@ def test_a_default_device_and_mixed_precision():
 def test_sync_batch_norm_normalises_over_all_ranks():
     def net():
         torch.manual_seed(0)
-        return torch.nn.Sequential(torch.nn.Conv1d(2, 3, 2), torch.nn.BatchNorm1d(3), torch.nn.Linear(4, 1))
+        return torch.nn.Sequential(
+            torch.nn.Conv1d(2, 3, 2), torch.nn.BatchNorm1d(3), torch.nn.Linear(4, 1)
+        )
 
     data = torch.randn(5, 2, 5, generator=torch.Generator().manual_seed(1))
 
     def program(rank, inputs):
-        model = DDP(torch.nn.SyncBatchNorm.convert_sync_batchnorm(net()).to(rank), device_ids=[rank])
+        model = DDP(
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(net()).to(rank), device_ids=[rank]
+        )
         mine = data[:2] if rank == 0 else data[2:]
         for _ in range(2):
             (model(mine).square().sum() * 2 / 15).backward()  # DDP divides by the 2 ranks
@@ -227,7 +265,10 @@ def begin_and_end(rank, inputs):
 
 
 BACKEND = "gloo"
-ENGINES = {"emulate": emulate, "launch": lambda *args: launch(*args, on_output=None, progress=False)}
+ENGINES = {
+    "emulate": emulate,
+    "launch": lambda *args: launch(*args, on_output=None, progress=False),
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -23,7 +23,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def shown(timeline, media=("text/html", WIDGET, "image/svg+xml"), person=True):
-    """The outputs of a cell that ends in `timeline`: printed text, and the media types of each output."""
+    """The outputs of a cell that ends in `timeline`: printed text, and the media types of each
+    output."""
     shell = InteractiveShell.instance()
     try:
         shell.display_formatter.active_types = ["text/plain", *media]
@@ -48,8 +49,12 @@ def test_a_notebook_shows_the_view_and_a_verdict_and_a_picture_where_the_view_ca
     assert view[WIDGET]["model_id"] and "image/svg+xml" not in view
     (picture,) = drawn(still)
     assert ET.fromstring(picture).tag.endswith("svg") and "Measured: 2 real processes" in picture
-    assert stills.AGAIN in still["text/html"] and 'alt="Swimlanes. Rank 0 called' in still["text/html"]
-    assert still["text/plain"].startswith("<Timeline of 'case_4'") and "kernel" in view["text/plain"]
+    assert (
+        stills.AGAIN in still["text/html"] and 'alt="Swimlanes. Rank 0 called' in still["text/html"]
+    )
+    assert (
+        still["text/plain"].startswith("<Timeline of 'case_4'") and "kernel" in view["text/plain"]
+    )
 
 
 def test_the_view_knows_the_id_of_its_still():
@@ -62,7 +67,11 @@ def test_the_view_knows_the_id_of_its_still():
 
 def test_a_still_does_not_reveal_a_covered_run():
     _, (still, _) = shown(joinlab.View(case_timeline(4, 2), covered=[0, 1]))
-    assert drawn(still) == [] and "hung" not in str(still) and "Run the cell again" in still["text/html"]
+    assert (
+        drawn(still) == []
+        and "hung" not in str(still)
+        and "Run the cell again" in still["text/html"]
+    )
 
 
 def test_a_comparison_leaves_both_pictures_and_its_sentence():
@@ -77,7 +86,10 @@ def test_a_bench_leaves_its_picture():
     made = joinlab.bench(case=1, inputs=(1, 2))
     _, (still, view) = shown(made)
     assert stills.AGAIN in still["text/html"] and len(drawn(still)) == 1
-    assert f'data-view="{made._still}"' in still["text/html"] and view[WIDGET]["model_id"] == made.model_id
+    assert (
+        f'data-view="{made._still}"' in still["text/html"]
+        and view[WIDGET]["model_id"] == made.model_id
+    )
     made.close()
 
 
@@ -120,7 +132,9 @@ def test_registering_imports_nothing_heavy():
         "from IPython.core.interactiveshell import InteractiveShell as S; S.instance();"
         "assert display.register(); print(*{'torch', 'plotly', 'polars', 'ipywidgets', 'anywidget'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == ""
 
 

@@ -13,14 +13,19 @@ from tests.drill_files import MAX_BYTES, page
 
 
 @pytest.mark.timeout(600)
-def test_a_sample_of_the_drills_leaves_nothing_and_ends_as_it_should(capsys: pytest.CaptureFixture[str]) -> None:
-    """The surrounding is one that broke launch: its streams are closed. test_isolation has every misdeed."""
+def test_a_sample_of_the_drills_leaves_nothing_and_ends_as_it_should(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The surrounding is one that broke launch: its streams are closed. test_isolation has every
+    misdeed."""
     counts = ["--launches", "17", "--files", "12", "--programs", "4"]
     code = drills.main([*counts, "--surroundings", "stdin, stdout and stderr closed"])
     assert code == 0, capsys.readouterr().out
 
 
-def test_a_page_that_claims_more_than_its_column_is_refused_before_polars_makes_room_for_it() -> None:
+def test_a_page_that_claims_more_than_its_column_is_refused_before_polars_makes_room_for_it() -> (
+    None
+):
     """polars makes room for -1 values, 2**61 bytes, and the process ends."""
     said = set()
     for seed in range(60):

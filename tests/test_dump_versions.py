@@ -8,7 +8,8 @@ The fields are those of getCollectiveTrace, getPgConfig, getPgStatus, dump and d
     2.9   PyTorch 2.8           FlightRecorderDetail.hpp, v2.8.0
     2.10  PyTorch 2.9 to 2.13   FlightRecorderDetail.hpp, v2.9.0 and v2.13.0
 
-No source of 2.5 and 2.8 was found: they lie between forms that hold the same fields in the same form.
+No source of 2.5 and 2.8 was found: they lie between forms that hold the same fields in the same
+form.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ def since(version: str, first: int) -> bool:
     return int(version.partition(".")[2]) >= first
 
 
-def entry(version: str, at: int, title: str, numbers: tuple[int, int, int], over: bool, group: str) -> dict[str, Any]:
-    """One entry as getCollectiveTrace inserts it; `numbers`: collective_seq_id, p2p_seq_id and op_id."""
+def entry(
+    version: str, at: int, title: str, numbers: tuple[int, int, int], over: bool, group: str
+) -> dict[str, Any]:
+    """One entry as getCollectiveTrace inserts it; `numbers`: collective_seq_id, p2p_seq_id and
+    op_id."""
     pair = title.partition(":")[2][:4] in ("send", "recv")
     sizes = [] if title == "nccl:coalesced" else [[4, 2]]
     types = [] if title == "nccl:coalesced" else ["Float"]
@@ -48,11 +52,21 @@ def entry(version: str, at: int, title: str, numbers: tuple[int, int, int], over
     }
     if since(version, 9):
         found |= {"thread_name": "python", "thread_id": "139872"}
-    found |= {"collective_seq_id": numbers[0], "p2p_seq_id": numbers[1], "op_id": numbers[2], "profiling_name": title}
+    found |= {
+        "collective_seq_id": numbers[0],
+        "p2p_seq_id": numbers[1],
+        "op_id": numbers[2],
+        "profiling_name": title,
+    }
     found |= {"time_created_ns": NANOSECONDS + 1000 * at}
     if over:
         found |= {"duration_ms": 0.25}
-    found |= {"input_sizes": sizes, "input_dtypes": types, "output_sizes": sizes, "output_dtypes": types}
+    found |= {
+        "input_sizes": sizes,
+        "input_dtypes": types,
+        "output_sizes": sizes,
+        "output_dtypes": types,
+    }
     found |= {"state": "completed" if over else "scheduled"}
     found |= {"time_discovered_started_ns": NANOSECONDS + 1000 * at + 100 if over else None}
     found |= {"time_discovered_completed_ns": NANOSECONDS + 1000 * at + 500 if over else None}
@@ -80,10 +94,17 @@ def dump(
 def as_json(content: Mapping[str, Any]) -> str:
     """What dump_json writes of the same: no frames, no null, numbers of pg_status as text."""
     entries = [
-        {name: value or 0 if name.startswith("time_") else value for name, value in one.items() if name != "frames"}
+        {
+            name: value or 0 if name.startswith("time_") else value
+            for name, value in one.items()
+            if name != "frames"
+        }
         for one in content["entries"]
     ]
-    status = {group: {name: str(value) for name, value in one.items()} for group, one in content["pg_status"].items()}
+    status = {
+        group: {name: str(value) for name, value in one.items()}
+        for group, one in content["pg_status"].items()
+    }
     return json.dumps({**content, "pg_status": status, "entries": entries})
 
 
@@ -103,7 +124,10 @@ def test_a_dump_of_each_version(tmp_path: Path, version: str, form: str, active:
     found = {
         rank: dump(
             version,
-            [entry(version, at, "nccl:all_reduce", (at + 1, 0, at + 1), at < 2, "0") for at in range(calls)],
+            [
+                entry(version, at, "nccl:all_reduce", (at + 1, 0, at + 1), at < 2, "0")
+                for at in range(calls)
+            ],
             (calls, 2),
             active,
         )
@@ -113,20 +137,34 @@ def test_a_dump_of_each_version(tmp_path: Path, version: str, form: str, active:
     assert told == []
     assert timeline.meta["skipped"]["0"] == ({0: 2, 1: 2} if active else {0: 0, 1: 0})
     assert timeline.meta["versions"] == ({"nccl": "2.27.3"} if since(version, 6) else {})
-    assert timeline.meta["progress"] == {"0": {0: {"enqueued": 4, "completed": 2}, 1: {"enqueued": 3, "completed": 2}}}
+    assert timeline.meta["progress"] == {
+        "0": {0: {"enqueued": 4, "completed": 2}, 1: {"enqueued": 3, "completed": 2}}
+    }
     rows = timeline.calls.filter(pl.col("rank") == 0).select(
         "op", "dtype", "shape", "started_ns", "completed_ns", "stack"
     )
-    pending = ("all_reduce", "float32", [[4, 2]], None, None, None if form == "json" else ["train.py:7 step"])
+    pending = (
+        "all_reduce",
+        "float32",
+        [[4, 2]],
+        None,
+        None,
+        None if form == "json" else ["train.py:7 step"],
+    )
     assert rows.rows()[-1] == pending
     if not active:
         first = timeline.call(0, 0)
-        assert (first["completed_ns"] - first["enqueued_ns"], first["started_ns"] - first["enqueued_ns"]) == (500, 100)
+        assert (
+            first["completed_ns"] - first["enqueued_ns"],
+            first["started_ns"] - first["enqueued_ns"],
+        ) == (500, 100)
 
 
 @pytest.mark.parametrize("active", [False, True])
 @pytest.mark.parametrize("form", ["pickle", "json"])
-def test_a_batch_of_collectives_that_has_no_entries_of_its_own(tmp_path: Path, form: str, active: bool) -> None:
+def test_a_batch_of_collectives_that_has_no_entries_of_its_own(
+    tmp_path: Path, form: str, active: bool
+) -> None:
     """ProcessGroupNCCL::collective, v2.6.0: a batch of two takes one number."""
     version, found = "2.4", {}
     for rank, over in ((0, False), (1, True)):
@@ -164,7 +202,10 @@ def test_a_batch_of_sends_is_not_a_collective(tmp_path: Path, version: str) -> N
                 number, batch = number + 1, [title]
             for name in batch:
                 op += name != "coalesced"
-                over = name in ("coalesced", "all_reduce")  # a send's own entry never changes its state
+                over = name in (
+                    "coalesced",
+                    "all_reduce",
+                )  # a send's own entry never changes its state
                 calls.append(entry(version, at, f"nccl:{name}", (number, pair, op), over, "0"))
                 at += 1
         found[rank] = dump(version, calls, (number, number)) | {"pg_config": config}
@@ -177,16 +218,31 @@ def test_a_batch_of_sends_is_not_a_collective(tmp_path: Path, version: str) -> N
 
 def test_every_name_that_gloo_gives_is_known(tmp_path: Path) -> None:
     """The names in ProcessGroupGloo.cpp, v2.13.0."""
-    names = ("all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "recvAnySource")
+    names = (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "barrier",
+        "broadcast",
+        "gather",
+        "recv",
+        "recvAnySource",
+    )
     names += ("reduce", "scatter", "send", "sparse_all_reduce")
-    calls = [entry("2.10", at, f"gloo:{name}", (at + 1, 0, at + 1), False, "0") for at, name in enumerate(names)]
+    calls = [
+        entry("2.10", at, f"gloo:{name}", (at + 1, 0, at + 1), False, "0")
+        for at, name in enumerate(names)
+    ]
     timeline, told = load(tmp_path, {rank: dump("2.10", calls, (-1, -1)) for rank in (0, 1)})
     assert not any("unknown kind" in one for one in told)
     assert timeline.calls.filter(pl.col("rank") == 0).height == len(names)
 
 
-def test_gloo_counts_sends_and_writes_the_inputs_of_a_scatter_for_its_root_alone(tmp_path: Path) -> None:
-    """As two ranks on PyTorch 2.13.0 dumped it: sends have no entries, but op_id and pg_status count them."""
+def test_gloo_counts_sends_and_writes_the_inputs_of_a_scatter_for_its_root_alone(
+    tmp_path: Path,
+) -> None:
+    """As two ranks on PyTorch 2.13.0 dumped it: sends have no entries, but op_id and pg_status
+    count them."""
     found = {}
     for rank in (0, 1):
         calls = [
@@ -196,21 +252,38 @@ def test_gloo_counts_sends_and_writes_the_inputs_of_a_scatter_for_its_root_alone
         ]
         for one in calls[: 3 - rank]:
             one["retired"] = True
-        calls[1]["input_sizes"], calls[1]["input_dtypes"] = ([], []) if rank else ([[2, 4, 2]], ["Float"])
-        found[rank] = dump("2.10", calls, (5, 5 - rank)) | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+        calls[1]["input_sizes"], calls[1]["input_dtypes"] = (
+            ([], []) if rank else ([[2, 4, 2]], ["Float"])
+        )
+        found[rank] = dump("2.10", calls, (5, 5 - rank)) | {
+            "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}
+        }
     timeline, told = load(tmp_path, found)
     assert told == []
-    assert timeline.meta["progress"]["0"] == {0: {"enqueued": 3, "completed": 3}, 1: {"enqueued": 3, "completed": 2}}
+    assert timeline.meta["progress"]["0"] == {
+        0: {"enqueued": 3, "completed": 3},
+        1: {"enqueued": 3, "completed": 2},
+    }
     assert (
-        timeline.calls.filter(pl.col("op") == "scatter").select("dtype", "shape").rows() == [("float32", [[4, 2]])] * 2
+        timeline.calls.filter(pl.col("op") == "scatter").select("dtype", "shape").rows()
+        == [("float32", [[4, 2]])] * 2
     )
     assert "scatter" not in str(joinlab.diagnose(timeline))
 
 
 @pytest.mark.parametrize("version", ["1.4", "2.3"])
-def test_a_dump_of_before_pytorch_2_5_is_refused_by_its_version(tmp_path: Path, version: str) -> None:
-    """TraceUtils.h, v2.3.0: one seq_id counts all calls; v2.4.0: a batch of sends counts, where it is issued."""
-    content = {"version": version, "pg_config": {0: [0, 1]}, "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}]}
+def test_a_dump_of_before_pytorch_2_5_is_refused_by_its_version(
+    tmp_path: Path, version: str
+) -> None:
+    """TraceUtils.h, v2.3.0: one seq_id counts all calls; v2.4.0: a batch of sends counts, where it
+    is issued."""
+    content = {
+        "version": version,
+        "pg_config": {0: [0, 1]},
+        "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}],
+    }
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(TimelineFileError, match=r"nccl_trace_rank_0': its version is '.*PyTorch 2\.5 and later"):
+    with pytest.raises(
+        TimelineFileError, match=r"nccl_trace_rank_0': its version is '.*PyTorch 2\.5 and later"
+    ):
         joinlab.load(tmp_path / "nccl_trace_rank_0")

@@ -43,12 +43,18 @@ REBUILD = {(2, 1), (5, 1)}
 """With one common input, the second forward() of rank 1 rebuilds the buckets, and hangs in that."""
 
 
-@pytest.mark.parametrize(("number", "n", "documented"), TRACES, ids=[f"case {c}, N={n}" for c, n, _ in TRACES])
+@pytest.mark.parametrize(
+    ("number", "n", "documented"), TRACES, ids=[f"case {c}, N={n}" for c, n, _ in TRACES]
+)
 def test_the_traces_come_out_row_by_row(number, n, documented):
-    timeline = case(number, n, **{**THEN, "pad": int(number == 4)})  # the answer's case 4 saw a garbage rank
+    timeline = case(
+        number, n, **{**THEN, "pad": int(number == 4)}
+    )  # the answer's case 4 saw a garbage rank
     rows = documented_rows(timeline)
     if (number, n) in REBUILD:
-        (call,) = timeline.calls.filter((timeline.calls["rank"] == 1) & (timeline.calls["input"] == 1)).rows(named=True)
+        (call,) = timeline.calls.filter(
+            (timeline.calls["rank"] == 1) & (timeline.calls["input"] == 1)
+        ).rows(named=True)
         assert call["origin"] == "broadcast (DDP bucket rebuild)"
         assert str(timeline.ends[1]) == "hung (proven)"
         documented = documented[:1]
@@ -65,14 +71,23 @@ def test_the_traces_come_out_row_by_row(number, n, documented):
 def test_what_case_4_reads_decides_it():
     today, then = case(4, 2), case(4, 2, **THEN)
     for timeline, value in ((today, 0.0), (then, 7 * 2**-149)):
-        met = timeline.calls.filter(timeline.calls["origin"] == "all-reduce (join() _get_num_nonjoined_procs())")
-        read = [json.loads(text)[0][0] for text in met.filter(met["rank"] == 0)["value_out"].drop_nulls()]
+        met = timeline.calls.filter(
+            timeline.calls["origin"] == "all-reduce (join() _get_num_nonjoined_procs())"
+        )
+        read = [
+            json.loads(text)[0][0]
+            for text in met.filter(met["rank"] == 0)["value_out"].drop_nulls()
+        ]
         assert read[:2] == [1.0, value]  # before that, one rank still has inputs
 
 
 def test_it_says_what_it_is():
     meta = case(1, 1, seconds_per_input=(1.0, 2.0)).meta
-    assert (meta["engine"], meta["backend"], meta["clock"]["domain"]) == ("emulated", "nccl", "virtual")
+    assert (meta["engine"], meta["backend"], meta["clock"]["domain"]) == (
+        "emulated",
+        "nccl",
+        "virtual",
+    )
     assert meta["emulation"]["seconds_per_input"] == [1.0, 2.0]
     assert meta["groups"] == {"0": [0, 1]}
 
@@ -111,8 +126,14 @@ MODULES = sorted(HOME.glob("*.py"))
 
 def uses_of_threading(path: Path) -> set[str]:
     """What a module takes from `threading`, by name."""
-    attributes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
-    return {one.attr for one in attributes if isinstance(one.value, ast.Name) and one.value.id == "threading"}
+    attributes = (
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
+    )
+    return {
+        one.attr
+        for one in attributes
+        if isinstance(one.value, ast.Name) and one.value.id == "threading"
+    }
 
 
 def test_the_scheduler_alone_knows_threads():

@@ -1,4 +1,5 @@
-"""Programs with DDP run in the emulator as in real processes on gloo; test_scenarios.py has more of them."""
+"""Programs with DDP run in the emulator as in real processes on gloo; test_scenarios.py has more of
+them."""
 
 from __future__ import annotations
 
@@ -23,19 +24,27 @@ from tests.agreement import differences
 Program = Callable[[int, Sequence[torch.Tensor]], Any]
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # to import this module takes a rank 0.3 s
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # what torch itself deprecates is not our concern here
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # to import this module takes a rank 0.3 s
 
 
 def layers() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(1, 7), torch.nn.ReLU(), torch.nn.Linear(7, 9), torch.nn.Linear(9, 1))
+    return torch.nn.Sequential(
+        torch.nn.Linear(1, 7), torch.nn.ReLU(), torch.nn.Linear(7, 9), torch.nn.Linear(9, 1)
+    )
 
 
 def parameters(model: torch.nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in (*model.parameters(), *model.buffers())]
 
 
-def train(model: DDP, inputs: Sequence[torch.Tensor], optimizer: Any = None, join: bool = True) -> Any:
+def train(
+    model: DDP, inputs: Sequence[torch.Tensor], optimizer: Any = None, join: bool = True
+) -> Any:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     with model.join(enable=join):
         for index, input in enumerate(inputs):
@@ -92,7 +101,9 @@ def power_sgd_hook(rank, inputs):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hooks
 
     def state():
-        return hooks.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.1)
+        return hooks.PowerSGDState(
+            None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.1
+        )
 
     return hooked(hooks.powerSGD_hook, state)(rank, inputs)
 
@@ -149,12 +160,16 @@ CASES = [(program, (3, 3, 3)) for program in EVEN] + [(program, (2, 4, 3)) for p
 def flat(value: Any) -> list[np.ndarray]:
     if isinstance(value, np.ndarray):
         return [value]
-    return [array for item in value for array in flat(item)] if isinstance(value, (list, tuple)) else []
+    return (
+        [array for item in value for array in flat(item)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
 
 
 REAL = [case for case in CASES if case[0] is not power_sgd_hook]
-"""PowerSGD waits inside the callbacks of futures. Gloo runs those in its two worker threads, which can then block each
-other; that is not modelled."""
+"""PowerSGD waits inside the callbacks of futures. Gloo runs those in its two worker threads, which
+can then block each other; that is not modelled."""
 
 
 @pytest.mark.parametrize(("program", "inputs"), REAL, ids=[program.__name__ for program, _ in REAL])
@@ -162,12 +177,17 @@ def test_it_does_what_real_processes_do(program, inputs):
     launched = joinlab.launch(program, inputs, backend="gloo", on_output=None, progress=False)
     emulated = emulate(program, inputs, backend="gloo")
     assert differences(emulated, launched) == []
-    assert "all-reduce (DDP backward(), comm hook)" in launched.calls["origin"] or program is not fp16_hook
+    assert (
+        "all-reduce (DDP backward(), comm hook)" in launched.calls["origin"]
+        or program is not fp16_hook
+    )
     for one, other in zip(emulated.returns, launched.returns, strict=True):
         assert [array.tolist() for array in flat(one)] == [array.tolist() for array in flat(other)]
 
 
-@pytest.mark.parametrize(("program", "inputs"), CASES, ids=[program.__name__ for program, _ in CASES])
+@pytest.mark.parametrize(
+    ("program", "inputs"), CASES, ids=[program.__name__ for program, _ in CASES]
+)
 def test_on_nccl_it_finishes_with_the_same_parameters(program, inputs):
     nccl, gloo = (emulate(program, inputs, backend=backend) for backend in ("nccl", "gloo"))
     assert [str(end) for end in nccl.ends] == ["finished"] * 3
@@ -238,7 +258,9 @@ def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(back
             dist.all_gather_object([None, None], "what is as long as this")
         else:
             sizes = [torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)]
-            dist.all_gather(sizes, torch.tensor([1 << 33]))  # in place of the length of its own object
+            dist.all_gather(
+                sizes, torch.tensor([1 << 33])
+            )  # in place of the length of its own object
 
     end = emulate(worker, (1, 1), backend=backend).ends[0]
     assert end.kind == "killed"
@@ -246,11 +268,14 @@ def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(back
 
 
 def test_a_send_arrives_if_it_precedes_the_end_of_its_process():
-    """The root of the gather raises, as rank 1 has ended; but rank 2 has handed over its part by then."""
+    """The root of the gather raises, as rank 1 has ended; but rank 2 has handed over its part by
+    then."""
 
     def worker(rank, inputs):
         if rank != 1:
-            dist.gather(torch.ones(1), [torch.zeros(1) for _ in range(3)] if rank == 0 else None, dst=0)
+            dist.gather(
+                torch.ones(1), [torch.zeros(1) for _ in range(3)] if rank == 0 else None, dst=0
+            )
 
     ends = emulate(worker, (1, 1, 1), backend="gloo").ends
     assert [str(end) for end in ends] == ["raised", "finished", "finished"]
@@ -266,7 +291,9 @@ def test_a_collective_from_a_thread_of_the_program_raises():
     def worker(rank, inputs):
         in_a_thread(lambda: dist.all_reduce(torch.ones(1)))
 
-    with pytest.raises(LaunchError, match=r"rank 0 calls a collective from a thread .* Use joinlab\.launch"):
+    with pytest.raises(
+        LaunchError, match=r"rank 0 calls a collective from a thread .* Use joinlab\.launch"
+    ):
         emulate(worker, (1, 1))
 
 
@@ -293,13 +320,17 @@ def test_a_process_on_gloo_waits_for_its_calls_in_flight_before_it_ends():
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_pad_stands_for_the_map_of_used_parameters_that_a_rank_without_a_backward_pass_hands_out(backend: str) -> None:
+def test_pad_stands_for_the_map_of_used_parameters_that_a_rank_without_a_backward_pass_hands_out(
+    backend: str,
+) -> None:
     def program(rank, inputs):
         model = DDP(Half(), find_unused_parameters=True)
         with model.join():
             for input in inputs:
                 model(input).sum().backward()
-        return [None if p.grad is None else p.grad.tolist() for p in model.module.unused.parameters()]
+        return [
+            None if p.grad is None else p.grad.tolist() for p in model.module.unused.parameters()
+        ]
 
     for pad, left in ((0, [None, None]), (7, [[[0.0]], [0.0]]), (2**32 - 1, [[[0.0]], [0.0]])):
         found = emulate(program, (2, 0), backend, pad=pad)

@@ -1,4 +1,5 @@
-"""endings(): every way in which a program can end, over all values that hardware leaves undefined."""
+"""endings(): every way in which a program can end, over all values that hardware leaves
+undefined."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from joinlab.errors import ProgramError
 
 
 def kinds(outcome) -> tuple[str, ...]:
-    return tuple(str(end) + (f" ({end.text.partition(':')[0]})" if end.text else "") for end in outcome.ends)
+    return tuple(
+        str(end) + (f" ({end.text.partition(':')[0]})" if end.text else "") for end in outcome.ends
+    )
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
@@ -26,9 +29,13 @@ def test_case_4_has_five_endings():
     assert set(found) == {
         ("finished", "hung (proven)"),  # today: a zero tells rank 0 that all have joined
         ("hung (proven)", "finished"),  # the asker's
-        ("hung (proven)", "raised (TypeError)"),  # the answer's: rank 1 finds a garbage rank to broadcast from
-        # Where rank 0 is told by a zero that all have joined, it is its own search for that rank that reads the
-        # undefined half of a line. Only if that is 0 does it find itself; as a large rank it is a garbage rank,
+        (
+            "hung (proven)",
+            "raised (TypeError)",
+        ),  # the answer's: rank 1 finds a garbage rank to broadcast from
+        # Where rank 0 is told by a zero that all have joined, it is its own search for that rank
+        # that reads the undefined half of a line. Only if that is 0 does it find itself; as a large
+        # rank it is a garbage rank,
         ("raised (TypeError)", "hung (proven)"),
         # and as a negative one it is smaller than the -1 that says "not me", so nobody is found.
         ("raised (ValueError)", "hung (proven)"),
@@ -37,12 +44,17 @@ def test_case_4_has_five_endings():
     assert {"era": "1.9", "barrier_value": 7, "pad": 0} in found["hung (proven)", "finished"].knobs
     for outcome in found.values():
         assert outcome.timeline.ends == outcome.ends
-        assert {**outcome.timeline.meta["emulation"], **outcome.knobs[0]} == outcome.timeline.meta["emulation"]
+        assert {**outcome.timeline.meta["emulation"], **outcome.knobs[0]} == outcome.timeline.meta[
+            "emulation"
+        ]
 
 
 def test_a_knob_that_is_given_is_not_varied():
     found = joinlab.endings(cases.case_4, (2, 3), pad=0)
-    assert [kinds(one) for one in found] == [("finished", "hung (proven)"), ("hung (proven)", "finished")]
+    assert [kinds(one) for one in found] == [
+        ("finished", "hung (proven)"),
+        ("hung (proven)", "finished"),
+    ]
     assert {knobs["pad"] for one in found for knobs in one.knobs} == {0}
     (only,) = joinlab.endings(cases.case_4, (2, 3), era="1.9", barrier_value=7, pad=1, gpu="V100")
     assert only.knobs == ({"era": "1.9", "barrier_value": 7, "pad": 1, "gpu": "V100"},)

@@ -46,7 +46,8 @@ def test_a_mismatch_on_gloo_hangs_in_an_nccl_emulation_and_is_proven() -> None:
 
 
 def test_a_mismatch_on_nccl_completes_in_a_gloo_emulation() -> None:
-    """As the table of documented pairs has it: AR 5 with BC root 1 [7] gives 12 on rank 0 and leaves rank 1 alone."""
+    """As the table of documented pairs has it: AR 5 with BC root 1 [7] gives 12 on rank 0 and
+    leaves rank 1 alone."""
     timeline = emulate(two_kinds("nccl"), (1, 1), "gloo")
     assert {end.kind for end in timeline.ends} == {EndKind.FINISHED}
     assert timeline.returns == (12.0, 7.0)
@@ -54,7 +55,9 @@ def test_a_mismatch_on_nccl_completes_in_a_gloo_emulation() -> None:
 
 
 def channels_last(rank: int, inputs: Any) -> Any:
-    tensor = (torch.arange(16.0).reshape(1, 2, 2, 4) * (rank == 0)).to(memory_format=torch.channels_last)
+    tensor = (torch.arange(16.0).reshape(1, 2, 2, 4) * (rank == 0)).to(
+        memory_format=torch.channels_last
+    )
     dist.broadcast(tensor, 0)
     matrix = torch.arange(6.0).reshape(2, 3).t() * (rank + 1)
     if rank == 0:

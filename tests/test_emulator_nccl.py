@@ -1,4 +1,5 @@
-"""Emulated NCCL follows NCCL's source for two ranks whose calls do not match: values, completion and waits."""
+"""Emulated NCCL follows NCCL's source for two ranks whose calls do not match: values, completion
+and waits."""
 
 from __future__ import annotations
 
@@ -72,13 +73,19 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("zero", "one", "first", "second"), TABLE, ids=[f"{a} with {b}" for a, b, *_ in TABLE])
+@pytest.mark.parametrize(
+    ("zero", "one", "first", "second"), TABLE, ids=[f"{a} with {b}" for a, b, *_ in TABLE]
+)
 def test_two_calls_that_do_not_fit(zero, one, first, second):
     assert run([zero], [one]) == [(kind, [out]) for kind, out in (first, second)]
 
 
-@pytest.mark.parametrize(("own", "unset", "read", "byte"), [(1, 0x3F800000, 2.0, 0), (0, 7, 7 * TINY, 7)])
-def test_a_float_that_meets_the_one_byte_barrier_of_1_9_reads_the_whole_word(own, unset, read, byte):
+@pytest.mark.parametrize(
+    ("own", "unset", "read", "byte"), [(1, 0x3F800000, 2.0, 0), (0, 7, 7 * TINY, 7)]
+)
+def test_a_float_that_meets_the_one_byte_barrier_of_1_9_reads_the_whole_word(
+    own, unset, read, byte
+):
     found = run([("AR", [own], F32)], [("barrier", [0], F32)], era="1.9", barrier_value=unset)
     assert [out for _, out in found] == [[[[read]]], [[[byte]]]]
 
@@ -174,14 +181,18 @@ def test_what_makes_the_host_wait_for_the_stream(sync):
 def test_the_first_call_waits_for_the_communicator():
     def program(rank, inputs):
         if rank == 0:
-            dist.broadcast(torch.ones(1), 0)  # it needs nobody, but NCCL has to make the communicator first
+            dist.broadcast(
+                torch.ones(1), 0
+            )  # it needs nobody, but NCCL has to make the communicator first
 
     zero, one = emulate(program, (0, 0)).ends
     assert (zero.kind, one.kind) == ("hung", "finished")
     assert "communicator" in zero.text
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, "finished"), (2**18, "finished"), (2**18 + 1, "hung")])
+@pytest.mark.parametrize(
+    ("count", "kind"), [(1, "finished"), (2**18, "finished"), (2**18 + 1, "hung")]
+)
 def test_a_send_that_every_machine_buffers_does_not_wait_for_its_recv(count, kind):
     def program(rank, inputs):
         first, x = torch.ones(1), torch.ones(count)
@@ -208,13 +219,18 @@ def test_two_ranks_that_both_send_or_receive_first_connect_the_wrong_ends(first,
     def program(rank, inputs):
         mine, theirs = torch.full((count,), float(rank)), torch.zeros(count)
         sends_first = (first is dist.isend) != bool(len(inputs))
-        works = [do(mine if do is dist.isend else theirs, 1 - rank) for do in order[:: 1 if sends_first else -1]]
+        works = [
+            do(mine if do is dist.isend else theirs, 1 - rank)
+            for do in order[:: 1 if sends_first else -1]
+        ]
         for work in works:
             work.wait()
         return theirs.sum().item()
 
     apart = emulate(program, (0, 0))
-    assert [end.kind for end in apart.ends] == ["hung", "hung"] and all(end.proven for end in apart.ends)
+    assert [end.kind for end in apart.ends] == ["hung", "hung"] and all(
+        end.proven for end in apart.ends
+    )
     assert "both send, or both receive" in apart.meta["emulation"]["assumes"]
     assert "wait for each other" in str(diagnose(apart))
     assert emulate(program, (0, 1)).returns == (count, 0.0)  # rank 1 does it the other way round
@@ -264,7 +280,10 @@ def test_a_pipeline_sends_to_the_next_stage(batch):
             work.wait()
 
     kinds = [end.kind for end in emulate(first_two, (0, 0, 0)).ends]
-    assert kinds == [*["hung" if batch else "finished"] * 2, "finished"]  # a batch makes the group's communicator first
+    assert kinds == [
+        *["hung" if batch else "finished"] * 2,
+        "finished",
+    ]  # a batch makes the group's communicator first
 
 
 def test_values_that_are_not_known_are_not_shown():
@@ -300,11 +319,16 @@ def test_the_first_scatter_of_two_ranks_is_a_meeting_of_their_hosts():
 def test_once_two_ranks_are_connected_a_send_between_them_is_buffered():
     def program(rank, inputs):
         for _ in range(2 if rank == 0 else 1):
-            dist.scatter(torch.zeros(1), [torch.ones(1)] * 2 if rank == 0 else None, 0, async_op=True)
+            dist.scatter(
+                torch.zeros(1), [torch.ones(1)] * 2 if rank == 0 else None, 0, async_op=True
+            )
         print("on")
 
     timeline = emulate(program, (0, 0))
-    assert (timeline.output, [end.kind for end in timeline.ends]) == (("on\n", "on\n"), ["finished", "finished"])
+    assert (timeline.output, [end.kind for end in timeline.ends]) == (
+        ("on\n", "on\n"),
+        ["finished", "finished"],
+    )
 
 
 def test_hosts_connect_one_distance_after_the_other():
@@ -322,20 +346,33 @@ def test_hosts_connect_one_distance_after_the_other():
 
 @pytest.mark.parametrize(
     ("dtype", "name"),
-    [("int16", "Short"), ("uint16", "UInt16"), ("complex64", "ComplexFloat"), ("complex128", "ComplexDouble")],
+    [
+        ("int16", "Short"),
+        ("uint16", "UInt16"),
+        ("complex64", "ComplexFloat"),
+        ("complex128", "ComplexDouble"),
+    ],
 )
 def test_dtypes_that_nccl_does_not_have_are_refused(dtype, name):
     def program(rank, inputs):
         x = torch.zeros(1, dtype=getattr(torch, dtype))
-        group = dist.distributed_c10d._get_default_group()  # torch.distributed itself views complex numbers as real
+        group = (
+            dist.distributed_c10d._get_default_group()
+        )  # torch.distributed itself views complex numbers as real
         group.recv([x], 0, 0) if rank else group.send([x], 1, 0)
 
     (end, _) = emulate(program, (0, 0)).ends
-    assert end.text == f"TypeError: Input tensor data type is not supported for NCCL process group: {name}"
+    assert (
+        end.text
+        == f"TypeError: Input tensor data type is not supported for NCCL process group: {name}"
+    )
 
 
 REFUSED = [
-    (lambda: dist.all_gather_single(torch.zeros(3), torch.ones(1)), "ValueError: output tensor size must be equal to"),
+    (
+        lambda: dist.all_gather_single(torch.zeros(3), torch.ones(1)),
+        "ValueError: output tensor size must be equal to",
+    ),
     (
         lambda: dist.reduce_scatter_single(torch.ones(1), torch.zeros(3)),
         "ValueError: input tensor must be the same siz",
@@ -344,10 +381,22 @@ REFUSED = [
         lambda: dist.gather(torch.ones(1), [torch.ones(1)]),
         "ValueError: ProcessGroupNCCL::gather: Incorrect output list",
     ),
-    (lambda: dist.scatter(torch.ones(2), [torch.ones(1)] * 2), "ValueError: ProcessGroupNCCL::scatter: invalid tensor"),
-    (lambda: dist.gather(torch.ones(1), None, dst=5), "ValueError: ProcessGroupNCCL::gather: invalid root rank: 5"),
-    (lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [1, 2]), "RuntimeError: Split sizes doesn't"),
-    (lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1, 2], [2, 2]), "RuntimeError: Number of tensor"),
+    (
+        lambda: dist.scatter(torch.ones(2), [torch.ones(1)] * 2),
+        "ValueError: ProcessGroupNCCL::scatter: invalid tensor",
+    ),
+    (
+        lambda: dist.gather(torch.ones(1), None, dst=5),
+        "ValueError: ProcessGroupNCCL::gather: invalid root rank: 5",
+    ),
+    (
+        lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [1, 2]),
+        "RuntimeError: Split sizes doesn't",
+    ),
+    (
+        lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1, 2], [2, 2]),
+        "RuntimeError: Number of tensor",
+    ),
     (
         lambda: dist.all_gather_single(torch.zeros(2).double(), torch.ones(1)),
         "TypeError: output tensor must have the s",
@@ -369,10 +418,18 @@ def test_1_9_refuses_what_it_did_not_have():
         return emulate(program, (0, 0), era="1.9").ends[0].text
 
     parts = [torch.zeros(1), torch.zeros(1)]
-    assert "does not support gather" in refused(lambda rank: dist.gather(torch.ones(1), None if rank else parts, 0))
-    assert "does not support scatter" in refused(lambda rank: dist.scatter(torch.ones(1), None if rank else parts, 0))
-    assert refused(lambda rank: dist.all_reduce(torch.ones(1), dist.ReduceOp.AVG)).startswith("AttributeError")
-    assert "process group: BFloat16" in refused(lambda rank: dist.all_reduce(torch.ones(1, dtype=torch.bfloat16)))
+    assert "does not support gather" in refused(
+        lambda rank: dist.gather(torch.ones(1), None if rank else parts, 0)
+    )
+    assert "does not support scatter" in refused(
+        lambda rank: dist.scatter(torch.ones(1), None if rank else parts, 0)
+    )
+    assert refused(lambda rank: dist.all_reduce(torch.ones(1), dist.ReduceOp.AVG)).startswith(
+        "AttributeError"
+    )
+    assert "process group: BFloat16" in refused(
+        lambda rank: dist.all_reduce(torch.ones(1, dtype=torch.bfloat16))
+    )
 
 
 def test_channels_last_is_moved_as_it_lies_and_other_strides_are_refused():
@@ -415,7 +472,9 @@ def test_a_large_message_never_meets_a_small_one():
 
 def test_buckets_of_25_mb_meet_each_other_but_no_small_call():
     def program(rank, inputs):
-        model = DistributedDataParallel(torch.nn.Linear(2048, 3200, bias=False))  # one bucket of 25 MiB
+        model = DistributedDataParallel(
+            torch.nn.Linear(2048, 3200, bias=False)
+        )  # one bucket of 25 MiB
         for _ in inputs:
             model(torch.ones(1, 2048)).sum().backward()
             torch.zeros(1).item()
@@ -458,7 +517,9 @@ def test_synchronize_waits_for_calls_that_no_stream_was_made_to_wait_for():
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own(backend, monkeypatch):
+def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own(
+    backend, monkeypatch
+):
     went_on = []
 
     def program(rank, inputs):
@@ -474,16 +535,21 @@ def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own
 
     for fabric in (NcclFabric, GlooFabric):
         monkeypatch.setattr(fabric, "submit", fault)
-    with pytest.raises(LaunchError, match=r"joinlab could not model <all_reduce 0 of rank 0 in '0'> \(KeyError"):
+    with pytest.raises(
+        LaunchError, match=r"joinlab could not model <all_reduce 0 of rank 0 in '0'> \(KeyError"
+    ):
         emulate(program, (0, 0), backend)
     assert went_on == []
 
 
 def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_collective_its_rings():
-    """init_process_group(device_id=...): a broadcast's root then needs no other rank to be done, but for the rings."""
+    """init_process_group(device_id=...): a broadcast's root then needs no other rank to be done,
+    but for the rings."""
 
     def program(rank, inputs):
-        dist.init_process_group("nccl", **({"device_id": torch.device("cuda", rank)} if len(inputs) else {}))
+        dist.init_process_group(
+            "nccl", **({"device_id": torch.device("cuda", rank)} if len(inputs) else {})
+        )
         group = dist.new_group([0, 1])
         for one in (None, group) if len(inputs) > 1 else ():
             dist.all_reduce(torch.ones(1), group=one)
@@ -494,9 +560,14 @@ def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_coll
 
     eager, first, lazy = (emulate(program, counts) for counts in ((2, 2), (1, 1), (0, 0)))
     assert [str(end) for end in eager.ends] == ["finished", "finished"]
-    assert eager.meta["eager_groups"] == sorted(eager.meta["groups"]) and len(eager.meta["eager_groups"]) == 2
+    assert (
+        eager.meta["eager_groups"] == sorted(eager.meta["groups"])
+        and len(eager.meta["eager_groups"]) == 2
+    )
     assert first.ends[0].proven and "its rings are not connected" in first.ends[0].text
-    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [None]  # the host blocks inside the call
+    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [
+        None
+    ]  # the host blocks inside the call
     assert lazy.ends[0].proven and "eager_groups" not in lazy.meta
     apart = emulate(program, (1, 0))
     assert apart.ends[0].proven and "init_process_group(device_id=...)" in apart.ends[0].text

@@ -37,7 +37,9 @@ def test_wild_programs_hold_what_they_promise():
     assert {step.op for step in steps} == ops
     assert {step.layout for step in steps} == set(wild_programs.LAYOUTS)
     assert {step.dtype for step in steps} == set(wild_programs.DTYPES)
-    overlapping = [plan for plan in plans if len(plan.groups) > 1 and set(plan.groups[0]) & set(plan.groups[1])]
+    overlapping = [
+        plan for plan in plans if len(plan.groups) > 1 and set(plan.groups[0]) & set(plan.groups[1])
+    ]
     assert len(overlapping) > 15
 
 
@@ -55,10 +57,16 @@ def test_without_mismatch_they_finish(backend):
 def test_the_same_program_gives_the_same_timeline_with_times_in_order(backend):
     for seed in range(40):
         plan = draw(seed)
-        timeline, other = (emulate(program_of(plan), plan.counts, backend=backend) for _ in range(2))
+        timeline, other = (
+            emulate(program_of(plan), plan.counts, backend=backend) for _ in range(2)
+        )
         assert timeline.equals(other), plan
         for row in timeline.calls.rows(named=True):
-            steps = [row[name] for name in ("enqueued_ns", "started_ns", "completed_ns") if row[name] is not None]
+            steps = [
+                row[name]
+                for name in ("enqueued_ns", "started_ns", "completed_ns")
+                if row[name] is not None
+            ]
             assert steps == sorted(steps), (plan, row)
             begin, end = row["host_wait_begin_ns"], row["host_wait_end_ns"]
             if end is not None:

@@ -24,13 +24,16 @@ def of(timeline, rank, origin):
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_everybody_waits_for_the_straggler(backend):
-    timeline = emulate(cases.case_1, (3, 3), backend=backend, seconds_per_input=(1.0, 2.0), latency=0.0)
+    timeline = emulate(
+        cases.case_1, (3, 3), backend=backend, seconds_per_input=(1.0, 2.0), latency=0.0
+    )
     quick, slow = (of(timeline, rank, "all-reduce (DDP backward())") for rank in (0, 1))
     for index, (one, other) in enumerate(zip(quick, slow, strict=True)):
         assert one["completed_ns"] == other["completed_ns"]
         assert other["completed_ns"] - other["enqueued_ns"] < SECOND // 100
         waited = one["completed_ns"] - one["enqueued_ns"]
-        # On NCCL the fast host runs ahead of its stream, an input after the other; on gloo it waits each time.
+        # On NCCL the fast host runs ahead of its stream, an input after the other; on gloo it waits
+        # each time.
         assert waited > SECOND // 2
         behind = backend == "nccl" and index < 2  # after the last one, join() makes the host wait
         assert (one["host_wait_end_ns"] is None) == behind
@@ -43,7 +46,9 @@ def test_everybody_waits_for_the_straggler(backend):
 
 
 def two_layers(rank, inputs):
-    model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
+    model = DDP(
+        torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5
+    )
     for input in inputs:
         model(input).sum().backward()
 
@@ -51,11 +56,19 @@ def two_layers(rank, inputs):
 def test_buckets_are_reduced_while_the_backward_pass_goes_on():
     timeline = emulate(two_layers, (3, 3), seconds_per_input=0.3, latency=1e-3)
     for rank in (0, 1):
-        last = [call for call in of(timeline, rank, "all-reduce (DDP backward())") if call["input"] == 2]
+        last = [
+            call for call in of(timeline, rank, "all-reduce (DDP backward())") if call["input"] == 2
+        ]
         (span,) = timeline.spans.filter(name="backward", rank=rank, input=2).rows(named=True)
         assert len(last) > 1
         first, final = last[0], last[-1]
-        assert span["begin_ns"] < first["enqueued_ns"] < first["completed_ns"] < final["enqueued_ns"] <= span["end_ns"]
+        assert (
+            span["begin_ns"]
+            < first["enqueued_ns"]
+            < first["completed_ns"]
+            < final["enqueued_ns"]
+            <= span["end_ns"]
+        )
         assert final["host_wait_begin_ns"] is None  # the stream waits, not the host
 
 
@@ -68,7 +81,9 @@ def test_on_gloo_the_host_waits_at_the_end_of_the_backward_pass():
 
 def test_the_wait_at_a_barrier_is_the_host_s():
     timeline = emulate(cases.case_3, (2, 2), seconds_per_input=(0.1, 0.3), latency=0.0)
-    for quick, slow in zip(*(of(timeline, rank, "all-reduce (barrier)") for rank in (0, 1)), strict=True):
+    for quick, slow in zip(
+        *(of(timeline, rank, "all-reduce (barrier)") for rank in (0, 1)), strict=True
+    ):
         assert quick["host_wait_end_ns"] == slow["host_wait_end_ns"]
         assert quick["host_wait_end_ns"] - quick["host_wait_begin_ns"] > SECOND // 6
         assert slow["host_wait_end_ns"] - slow["host_wait_begin_ns"] < SECOND // 100
@@ -80,7 +95,9 @@ def test_a_call_costs_latency_and_bytes():
             dist.barrier()
             dist.all_reduce(torch.ones(count))
 
-    calls = emulate(program, (0, 0), latency=1e-3, bytes_per_second=1e6).calls.filter(rank=0, origin="all-reduce")
+    calls = emulate(program, (0, 0), latency=1e-3, bytes_per_second=1e6).calls.filter(
+        rank=0, origin="all-reduce"
+    )
     assert (calls["completed_ns"] - calls["started_ns"]).to_list() == [1_004_000, 5_000_000]
 
 
@@ -115,7 +132,9 @@ def test_a_rank_that_looks_and_sleeps_for_ever_lets_the_others_go_on():
         store = dist.distributed_c10d._get_default_store()
         dist.all_reduce(torch.ones(1))
         if rank == 0:
-            dist.all_reduce(torch.ones(1), async_op=True).wait()  # makes the stream wait, not the host
+            dist.all_reduce(
+                torch.ones(1), async_op=True
+            ).wait()  # makes the stream wait, not the host
             store.set("key", "value")
             return None
         while not store.check(["key"]):
@@ -154,7 +173,9 @@ def test_the_store_of_the_group_is_shared():
 
     timeline = emulate(program, (0, 0))
     assert timeline.returns == (b"value", 2)
-    never = emulate(lambda rank, inputs: dist.distributed_c10d._get_default_store().get("never"), (0, 0))
+    never = emulate(
+        lambda rank, inputs: dist.distributed_c10d._get_default_store().get("never"), (0, 0)
+    )
     assert [end.kind for end in never.ends] == ["hung", "hung"]
     assert "'never'" in never.ends[0].text
 
@@ -196,14 +217,18 @@ def test_a_group_of_gloo_has_the_timeout_that_it_was_given(how):
     def program(rank, inputs):
         if how == "init_process_group":
             dist.init_process_group("gloo", timeout=timedelta(seconds=1))
-        group = None if how == "init_process_group" else dist.new_group(timeout=timedelta(seconds=1))
+        group = (
+            None if how == "init_process_group" else dist.new_group(timeout=timedelta(seconds=1))
+        )
         if rank == 0:
             time.sleep(len(inputs))
         dist.all_reduce(torch.ones(1), group=group)
 
     assert [str(end) for end in emulate(program, (0, 0), "gloo").ends] == ["finished"] * 2
     for late in (emulate(program, (2, 0), "gloo"), launch(program, (2, 0))):
-        assert "Timed out waiting 1000ms for send operation to complete" in late.ends[1].text  # of its first part
+        assert (
+            "Timed out waiting 1000ms for send operation to complete" in late.ends[1].text
+        )  # of its first part
         assert [str(end) for end in late.ends] == ["raised"] * 2
 
 
@@ -219,12 +244,16 @@ def test_a_hang_ends_by_its_group_s_timeout_where_that_is_shorter_than_the_run()
     for run in (emulate(program, (1, 1), "gloo"), launch(program, (1, 1))):
         assert [str(end) for end in run.ends] == ["raised", "finished"]
         assert "Timed out waiting 1000ms" in run.ends[0].text
-    assert launch(program, (90, 90), timeout=60).ends[0].proven  # by its timeout this run would be over
+    assert (
+        launch(program, (90, 90), timeout=60).ends[0].proven
+    )  # by its timeout this run would be over
 
 
 def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
     def program(rank, inputs):
-        if rank == 0:  # too much for the recv, which aborts rank 1 a moment after rank 2's message has come
+        if (
+            rank == 0
+        ):  # too much for the recv, which aborts rank 1 a moment after rank 2's message has come
             dist.send(torch.ones(2), 1)
         elif rank == 1:
             dist.irecv(torch.zeros(5), 2)
@@ -247,18 +276,26 @@ def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
             dist.isend(torch.ones(2), 1, tag=1)
             dist.recv(torch.zeros(1), 1)
 
-    assert [str(end) for end in emulate(later, (0, 0), backend="gloo").ends] == ["killed", "finished"]
+    assert [str(end) for end in emulate(later, (0, 0), backend="gloo").ends] == [
+        "killed",
+        "finished",
+    ]
 
 
 def test_a_rank_that_aborts_hears_of_no_recv_that_is_posted_when_its_message_comes():
-    """Of 6 launches rank 2 got what rank 0 had for it in one: mostly rank 0 is gone before it could send that."""
+    """Of 6 launches rank 2 got what rank 0 had for it in one: mostly rank 0 is gone before it could
+    send that."""
 
     def program(rank, inputs):
         data = torch.ones(3, dtype=torch.uint8)
         if rank == 0:
-            dist.all_to_all_single(torch.zeros(0, dtype=torch.uint8), data[:2], [0, 0, 0], [0, 0, 2])
+            dist.all_to_all_single(
+                torch.zeros(0, dtype=torch.uint8), data[:2], [0, 0, 0], [0, 0, 2]
+            )
         else:  # a byte too many for rank 0, while rank 0's two are one too many for rank 2
-            dist.all_to_all([torch.zeros(1, dtype=torch.uint8) for _ in range(3)], list(data.split(1)))
+            dist.all_to_all(
+                [torch.zeros(1, dtype=torch.uint8) for _ in range(3)], list(data.split(1))
+            )
 
     timeline = emulate(program, (0, 0, 0), backend="gloo")
     assert [str(end) for end in timeline.ends] == ["killed", "finished", "raised"]
@@ -283,7 +320,16 @@ def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
         "text": f"[Rank 0] {begin}ALLGATHER, NumelIn=3, NumelOut=6, Timeout(ms)=90000) ran for 90000 "
         "milliseconds before timing out.",
     }
-    assert second["after_s"] == 600.0 and f"{begin}REDUCE_SCATTER, NumelIn=4, NumelOut=2," in second["text"]
-    assert "NCCL's watchdog, after the group's timeout of 90 s, aborts rank 0" in str(diagnose(hung))
-    for other in (emulate(program, (0, 0), era="1.9"), emulate(program, (0, 0), "gloo"), emulate(cases.case_1, (1, 1))):
+    assert (
+        second["after_s"] == 600.0
+        and f"{begin}REDUCE_SCATTER, NumelIn=4, NumelOut=2," in second["text"]
+    )
+    assert "NCCL's watchdog, after the group's timeout of 90 s, aborts rank 0" in str(
+        diagnose(hung)
+    )
+    for other in (
+        emulate(program, (0, 0), era="1.9"),
+        emulate(program, (0, 0), "gloo"),
+        emulate(cases.case_1, (1, 1)),
+    ):
         assert "watchdog" not in other.meta["emulation"]

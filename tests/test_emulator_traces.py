@@ -64,13 +64,17 @@ def test_an_interrupt_leaves_nothing_behind_and_gives_the_timeline():
         emulate(interrupted, (1, 1), backend="gloo")
     assert [name for name, value in state().items() if before[name] != value] == []
     timeline = caught.value.timeline
-    assert [(end.kind, end.text) for end in timeline.ends] == [(EndKind.KILLED, "interrupted by the user")] * 2
+    assert [(end.kind, end.text) for end in timeline.ends] == [
+        (EndKind.KILLED, "interrupted by the user")
+    ] * 2
     assert timeline.ends[0].call == 1
     assert timeline.calls.height == 3
 
 
 def test_a_default_group_of_the_process_is_left_alone(tmp_path):
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     try:
         group = dist.group.WORLD
         ends = emulate(cases.case_6, (1, 2)).ends
@@ -138,17 +142,23 @@ def test_a_fresh_process_with_another_hash_seed_saves_the_same(tmp_path):
         "    joinlab.emulate(joinlab.cases.case_4, (2, 3), backend=backend).save(sys.argv[1] + backend)\n"
     )
     env = {**os.environ, "PYTHONHASHSEED": str(hash("joinlab") % 1000)}
-    subprocess.run([sys.executable, "-c", text, str(tmp_path / "fresh-")], cwd=ROOT, env=env, check=True)
+    subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path / "fresh-")], cwd=ROOT, env=env, check=True
+    )
     for backend in ("nccl", "gloo"):
         here = emulate(cases.case_4, (2, 3), backend=backend).save(tmp_path / backend)
         assert (tmp_path / f"fresh-{backend}").read_bytes() == here.read_bytes()
 
 
 def test_two_threads_do_not_meet(monkeypatch):
-    monkeypatch.setattr("joinlab.emulator.host.MOST_KINDS", 1)  # each emulation begins by clearing the cache
+    monkeypatch.setattr(
+        "joinlab.emulator.host.MOST_KINDS", 1
+    )  # each emulation begins by clearing the cache
     found: list[joinlab.Timeline] = []
     alone = emulate(noisy, (2, 3))
-    threads = [threading.Thread(target=lambda: found.append(emulate(noisy, (2, 3)))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: found.append(emulate(noisy, (2, 3)))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -174,7 +184,9 @@ def test_ranks_have_generators_of_their_own():
     assert same == other
     same, other = emulate(draw, (0, 0), seed=(5, 6)).returns
     assert len({*same[0], *same[1], *other[0], *other[1]}) == 12
-    launched = joinlab.launch(draw, (0, 0), backend="gloo", seed=(5, 6), on_output=None, progress=False)
+    launched = joinlab.launch(
+        draw, (0, 0), backend="gloo", seed=(5, 6), on_output=None, progress=False
+    )
     assert launched.returns == (same, other)
 
 

@@ -66,11 +66,20 @@ def spelled(data: dict, run: dict) -> list:
     """What a run shows, in words: runs that travel together number their texts together."""
     texts = data["texts"]
     columns = run["scene"]["columns"]
-    boxes = [[one and (one[0], texts[one[1]], one[2]) for one in column["boxes"]] for column in columns]
+    boxes = [
+        [one and (one[0], texts[one[1]], one[2]) for one in column["boxes"]] for column in columns
+    ]
     flags = [(column["slot"], column["n"], column["flag"], column["size"]) for column in columns]
     ends = [[texts[word], tone, texts[more]] for _, word, tone, more in run["scene"]["ends"]]
     story = [[texts[said] for said, *_ in pieces] for _, pieces in run["scene"]["story"]]
-    return [boxes, flags, ends, story, texts[run["title"]], [texts[said] for said, *_ in run["scene"]["head"]]]
+    return [
+        boxes,
+        flags,
+        ends,
+        story,
+        texts[run["title"]],
+        [texts[said] for said, *_ in run["scene"]["head"]],
+    ]
 
 
 def test_another_page_gets_the_pictures_once_more(made, monkeypatch):
@@ -110,7 +119,9 @@ def test_nothing_is_computed_until_it_is_seen():
     assert asyncio.run(cell()) == 0
 
 
-@pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
+@pytest.mark.parametrize(
+    "options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}]
+)
 def test_there_is_no_map_that_would_reveal_a_run_or_is_impossible(options):
     assert bench(**options).map == {}
 
@@ -122,7 +133,12 @@ def quick(rank, inputs):
 def test_the_key_of_a_sent_picture_has_everything_it_depends_on():
     made = bench(inputs=(5, 6))
     keys = {made.shown}
-    for name, value in (("engine", "emulated nccl 1.9"), ("barrier_value", 9), ("case", 5), ("counts", (2, 2))):
+    for name, value in (
+        ("engine", "emulated nccl 1.9"),
+        ("barrier_value", 9),
+        ("case", 5),
+        ("counts", (2, 2)),
+    ):
         setattr(made, name, value)
         keys.add(made.shown)
     assert len(keys) == 5 and "" not in keys

@@ -24,12 +24,15 @@ def test_exactly_the_knobs_that_matter_are_named(case):
         changes = {
             "barrier_value": outcome(case, era, barrier_value=0) != base,
             "pad": any(
-                outcome(case, era, pad=3, barrier_value=byte) != outcome(case, era, barrier_value=byte)
+                outcome(case, era, pad=3, barrier_value=byte)
+                != outcome(case, era, barrier_value=byte)
                 for byte in (0, 7)
             ),
         }
         matter = {name for name, changed in changes.items() if changed}
-        assert matter == set(named) or (matter < set(named) and case not in DOCUMENTED)  # else all may be offered
+        assert matter == set(named) or (
+            matter < set(named) and case not in DOCUMENTED
+        )  # else all may be offered
 
 
 def test_a_program_of_ones_own_has_all_knobs_of_its_engine():
@@ -43,16 +46,23 @@ def test_a_program_of_ones_own_has_all_knobs_of_its_engine():
     }
 
 
-@pytest.mark.parametrize(("gpus", "ranks", "reason"), [(0, 2, "NVIDIA"), (1, 3, "3 ranks on 1 GPU"), (4, 4, "")])
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "reason"), [(0, 2, "NVIDIA"), (1, 3, "3 ranks on 1 GPU"), (4, 4, "")]
+)
 def test_nccl_needs_its_gpus(monkeypatch, gpus, ranks, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     said = missing(ENGINES["launched nccl"], ranks)
     assert (reason in said) if reason else said == ""
-    assert missing(ENGINES["launched gloo"], ranks) == missing(ENGINES["emulated nccl"], ranks) == ""
+    assert (
+        missing(ENGINES["launched gloo"], ranks) == missing(ENGINES["emulated nccl"], ranks) == ""
+    )
 
 
 def test_without_fork_nothing_can_be_launched(monkeypatch):
     monkeypatch.delattr("os.fork")
-    assert "fork" in missing(ENGINES["launched gloo"], 2) and missing(ENGINES["emulated gloo"], 2) == ""
+    assert (
+        "fork" in missing(ENGINES["launched gloo"], 2)
+        and missing(ENGINES["emulated gloo"], 2) == ""
+    )

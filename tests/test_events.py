@@ -96,12 +96,27 @@ def test_a_log_cut_anywhere_keeps_every_whole_line(cut: int) -> None:
 def test_a_wake_completes_what_its_host_waited_for_and_had_not_ended() -> None:
     form = {"g": "0", "op": "all_reduce", "o": "", "i": None, "d": None, "sh": [], "st": 0}
     calls = [{"e": "call", "t": id, "id": id, "s": id, **form} for id in range(4)]
-    ends = [{"e": "done", "id": 0, "t": 7, "v": [[1.0]]}, {"e": "fail", "id": 1, "t": 8, "x": "gone"}]
-    wake = {"e": "wake", "id": [0, 1, 2, 3], "v": [None, None, [[3.0]], None], "open": [3], "t": 9, "th": 7}
+    ends = [
+        {"e": "done", "id": 0, "t": 7, "v": [[1.0]]},
+        {"e": "fail", "id": 1, "t": 8, "x": "gone"},
+    ]
+    wake = {
+        "e": "wake",
+        "id": [0, 1, 2, 3],
+        "v": [None, None, [[3.0]], None],
+        "open": [3],
+        "t": 9,
+        "th": 7,
+    }
     log = RankLog(0)
     log.feed("".join(json.dumps(event) + "\n" for event in [*calls, *ends, wake]).encode())
     assert [call.get("completed_ns") for call in log.calls.values()] == [7, None, 9, None]
-    assert [call.get("value_out") for call in log.calls.values()] == ["[[1.0]]", None, "[[3.0]]", None]
+    assert [call.get("value_out") for call in log.calls.values()] == [
+        "[[1.0]]",
+        None,
+        "[[3.0]]",
+        None,
+    ]
     assert [call["host_wait_end_ns"] for call in log.calls.values()] == [9] * 4
     assert log.damaged == 0
 
@@ -113,16 +128,21 @@ def test_waits_of_a_stream_are_reported_for_calls_that_never_completed() -> None
 
     events = [call(0), call(1), call(2, w=[0, 1]), call(3, w=[2]), {"e": "done", "id": 0, "t": 9}]
     logs = [
-        read("".join(json.dumps(one) + "\n" for one in [*events, *more]).encode()) for more in ([], [{"e": "streams"}])
+        read("".join(json.dumps(one) + "\n" for one in [*events, *more]).encode())
+        for more in ([], [{"e": "streams"}])
     ]
     assert [about_ranks([log], "nccl")["stream_waits"] for log in logs] == [
         [[1, "0", 1, "0", 2], [1, "0", 2, "0", 3]],
         [],
     ]
-    assert setting_of({"stream_waits": [[1, "0", 1, "0", 2]]}).streamed == {(1, "0", 2): [(1, "0", 1)]}
+    assert setting_of({"stream_waits": [[1, "0", 1, "0", 2]]}).streamed == {
+        (1, "0", 2): [(1, "0", 1)]
+    }
 
 
 def test_an_open_wait_says_for_what() -> None:
     log = read("".join(json.dumps(event) + "\n" for event in EVENTS[:7]).encode())
     assert log.waits == {7: (0,)}
-    assert Ending.finished(log.calls.values()) == Ending(EndKind.FINISHED, pending=True, call=0, group="0")
+    assert Ending.finished(log.calls.values()) == Ending(
+        EndKind.FINISHED, pending=True, call=0, group="0"
+    )

@@ -1,6 +1,8 @@
-"""joinlab.check: right answers pass, and every plausible wrong answer is refused with a reason, for any seed.
+"""joinlab.check: right answers pass, and every plausible wrong answer is refused with a reason, for
+any seed.
 
-A judge's known cases do not depend on the seed and run first, so an answer that they refuse is refused by every check.
+A judge's known cases do not depend on the seed and run first, so an answer that they refuse is
+refused by every check.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ STARTERS = starters()
 
 def test_every_exercise_has_a_starter_in_a_notebook():
     assert [exercise for _, exercise, _ in STARTERS] == list(EXERCISES)
-    assert [int(stem[:2]) for stem, _, _ in STARTERS] == [one.notebook for one in EXERCISES.values()]
+    assert [int(stem[:2]) for stem, _, _ in STARTERS] == [
+        one.notebook for one in EXERCISES.values()
+    ]
 
 
 @pytest.mark.parametrize(("name", "answer"), [starter[1:] for starter in STARTERS])
@@ -66,12 +70,16 @@ def test_an_untouched_starter_is_refused_whatever_the_seed(name, answer):
     assert refusal(name, answer)
 
 
-@pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in WRONG for answer in WRONG[name]])
+@pytest.mark.parametrize(
+    ("name", "answer"), [(name, answer) for name in WRONG for answer in WRONG[name]]
+)
 def test_a_wrong_answer_is_refused_whatever_the_seed(name, answer):
     assert refusal(name, answer).startswith(("with ", "step "))
 
 
-@pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in RIGHT for answer in RIGHT[name]])
+@pytest.mark.parametrize(
+    ("name", "answer"), [(name, answer) for name in RIGHT for answer in RIGHT[name]]
+)
 def test_another_right_answer_is_right_too(name, answer):
     assert exercises.judged(name, answer, 0)[0]
 
@@ -82,18 +90,26 @@ def test_each_exercise_has_wrong_answers_and_a_solution():
 
 
 def is_equivalent(mutant: str) -> bool:
-    """The last of two dimensions is dimension 1; of two sums that are subtracted the ratio is the same."""
+    """The last of two dimensions is dimension 1; of two sums that are subtracted the ratio is the
+    same."""
     return mutant.endswith("'-1' became '+1'") or "became 'total -= torch.tensor([loss" in mutant
 
 
-NO_LAST = Path(solutions.__file__).read_text("utf-8").partition("if last else -1")[0].count("\n") + 1
+NO_LAST = (
+    Path(solutions.__file__).read_text("utf-8").partition("if last else -1")[0].count("\n") + 1
+)
 
 
 def changes_nothing(mutant: str) -> bool:
-    """`hstack` is `cat` of what has one dimension; `zip` need not be strict where the lengths are equal; any number
-    that is at most 0 is below those of the last, or equal to rank 0's when rank 0 is the last."""
+    """`hstack` is `cat` of what has one dimension; `zip` need not be strict where the lengths are
+    equal; any number that is at most 0 is below those of the last, or equal to rank 0's when rank 0
+    is the last."""
     strict = "'True' became 'False'" in mutant and "async_op" not in source_line(mutant)
-    return strict or mutant.endswith("'torch.hstack'") or mutant.startswith(f"line {NO_LAST}: '1' became ")
+    return (
+        strict
+        or mutant.endswith("'torch.hstack'")
+        or mutant.startswith(f"line {NO_LAST}: '1' became ")
+    )
 
 
 def source_line(mutant: str) -> str:
@@ -107,7 +123,11 @@ PARTS = {"small_ddp", "small_join", "hand_out", "buckets_of", "notify", "main_ho
 
 @pytest.mark.parametrize("name", [name for name in EXERCISES if name not in PARTS])
 def test_every_mutant_of_a_solution_is_refused(name):
-    survivors = [text for text, module in mutants(Path(solutions.__file__), name) if not refusal(name, module[name])]
+    survivors = [
+        text
+        for text, module in mutants(Path(solutions.__file__), name)
+        if not refusal(name, module[name])
+    ]
     assert [text for text in survivors if not is_equivalent(text)] == []
 
 
@@ -126,9 +146,17 @@ def test_every_mutant_of_a_part_is_refused(exercise, name, part, monkeypatch):
 
 def test_a_mistake_in_one_step_is_told_at_that_step():
     assert not refusal("notify", Zero) and "element" not in refusal("main_hook", Zero)
-    for later in ("main_hook", "post_hook"):  # the step is named once, and its own check says what is wrong
-        assert refusal(later, AfterTheCall) == "step 1 (notify) is not right yet: its own check says why."
-    assert refusal("post_hook", Zero) == "step 2 (main_hook) is not right yet: its own check says why."
+    for later in (
+        "main_hook",
+        "post_hook",
+    ):  # the step is named once, and its own check says what is wrong
+        assert (
+            refusal(later, AfterTheCall)
+            == "step 1 (notify) is not right yet: its own check says why."
+        )
+    assert (
+        refusal("post_hook", Zero) == "step 2 (main_hook) is not right yet: its own check says why."
+    )
     assert "before it called Join.notify_join_context()" in refusal("notify", AfterTheCall)
 
 
@@ -150,7 +178,9 @@ def test_an_answer_that_does_nothing_or_fails_is_wrong(name):
 def test_it_says_in_what_a_shadow_differs_and_in_which_case_an_answer_hangs():
     assert "differ in reduce_op: sum on rank 0, max on rank 1" in refusal("main_hook", Hookless)
     said = refusal("in_order", as_they_get_ready)
-    assert said.startswith("with buckets that get ready in the order [0, 1, 2] on rank 0, [2, 1, 0] on rank 1: ")
+    assert said.startswith(
+        "with buckets that get ready in the order [0, 1, 2] on rank 0, [2, 1, 0] on rank 1: "
+    )
 
 
 def test_it_names_the_counts_and_both_values():
@@ -171,7 +201,9 @@ def test_an_answer_that_is_not_a_function_is_called_so():
 
 @pytest.mark.parametrize("ask", [solution, lambda name: check(name, print)])
 def test_an_unknown_exercise_names_those_that_there_are(ask):
-    with pytest.raises(ValueError, match=r"no exercise 'nothing'; there are .*gather_list, .*in_order"):
+    with pytest.raises(
+        ValueError, match=r"no exercise 'nothing'; there are .*gather_list, .*in_order"
+    ):
         ask("nothing")
 
 
@@ -191,23 +223,32 @@ def test_a_solution_is_shown_to_those_who_ask(name):
 
 
 def told(exercise, kinds, monkeypatch):
-    """What is said of the reader's answers of these kinds: (name, kind, whether it is right and a sentence)."""
+    """What is said of the reader's answers of these kinds: (name, kind, whether it is right and a
+    sentence)."""
     monkeypatch.setattr(exercises, "TRIALS", 1)
     monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
     found = []
-    for name, kind, one in ((name, kind, one) for ex, name, kind, one in ANSWERS if ex == exercise and kind in kinds):
-        monkeypatch.setattr(judging, "SECONDS", 30.0 if kind == "right" else 0.2)  # some wrong ones go on for ever
+    for name, kind, one in (
+        (name, kind, one) for ex, name, kind, one in ANSWERS if ex == exercise and kind in kinds
+    ):
+        monkeypatch.setattr(
+            judging, "SECONDS", 30.0 if kind == "right" else 0.2
+        )  # some wrong ones go on for ever
         found.append((name, kind, exercises.judged(exercise, one, 0)))
     return found
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one starts threads
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # one starts threads
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
 @pytest.mark.parametrize("exercise", dict.fromkeys(one[0] for one in ANSWERS))
 def test_what_a_reader_wrote_is_judged_right(exercise, monkeypatch):
     verdicts = told(exercise, ("wrong", "right"), monkeypatch)
     assert len(verdicts) >= 12
-    assert [(name, said) for name, kind, (right, said) in verdicts if right != (kind == "right")] == []
+    assert [
+        (name, said) for name, kind, (right, said) in verdicts if right != (kind == "right")
+    ] == []
 
 
 def test_one_that_cheats_breaks_nothing(monkeypatch):
@@ -215,7 +256,9 @@ def test_one_that_cheats_breaks_nothing(monkeypatch):
     assert sum(len(told(exercise, ("cheat",), monkeypatch)) for exercise in cheats) == 8
 
 
-@pytest.mark.parametrize("ends", [sys.exit, lambda counts: os._exit(3), lambda counts: threading.Event().wait()])
+@pytest.mark.parametrize(
+    "ends", [sys.exit, lambda counts: os._exit(3), lambda counts: threading.Event().wait()]
+)
 def test_an_answer_that_exits_or_hangs_leaves_the_notebook_alive(ends, monkeypatch):
     monkeypatch.setattr(judging, "SECONDS", 0.2)
     monkeypatch.setattr(scheduler, "ABANDON_S", 0.2)
@@ -228,9 +271,14 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
         raise TypeError("unorderable")
 
     monkeypatch.setitem(
-        EXERCISES, "gradient", replace(EXERCISES["gradient"], judge=Judge(((),), lambda rng: (), broken))
+        EXERCISES,
+        "gradient",
+        replace(EXERCISES["gradient"], judge=Judge(((),), lambda rng: (), broken)),
     )
-    assert "cannot be judged: TypeError: unorderable" in exercises.judged("gradient", solutions.gradient, 0)[1]
+    assert (
+        "cannot be judged: TypeError: unorderable"
+        in exercises.judged("gradient", solutions.gradient, 0)[1]
+    )
 
 
 # ---- the process that can be killed
@@ -239,13 +287,18 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 def test_what_never_returns_is_ended_in_time():
     with pytest.raises(apart.Lost, match="did not return within 0 s"):
         apart.apart(signal.pause, name="it", seconds=0.1)
-    assert psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1] == []
+    assert (
+        psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1]
+        == []
+    )
 
 
 def test_one_call_of_c_without_end_is_ended_and_its_line_is_told(monkeypatch):
     monkeypatch.setattr(apart, "SECONDS", 2)
     sentence = check("last_joiner", lambda counts: sum(range(10**15))).sentence
-    assert sentence.startswith("it computes for more than 2 s in one call that cannot be interrupted, at ")
+    assert sentence.startswith(
+        "it computes for more than 2 s in one call that cannot be interrupted, at "
+    )
     assert "sum(range(10**15))" in sentence
 
 
@@ -257,7 +310,10 @@ def test_a_crash_of_python_is_told_and_the_next_check_works():
 
 def test_what_cannot_be_sent_to_another_process_is_said():
     lock = threading.Lock()
-    assert "cannot be sent to another process" in check("last_joiner", lambda counts: lock.locked()).sentence
+    assert (
+        "cannot be sent to another process"
+        in check("last_joiner", lambda counts: lock.locked()).sentence
+    )
 
 
 def test_an_interrupt_of_the_learner_ends_the_check_and_its_process(monkeypatch):

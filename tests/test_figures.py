@@ -25,7 +25,9 @@ def bars(made, name):
 
 
 def signs_of(made):
-    return [trace for trace in made.data if trace.type == "scatter" and trace.mode == "markers+text"]
+    return [
+        trace for trace in made.data if trace.type == "scatter" and trace.mode == "markers+text"
+    ]
 
 
 def leaves(value):
@@ -47,7 +49,10 @@ def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, setup):
     for trace in made["data"]:
         if trace["type"] == "bar":
             colors = trace["marker"]["color"]
-            assert all(isinstance(color, str) for color in ([colors] if isinstance(colors, str) else colors))
+            assert all(
+                isinstance(color, str)
+                for color in ([colors] if isinstance(colors, str) else colors)
+            )
 
 
 def test_one_bar_trace_a_kind_with_every_box():
@@ -67,7 +72,9 @@ def test_ranks_stand_side_by_side_and_the_axis_runs_down():
 
 
 def test_still_more_ranks_get_a_wider_figure_that_scrolls():
-    ends = [Ending("raised", text=f"error {'x' * rank}") for rank in range(16)]  # no two of them alike
+    ends = [
+        Ending("raised", text=f"error {'x' * rank}") for rank in range(16)
+    ]  # no two of them alike
     timeline = timeline_from_rows([], ends, {"backend": "gloo"})
     assert figure(timeline, setup=True).layout.width > 16 * 100
 
@@ -84,7 +91,9 @@ def test_calls_that_should_not_meet_are_marked():
 
 def test_what_never_completes_is_pale():
     barrier = bars(figure(case_timeline(4, 2)), "barrier")
-    assert barrier.marker.opacity == (0.45,) and barrier.marker.line.width == (2.5,)  # and it met what it should not
+    assert barrier.marker.opacity == (0.45,) and barrier.marker.line.width == (
+        2.5,
+    )  # and it met what it should not
 
 
 def test_the_tooltip_holds_every_detail_and_is_escaped():
@@ -101,7 +110,9 @@ def test_nothing_from_a_program_is_taken_for_markup():
     writer = Writer()
     writer.call(0, "all_reduce", evil, done=False)
     writer.call(1, "barrier", evil, done=False)
-    timeline = writer.timeline([Ending("raised", text=evil), Ending("killed", text=evil)], program=evil)
+    timeline = writer.timeline(
+        [Ending("raised", text=evil), Ending("killed", text=evil)], program=evil
+    )
     assert "<script" not in pio.to_json(figure(timeline), engine="json").replace("\\u003c", "<")
 
 
@@ -109,7 +120,8 @@ def test_endings_stand_at_the_lanes():
     names = figure(case_timeline(2, 2)).layout.xaxis.ticktext
     assert "✓ finished" in names[0] and "✕ raised" in names[1]
     assert (
-        "! finished (a call still<br>pending)" in figure(case_timeline(2, 2, backend="nccl")).layout.xaxis.ticktext[1]
+        "! finished (a call still<br>pending)"
+        in figure(case_timeline(2, 2, backend="nccl")).layout.xaxis.ticktext[1]
     )
 
 

@@ -17,7 +17,15 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
 from tests.browser import barriers, watched  # noqa: E402
-from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, gallery, odd_of_8, positions  # noqa: E402
+from tests.first_screen import (  # noqa: E402
+    LEAST_TEXT,
+    MOST_CONTROLS,
+    MOST_WORDS,
+    SEEN,
+    gallery,
+    odd_of_8,
+    positions,
+)
 
 WIDE = {"width": 1440, "height": 900}
 
@@ -37,14 +45,19 @@ def files(tmp_path_factory):
     case_4 = joinlab.emulate(joinlab.cases.case_4, (5, 6))
     joinlab.diagnose(case_4)  # tries fixes
     write_html(case_4, folder / "case_4.html")
-    for name, run in (("case_2", recorded(2, (5, 6))), ("odd_of_8", joinlab.emulate(odd_of_8, (20,) * 8))):
+    for name, run in (
+        ("case_2", recorded(2, (5, 6))),
+        ("odd_of_8", joinlab.emulate(odd_of_8, (20,) * 8)),
+    ):
         joinlab.diagnose(run)
         write_html(run, folder / f"{name}.html")
     write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
     positions(folder / "positions.html")
     gallery(folder / "gallery.html")
     found = joinlab.sweep(joinlab.cases.case_4, range(3))
-    (folder / "sweep.html").write_text(f"<!doctype html><title>A cell</title>{found._repr_html_()}", "utf-8")
+    (folder / "sweep.html").write_text(
+        f"<!doctype html><title>A cell</title>{found._repr_html_()}", "utf-8"
+    )
     return folder
 
 
@@ -75,14 +88,22 @@ def column(page, number: str):
 def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
     page = opened("case_4")
     for noun in ("anyone left?", "barrier"):
-        said = page.locator(".jl-headline span span", has_text=noun).evaluate("(one) => getComputedStyle(one).color")
-        drawn = column(page, "call 29").locator("text", has_text=noun).evaluate("(one) => getComputedStyle(one).fill")
+        said = page.locator(".jl-headline span span", has_text=noun).evaluate(
+            "(one) => getComputedStyle(one).color"
+        )
+        drawn = (
+            column(page, "call 29")
+            .locator("text", has_text=noun)
+            .evaluate("(one) => getComputedStyle(one).fill")
+        )
         assert said == drawn
 
 
 def test_half_way_the_wrong_value_is_between_the_lanes(opened):
     page = opened("case_4")
-    lower, upper = (column(page, "call 29").locator(".jl-fill").nth(lane).bounding_box() for lane in (1, 0))
+    lower, upper = (
+        column(page, "call 29").locator(".jl-fill").nth(lane).bounding_box() for lane in (1, 0)
+    )
     tops = []
     for at in ("29.36", "29.5", "29.6", "29.72"):
         page.evaluate("(at) => { location.hash = '#at=' + at; location.reload(); }", at)
@@ -115,7 +136,9 @@ def test_what_is_to_come_is_empty_and_the_keys_go_on(opened):
 def test_play_runs_from_where_the_first_rank_runs_out(opened):
     page = opened("case_4", reduced_motion="reduce")  # a call at a time
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("() => document.querySelector('.jl-scrub').getAttribute('aria-valuenow') === '1'")
+    page.wait_for_function(
+        "() => document.querySelector('.jl-scrub').getAttribute('aria-valuenow') === '1'"
+    )
     assert page.locator(".jl-col.jl-future").count() == 5
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Play")).to_have_attribute("aria-pressed", "false")
@@ -178,7 +201,9 @@ def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
     assert barriers(page, axe, "body" if name == "gallery" else ".jl-first") == []
 
 
-RIGHTS = "(all) => all.map((one) => one.getBoundingClientRect()).map((one) => [one.left, one.right])"
+RIGHTS = (
+    "(all) => all.map((one) => one.getBoundingClientRect()).map((one) => [one.left, one.right])"
+)
 
 
 def test_lanes_that_say_the_same_say_it_once_and_on_a_phone_nothing_is_cut(opened):
@@ -198,13 +223,16 @@ FILLS = "(all) => all.map((one) => one.getAttribute('fill') ?? getComputedStyle(
 
 def test_a_small_picture_fills_the_large_one_which_has_the_same_boxes(opened):
     page = opened("gallery")
-    assert page.evaluate("document.documentElement.scrollHeight") <= WIDE["height"]  # all of it is in sight
+    assert (
+        page.evaluate("document.documentElement.scrollHeight") <= WIDE["height"]
+    )  # all of it is in sight
     assert page.locator(".small.drawn .jl-scene").count() == 18
     for at, address in ((3, "case=2&on=1"), (11, "case=4&on=3")):
         page.locator(".gallery label").nth(at).click()
         assert page.url.endswith(f"#{address}&inputs=5,6")
         small, large = (
-            page.locator(of).locator(".jl-fill") for of in (f"label:nth-match(label, {at + 1})", ".jl-stage")
+            page.locator(of).locator(".jl-fill")
+            for of in (f"label:nth-match(label, {at + 1})", ".jl-stage")
         )
         assert small.evaluate_all(FILLS) == large.evaluate_all(FILLS) != []
     expect(page.locator(".jl-headline")).to_contain_text("Case 4, gloo, run here")

@@ -104,7 +104,10 @@ def test_an_edit_names_the_lines_of_the_file(tmp_path):
         lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)] = edit.added
     names: dict = {}
     exec(compile("\n".join(lines).partition("\nALL_KNOBS")[0], "edited.py", "exec"), names)
-    assert not any(end.pending or end.kind != "finished" for end in joinlab.emulate(names["case_4"], (5, 6)).ends)
+    assert not any(
+        end.pending or end.kind != "finished"
+        for end in joinlab.emulate(names["case_4"], (5, 6)).ends
+    )
     again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
     assert fix_of(again) == fix
 
@@ -119,7 +122,8 @@ def raises(rank, inputs):
 
 
 def value_used(rank, inputs):
-    """What follows in the block reads the result of the all-reduce, so it cannot come behind the block."""
+    """What follows in the block reads the result of the all-reduce, so it cannot come behind the
+    block."""
     model, best = DDP(nn.Linear(1, 1)), 0.0
     with model.join():
         for x in inputs:

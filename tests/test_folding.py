@@ -1,4 +1,5 @@
-"""Folding: rounds that agree appear once, faults are never hidden, and every call can be found again."""
+"""Folding: rounds that agree appear once, faults are never hidden, and every call can be found
+again."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def folds(parts: tuple[Part, ...]) -> list[Fold]:
 
 
 def labels(folding: Folding) -> list[str]:
-    return [folding.label(part) if isinstance(part, Fold) else f"row {part}" for part in folding.parts]
+    return [
+        folding.label(part) if isinstance(part, Fold) else f"row {part}" for part in folding.parts
+    ]
 
 
 def rounds(times: int, marked: bool = True) -> Timeline:
@@ -37,11 +40,14 @@ def rounds(times: int, marked: bool = True) -> Timeline:
 
 @st.composite
 def looping(draw: st.DrawFn) -> Timeline:
-    """Ranks in a loop, of which some break out of it, or issue another call once; rounds may hold smaller rounds."""
+    """Ranks in a loop, of which some break out of it, or issue another call once; rounds may hold
+    smaller rounds."""
     ranks = draw(st.integers(1, 4))
     writer = Writer(ranks, draw(st.sampled_from(["gloo", "nccl"])))
     marked = draw(st.booleans())
-    pattern = draw(st.lists(st.sampled_from(["all_reduce", "barrier", "broadcast"]), min_size=1, max_size=3))
+    pattern = draw(
+        st.lists(st.sampled_from(["all_reduce", "barrier", "broadcast"]), min_size=1, max_size=3)
+    )
     pattern = pattern * draw(st.integers(1, 3)) + draw(st.sampled_from([[], ["barrier"]]))
     for rank in range(ranks):
         times = draw(st.sampled_from([0, 3, 7, 7, 7, 30]))
@@ -53,7 +59,13 @@ def looping(draw: st.DrawFn) -> Timeline:
                 columns = {"root": 0} if op == "broadcast" else {}
                 done = not wrong or draw(st.booleans())
                 writer.call(
-                    rank, op, input=number if marked else None, line=line + 50 * wrong, done=done, error=None, **columns
+                    rank,
+                    op,
+                    input=number if marked else None,
+                    line=line + 50 * wrong,
+                    done=done,
+                    error=None,
+                    **columns,
                 )
                 issued += 1
     ends = [draw(st.sampled_from([DONE, Ending("hung", proven=False)])) for _ in range(ranks)]
@@ -67,8 +79,13 @@ ANY = looping() | timelines()
 @given(ANY, st.booleans())
 def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
     folding = fold(timeline, ranks=ranks)
-    assert sorted(rank for some in folding.classes for rank in some) == list(range(timeline.world_size))
-    found = [range(part, part + 1) if isinstance(part, int) else range(part.begin, part.end) for part in folding.parts]
+    assert sorted(rank for some in folding.classes for rank in some) == list(
+        range(timeline.world_size)
+    )
+    found = [
+        range(part, part + 1) if isinstance(part, int) else range(part.begin, part.end)
+        for part in folding.parts
+    ]
     assert [row for rows in found for row in rows] == list(range(len(folding.slots)))
     shown = [(rank, slot.group, slot.calls[rank]) for slot in folding.slots for rank in slot.calls]
     first = {some[0] for some in folding.classes}
@@ -87,7 +104,9 @@ def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
             rows = [*folding.matched.calls_of(slot).values()]
             assert slot.expected and (slot.met or len(folding.matched.groups[slot.group]) == 1)
             assert all(row["completed_ns"] is not None and row["error"] is None for row in rows)
-            assert len({row["call_site"] for row in rows if row["origin"] == rows[0]["origin"]}) == 1
+            assert (
+                len({row["call_site"] for row in rows if row["origin"] == rows[0]["origin"]}) == 1
+            )
             assert set(slot.calls) | set(slot.lost) >= set(folding.matched.groups[slot.group])
             if slot.group == "0" and len(folding.matched.groups) == 1:
                 assert all(seq != last[rank] for rank, seq in slot.calls.items())
@@ -96,12 +115,26 @@ def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
 @settings(max_examples=60)
 @given(ANY)
 def test_ranks_in_one_lane_did_the_same(timeline):
-    names = ["op", "origin", "dtype", "shape", "reduce_op", "call_site", "input", "error", "group", "seq"]
+    names = [
+        "op",
+        "origin",
+        "dtype",
+        "shape",
+        "reduce_op",
+        "call_site",
+        "input",
+        "error",
+        "group",
+        "seq",
+    ]
     done = pl.col("completed_ns").is_not_null()
     slots = match(timeline)
     odd = {(slot.group, r, s) for slot in slots if not slot.expected for r, s in slot.calls.items()}
     for some in rank_lanes(timeline):
-        told = [timeline.calls.filter(pl.col("rank") == rank).select(*names, done=done).rows() for rank in some]
+        told = [
+            timeline.calls.filter(pl.col("rank") == rank).select(*names, done=done).rows()
+            for rank in some
+        ]
         ends = [timeline.ends[rank].kind for rank in some]
         assert all(one == told[0] for one in told) and len(set(ends)) == 1
         wrong = [[key[2] for key in sorted(odd) if key[1] == rank] for rank in some]
@@ -111,7 +144,11 @@ def test_ranks_in_one_lane_did_the_same(timeline):
 @pytest.mark.parametrize("marked", [True, False])
 def test_rounds_fold_with_and_without_marked_inputs(marked):
     folding = fold(rounds(9, marked=marked))
-    assert labels(folding) == ["8 × all-reduce, barrier", "row 16", "row 17"]  # the last call ends the last round
+    assert labels(folding) == [
+        "8 × all-reduce, barrier",
+        "row 16",
+        "row 17",
+    ]  # the last call ends the last round
 
 
 def test_a_round_that_is_not_repeated_folds_what_repeats_within_it():
@@ -119,7 +156,11 @@ def test_a_round_that_is_not_repeated_folds_what_repeats_within_it():
     for rank in range(2):
         for number, op in enumerate(["broadcast", *["all_reduce"] * 4, "barrier"]):
             writer.call(
-                rank, op, input=0, line=number if op != "all_reduce" else 1, **{"root": 0} if not number else {}
+                rank,
+                op,
+                input=0,
+                line=number if op != "all_reduce" else 1,
+                **{"root": 0} if not number else {},
             )
     assert labels(fold(writer.timeline([DONE] * 2))) == ["row 0", "4 × all-reduce", "row 5"]
 

@@ -1,4 +1,5 @@
-"""The view that follows a recorded job: it grows with the folder, shows the job's state, and stops."""
+"""The view that follows a recorded job: it grows with the folder, shows the job's state, and
+stops."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_the_verdict_appears_when_the_job_has_stalled(folder: Path) -> None:
     add(folder, 0, call(1, 1700, None))
     view.look()
     assert view.heading == "The job has stalled."
-    assert "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence  # the verdict below the heading says why
+    assert (
+        "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence
+    )  # the verdict below the heading says why
     view.close()
 
 
@@ -79,9 +82,15 @@ def test_it_follows_from_the_event_loop_until_it_is_closed(folder: Path) -> None
     asyncio.run(cell())
 
 
-@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "interrupted"), (None, "no rank was recorded")])
+@pytest.mark.parametrize(
+    ("error", "said"), [(KeyboardInterrupt(), "interrupted"), (None, "no rank was recorded")]
+)
 def test_what_goes_wrong_stops_it_and_not_the_kernel(
-    folder: Path, view: Following, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, said: str
+    folder: Path,
+    view: Following,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None,
+    said: str,
 ) -> None:
     def fails() -> bool:
         raise error or TimelineFileError("no rank was recorded")

@@ -21,9 +21,15 @@ def test_every_run_says_how_it_ended_where_no_script_runs(written):
     ends = re.findall(r'<span class="small">(.*?)</span>', page)
     assert len(ends) == 18 and ends[:3] == ["✓ both finish"] * 3
     assert ends[3:6] == ["… both finish, a call left pending"] * 2 + ["✕ rank 1 raises"]
-    assert ends[9:12] == ["✕ rank 0 hangs", "✕ rank 1 hangs", "✕ both hang"]  # case 4 on the three fabrics
+    assert ends[9:12] == [
+        "✕ rank 0 hangs",
+        "✕ rank 1 hangs",
+        "✕ both hang",
+    ]  # case 4 on the three fabrics
     assert page.count('<input type="radio"') == 18 and page.count("checked>") == 1
-    assert "as documented" in page and "documented: rank 0 hangs; rank 1 error from a garbage" in page
+    assert (
+        "as documented" in page and "documented: rank 0 hangs; rank 1 error from a garbage" in page
+    )
 
 
 def test_the_lines_that_differ_are_marked_row_by_row(written):
@@ -51,7 +57,9 @@ def test_who_shares_it_sends_a_title_and_a_picture_that_is_there(written):
 
     Read().feed(written.read_text("utf-8"))
     assert about.keys() == {"og:type", "og:title", "og:description", "og:url", "og:image"}
-    assert about["og:image"] == "https://example.org/joinlab/demo.png"  # others load it by an absolute address alone
+    assert (
+        about["og:image"] == "https://example.org/joinlab/demo.png"
+    )  # others load it by an absolute address alone
     assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -23,7 +23,9 @@ from tests.material import gloo_probes as probes
 from tests.material.gloo_probes import Probe, answers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # to import this module takes a rank 0.2 s
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # to import this module takes a rank 0.2 s
 
 SETS = {
     "refused": probes.REFUSED,
@@ -36,7 +38,9 @@ SETS = {
 
 
 def launch(program: Any, ranks: int, no_progress: float = 20.0) -> Timeline:
-    return joinlab.launch(program, (1,) * ranks, "gloo", no_progress=no_progress, on_output=None, progress=False)
+    return joinlab.launch(
+        program, (1,) * ranks, "gloo", no_progress=no_progress, on_output=None, progress=False
+    )
 
 
 def told(timeline: Timeline) -> list[list[str | None]]:
@@ -57,13 +61,20 @@ def test_it_answers_as_real_processes_do(asked: Sequence[Probe], ranks: int) -> 
 
 
 def test_every_probe_is_asked() -> None:
-    written = {value for value in vars(probes).values() if getattr(value, "__module__", "") == probes.__name__}
+    written = {
+        value
+        for value in vars(probes).values()
+        if getattr(value, "__module__", "") == probes.__name__
+    }
     asked = {probe for asked in SETS.values() for probe in asked}
     helpers = {probes.answers}
-    assert {one.__name__ for one in written - asked - helpers if not one.__name__.startswith("_")} == set()
+    assert {
+        one.__name__ for one in written - asked - helpers if not one.__name__.startswith("_")
+    } == set()
 
 
-# ------------------------------------------------------------------------------------------ programs of their own
+# ------------------------------------------------------------------------------------------
+# programs of their own
 
 
 def a_wait_that_times_out_and_a_call_that_does_not(rank: int, inputs: Any) -> Any:
@@ -94,7 +105,10 @@ def a_recv_that_times_out_closes_the_connections(rank: int, inputs: Any) -> Any:
     found = []
     if rank:
         time.sleep(0.5)
-    for call in (lambda: dist.irecv(torch.ones(1), 1).wait(timedelta(milliseconds=100)), dist.barrier):
+    for call in (
+        lambda: dist.irecv(torch.ones(1), 1).wait(timedelta(milliseconds=100)),
+        dist.barrier,
+    ):
         if rank == 0:
             found.append(_error_of(call))
     if rank == 0:
@@ -106,7 +120,11 @@ def a_recv_that_times_out_closes_the_connections(rank: int, inputs: Any) -> Any:
 def a_late_rank_in_a_monitored_barrier(rank: int, inputs: Any, all_ranks: bool = False) -> Any:
     if rank:
         time.sleep(0.5)
-    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100), wait_all_ranks=all_ranks))
+    found = _error_of(
+        lambda: dist.monitored_barrier(
+            timeout=timedelta(milliseconds=100), wait_all_ranks=all_ranks
+        )
+    )
     if rank == 0:
         time.sleep(1)  # so that the others meet a closed connection, not an ended process
     return found
@@ -123,7 +141,13 @@ def the_call_that_raised_is_named(rank: int, inputs: Any) -> Any:
 
 
 def sends_that_nobody_waits_for(rank: int, inputs: Any) -> Any:
-    work = dist.isend(torch.ones(1), 1) if rank == 0 else dist.irecv(torch.zeros(1), 0) if rank == 1 else None
+    work = (
+        dist.isend(torch.ones(1), 1)
+        if rank == 0
+        else dist.irecv(torch.zeros(1), 0)
+        if rank == 1
+        else None
+    )
     dist.barrier()
     return work is not None and work.is_completed()
 
@@ -173,7 +197,8 @@ def ddp_names_its_backend(rank: int, inputs: Any) -> Any:
 
 
 class _EitherLayer(torch.nn.Module):
-    """Ranks use one of two layers in turn, so that each step leaves parameters unused that the other rank uses."""
+    """Ranks use one of two layers in turn, so that each step leaves parameters unused that the
+    other rank uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +247,9 @@ ALONE = [
 def test_it_ends_as_real_processes_do(program: Any) -> None:
     emulated = emulate(program, (1, 1), "gloo")
     sleeps = "sleep" in program.__code__.co_names
-    for patience in (2.0, 5.0, 10.0) if sleeps else (2.0,):  # on a busy machine a rank may be later than it means to be
+    for patience in (
+        (2.0, 5.0, 10.0) if sleeps else (2.0,)
+    ):  # on a busy machine a rank may be later than it means to be
         launched = launch(program, 2, patience)
         found = differences(emulated, launched)
         if not found and repr(emulated.returns) == repr(launched.returns):

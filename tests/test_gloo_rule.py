@@ -1,4 +1,5 @@
-"""gloo's rule: which of the calls issued so far can never complete. tests.proofs compares it with emulated runs."""
+"""gloo's rule: which of the calls issued so far can never complete. tests.proofs compares it with
+emulated runs."""
 
 from __future__ import annotations
 
@@ -51,12 +52,16 @@ MESSAGES = {
     "gather": lambda me, size, nbytes: messages.gather(me, size, 1, nbytes),
     "scatter": lambda me, size, nbytes: messages.scatter(me, size, 1, [nbytes] * size),
     "all_gather": messages.all_gather,
-    "all_to_all": lambda me, size, nbytes: messages.all_to_all(me, size, [nbytes] * size, [nbytes] * size),
+    "all_to_all": lambda me, size, nbytes: messages.all_to_all(
+        me, size, [nbytes] * size, [nbytes] * size
+    ),
     "barrier": lambda me, size, nbytes: messages.barrier(me, size),
 }
 
 
-@pytest.mark.parametrize(("op", "size", "nbytes"), list(product(MESSAGES, [2, 3, 4, 5, 8], [4, 40, 3 * 2**20])))
+@pytest.mark.parametrize(
+    ("op", "size", "nbytes"), list(product(MESSAGES, [2, 3, 4, 5, 8], [4, 40, 3 * 2**20]))
+)
 def test_the_messages_of_ranks_that_agree_all_meet(op, size, nbytes):
     network = Network(size)
     parts = [_Part(network, me, MESSAGES[op](me, size, nbytes), size) for me in range(size)]
@@ -93,14 +98,19 @@ def test_who_waits_for_a_process_that_ended_gets_an_error_and_does_not_hang():
 
 
 def sized(op: str, *counts: int, size: int = 0, dtype: str = "float32") -> set[int]:
-    """The blocked ranks of one collective (its root is 0), of which rank r has counts[r] elements."""
+    """The blocked ranks of one collective (its root is 0), of which rank r has counts[r]
+    elements."""
     root = 0 if op in ROOTED else None
-    calls = [IssuedCall(rank, "0", 0, op, dtype, [[count]], root=root) for rank, count in enumerate(counts)]
+    calls = [
+        IssuedCall(rank, "0", 0, op, dtype, [[count]], root=root)
+        for rank, count in enumerate(counts)
+    ]
     return {rank for rank, _ in blocked(by_group(calls, {"0": range(size or len(counts))})["0"])}
 
 
 def test_where_sizes_differ_the_messages_decide():
-    """As measured: one element beside two waits for ever; beside eight, the receiver of too much aborts."""
+    """As measured: one element beside two waits for ever; beside eight, the receiver of too much
+    aborts."""
     assert sized("all_reduce", 1, 2) == {0, 1}
     assert sized("all_reduce", 1, 8) == set()
     assert sized("all_reduce", 1, 2, size=3) == {0, 1}
@@ -119,7 +129,8 @@ def test_a_small_reduce_leaves_ranks_out():
 
 
 def test_who_has_no_message_to_a_rank_that_has_ended_hangs():
-    """Of two elements on 4 ranks, rank 3 only sends at first, to rank 2; nothing goes over from rank 0 to it."""
+    """Of two elements on 4 ranks, rank 3 only sends at first, to rank 2; nothing goes over from
+    rank 0 to it."""
     calls = [IssuedCall(3, "0", 0, "all_reduce", "float32", [[2]])]
     group = by_group(calls, {"0": range(4)})["0"]
     assert {rank for rank, _ in blocked(group, gone=(2,))} == set()
@@ -137,7 +148,13 @@ def test_behind_as_many_stuck_calls_as_it_has_threads_a_rank_begins_no_other():
 
 
 def test_a_call_that_a_thread_refused_has_used_up_its_number():
-    row = {"rank": 0, "group": "0", "seq": 0, "op": "all_reduce", "error": "RuntimeError: Invalid scalar type"}
+    row = {
+        "rank": 0,
+        "group": "0",
+        "seq": 0,
+        "op": "all_reduce",
+        "error": "RuntimeError: Invalid scalar type",
+    }
     calls = [call_of(row), *(IssuedCall(rank, "0", rank == 0, "barrier") for rank in (0, 1))]
     assert set(blocked(by_group(calls, {"0": (0, 1)})["0"])) == {(0, 1), (1, 0)}
     calls.append(IssuedCall(1, "0", 1, "barrier"))
@@ -145,26 +162,39 @@ def test_a_call_that_a_thread_refused_has_used_up_its_number():
 
 
 def test_an_empty_all_reduce_waits_for_nobody():
-    assert blocked(by_group([IssuedCall(0, "0", 0, "all_reduce", "float32", [[0]])], {"0": (0, 1)})["0"]) == {}
+    assert (
+        blocked(
+            by_group([IssuedCall(0, "0", 0, "all_reduce", "float32", [[0]])], {"0": (0, 1)})["0"]
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         ({"op": "reduce_scatter"}, {"op": "all_reduce"}),  # to gloo they are the same
-        ({"op": "broadcast", "root": 1}, {"op": "broadcast"}),  # the root that was not recorded may be the right one
+        (
+            {"op": "broadcast", "root": 1},
+            {"op": "broadcast"},
+        ),  # the root that was not recorded may be the right one
     ],
 )
 def test_calls_that_may_meet_are_not_blocked(one, other):
     calls = [
-        IssuedCall(rank, "0", 0, dtype="float32", shape=[[2]], **columns) for rank, columns in ((0, one), (1, other))
+        IssuedCall(rank, "0", 0, dtype="float32", shape=[[2]], **columns)
+        for rank, columns in ((0, one), (1, other))
     ]
     assert blocked(by_group(calls, {"0": (0, 1)})["0"]) == {}
 
 
 def test_a_reduce_scatter_of_several_tensors_takes_a_number_for_each():
-    """Launched on two ranks, these all complete: an all_gather behind a list of two, and behind two all-reduces."""
-    parts = [IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[1], [1]]), IssuedCall(0, "0", 1, "all_gather")]
+    """Launched on two ranks, these all complete: an all_gather behind a list of two, and behind two
+    all-reduces."""
+    parts = [
+        IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[1], [1]]),
+        IssuedCall(0, "0", 1, "all_gather"),
+    ]
     sums = [IssuedCall(1, "0", seq, "all_reduce", "float32", [[1]]) for seq in (0, 1)]
     last = IssuedCall(1, "0", 2, "all_gather")
     assert blocked(by_group([*parts, *sums, last], {"0": (0, 1)})["0"]) == {}
@@ -180,11 +210,16 @@ def pair(rank: int, seq: int, op: str, peer: int | None, tag: int = 0, **rest) -
 
 def test_sends_and_recvs_meet_by_pair_and_tag():
     def free(*calls: IssuedCall, gone: tuple[int, ...] = ()) -> set[tuple[int, int]]:
-        return {(call.rank, call.seq) for call in calls} - set(blocked(by_group(calls, {"0": (0, 1, 2)})["0"], gone))
+        return {(call.rank, call.seq) for call in calls} - set(
+            blocked(by_group(calls, {"0": (0, 1, 2)})["0"], gone)
+        )
 
     assert free(pair(0, 0, "send", 1), pair(1, 0, "recv", 0)) == {(0, 0), (1, 0)}
     assert free(pair(0, 0, "send", 1, tag=1), pair(1, 0, "recv", 0, tag=2)) == set()
-    assert free(pair(0, 0, "send", 1), pair(0, 1, "send", 1), pair(1, 0, "recv", 0)) == {(0, 0), (1, 0)}
+    assert free(pair(0, 0, "send", 1), pair(0, 1, "send", 1), pair(1, 0, "recv", 0)) == {
+        (0, 0),
+        (1, 0),
+    }
     assert free(pair(0, 0, "send", 1), pair(1, 0, "recv", None)) == {(0, 0), (1, 0)}
     assert free(pair(1, 0, "recv", None)) == set()
     assert free(pair(1, 0, "recv", None), gone=(2,)) == {(1, 0)}
@@ -204,13 +239,22 @@ def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
 def test_an_average_of_integers_fails_after_its_data_has_moved():
     """A barrier behind it fails with the same words, and has sent nothing."""
     error = "RuntimeError: result type Float can't be cast to the desired output type Int"
-    rows = [{"rank": rank, "group": "0", "seq": 0, "op": "reduce", "error": error, "root": 0} for rank in (0, 1)]
+    rows = [
+        {"rank": rank, "group": "0", "seq": 0, "op": "reduce", "error": error, "root": 0}
+        for rank in (0, 1)
+    ]
     last = [IssuedCall(0, "0", 1, "all_gather"), IssuedCall(1, "0", 1, "broadcast", root=1)]
-    assert set(blocked(by_group([*map(call_of, rows), *last], {"0": (0, 1)})["0"])) == {(0, 1), (1, 1)}
+    assert set(blocked(by_group([*map(call_of, rows), *last], {"0": (0, 1)})["0"])) == {
+        (0, 1),
+        (1, 1),
+    }
     barrier = call_of({"rank": 1, "group": "0", "seq": 1, "op": "barrier", "error": error})
     assert blocked(by_group([*map(call_of, rows), last[0], barrier], {"0": (0, 1)})["0"]) == {}
 
 
 def test_a_failed_call_silences_the_rule():
-    failed = [IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]], failed=True), IssuedCall(0, "0", 1, "barrier")]
+    failed = [
+        IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]], failed=True),
+        IssuedCall(0, "0", 1, "barrier"),
+    ]
     assert blocked(by_group(failed, {"0": (0, 1)})["0"]) == {}

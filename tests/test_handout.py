@@ -21,7 +21,9 @@ def page(tmp_path_factory) -> str:
 
 def test_every_position_has_its_own_run(page):
     runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
-    assert len(runs) == len(CASES) and {name.partition(":")[0] for name in runs} == {f"Case {n}" for n in CASES}
+    assert len(runs) == len(CASES) and {name.partition(":")[0] for name in runs} == {
+        f"Case {n}" for n in CASES
+    }
     assert {tuple(settings) for settings in runs.values()} == {tuple(BARRIERS.values())}
     numbers = {number for by in runs.values() for at in by.values() for number in at.values()}
     data = lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1]))[0]
@@ -30,20 +32,29 @@ def test_every_position_has_its_own_run(page):
         for by_inputs in settings.values():
             for inputs, at in by_inputs.items():
                 title = data["texts"][data["runs"][at]["title"]]
-                assert title == f"case_{number}, inputs ({inputs.replace(',', ', ')}), emulated on nccl", name
+                assert (
+                    title
+                    == f"case_{number}, inputs ({inputs.replace(',', ', ')}), emulated on nccl"
+                ), name
 
 
 def test_without_a_barrier_both_eras_look_the_same(page):
     runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
     data = lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1]))[0]
     for (number, case), settings in zip(CASES.items(), runs.values(), strict=True):
-        today, before = ([data["runs"][at] for at in by_inputs.values()] for by_inputs in settings.values())
+        today, before = (
+            [data["runs"][at] for at in by_inputs.values()] for by_inputs in settings.values()
+        )
         same = all(
-            one["scene"]["columns"] == other["scene"]["columns"] for one, other in zip(today, before, strict=True)
+            one["scene"]["columns"] == other["scene"]["columns"]
+            for one, other in zip(today, before, strict=True)
         )
         assert same or case.knobs["1.9"], number
         assert not same or number != 4
 
 
 def test_it_says_that_its_times_are_modelled(page):
-    assert "Modelled: PyTorch&#x27;s own code on a modelled nccl" in page and "with the barrier of PyTorch 1.9" in page
+    assert (
+        "Modelled: PyTorch&#x27;s own code on a modelled nccl" in page
+        and "with the barrier of PyTorch 1.9" in page
+    )

@@ -13,7 +13,9 @@ from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 
 def held(name: str, backend: str = "nccl") -> list[str]:
-    return str(joinlab.who_holds(joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend))).splitlines()
+    return str(
+        joinlab.who_holds(joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend))
+    ).splitlines()
 
 
 OWN = "before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]"
@@ -76,11 +78,15 @@ def test_a_sum_comes_from_no_single_rank():
     assert set(re.findall(r'title="([^"]*)"', after)) == {"computed from several ranks"}
 
 
-def made(value_in: str | None, value_out: str | None, done: bool = True, op: str = "all_gather") -> Timeline:
+def made(
+    value_in: str | None, value_out: str | None, done: bool = True, op: str = "all_gather"
+) -> Timeline:
     row = {"group": "0", "seq": 0, "op": op, "origin": op, "shape": [[1]], "enqueued_ns": 0}
     row |= {"value_in": value_in, "value_out": value_out, "completed_ns": 1 if done else None}
     ends = [Ending(EndKind.FINISHED)] * 2
-    return timeline_from_rows([{"rank": rank, **row} for rank in range(2)], ends, {"backend": "nccl"})
+    return timeline_from_rows(
+        [{"rank": rank, **row} for rank in range(2)], ends, {"backend": "nccl"}
+    )
 
 
 def test_what_two_ranks_held_alike_is_claimed_for_neither():
@@ -94,7 +100,9 @@ def test_incomplete_and_too_large_values_are_labelled():
 
 def test_many_values_are_cut():
     values = ",".join(map(str, range(100)))
-    assert html(made(f"[[{values}]]", None)).split(">after<")[0].count("<span title") == 2 * MAX_CHIPS
+    assert (
+        html(made(f"[[{values}]]", None)).split(">after<")[0].count("<span title") == 2 * MAX_CHIPS
+    )
 
 
 def test_an_unknown_slot_is_refused():

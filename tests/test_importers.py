@@ -1,4 +1,5 @@
-"""Flight recorder dumps: their facts are read, damaged or hostile parts are refused, and the rest is used."""
+"""Flight recorder dumps: their facts are read, damaged or hostile parts are refused, and the rest
+is used."""
 
 from __future__ import annotations
 
@@ -55,12 +56,18 @@ def test_it_is_saved_and_drawn_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [{"form": "active"}, {"form": "ring", "ring": 4}])
-def test_calls_are_matched_by_their_number_when_the_beginning_is_lost(tmp_path: Path, form: dict[str, Any]) -> None:
+def test_calls_are_matched_by_their_number_when_the_beginning_is_lost(
+    tmp_path: Path, form: dict[str, Any]
+) -> None:
     whole, _ = quietly(write(tmp_path / "whole", dumps(JOB)))
     part, _ = quietly(write(tmp_path / "part", dumps(replace(JOB, **form))))
 
     def stacks(timeline: joinlab.Timeline) -> dict[tuple[str, int], set[int]]:
-        return {(slot.group, seq): set(slot.calls) for slot in match(timeline) for seq in slot.calls.values()}
+        return {
+            (slot.group, seq): set(slot.calls)
+            for slot in match(timeline)
+            for seq in slot.calls.values()
+        }
 
     for place, ranks in stacks(part).items():
         assert ranks <= stacks(whole)[place]
@@ -116,9 +123,15 @@ def test_sends_and_recvs_of_a_batch_are_as_complete_as_the_batch(tmp_path: Path)
     assert timeline.calls["completed_ns"].is_null().to_list() == [False, False, True, True] * 2
 
 
-@pytest.mark.parametrize(("end", "op"), [("coalesced", "broadcast"), ("ALLGATHER_coalesced", "all_gather")])
+@pytest.mark.parametrize(
+    ("end", "op"), [("coalesced", "broadcast"), ("ALLGATHER_coalesced", "all_gather")]
+)
 def test_collectives_of_a_batch_are_one_call(tmp_path: Path, end: str, op: str) -> None:
-    parts = [("_broadcast_oop", 8, 0, "scheduled"), ("_broadcast_oop", 8, 0, "scheduled"), (end, 8, 0, "completed")]
+    parts = [
+        ("_broadcast_oop", 8, 0, "scheduled"),
+        ("_broadcast_oop", 8, 0, "scheduled"),
+        (end, 8, 0, "completed"),
+    ]
     calls = [("all_reduce", 7, 0, "completed"), *parts, ("all_reduce", 9, 0, "scheduled")]
     timeline, problems = quietly(write(tmp_path, {rank: batches(rank, calls) for rank in (0, 1)}))
     mine = timeline.calls.filter(pl.col("rank") == 0)
@@ -142,12 +155,24 @@ def test_fields_that_a_dump_lacks_are_null(tmp_path: Path) -> None:
 def test_sends_and_recvs_name_their_peers_by_global_rank(tmp_path: Path) -> None:
     found = dumps(JOB)
     for rank, title in ((2, "nccl:send 0->1"), (3, "nccl:recv 1<-0")):
-        entry = dict(found[rank]["entries"][-1], op_id=90, collective_seq_id=0, p2p_seq_id=1, is_p2p=True)
-        entry.update(profiling_name=title, process_group=("2", "G2"), pg_id=1, state="scheduled", retired=False)
+        entry = dict(
+            found[rank]["entries"][-1], op_id=90, collective_seq_id=0, p2p_seq_id=1, is_p2p=True
+        )
+        entry.update(
+            profiling_name=title,
+            process_group=("2", "G2"),
+            pg_id=1,
+            state="scheduled",
+            retired=False,
+        )
         entry["time_discovered_completed_ns"] = None
         found[rank]["entries"].append(entry)
     timeline, _ = quietly(write(tmp_path, found))
-    pairs = timeline.calls.filter(pl.col("op").is_in(["send", "recv"])).select("rank", "op", "peer").rows()
+    pairs = (
+        timeline.calls.filter(pl.col("op").is_in(["send", "recv"]))
+        .select("rank", "op", "peer")
+        .rows()
+    )
     assert pairs == [(2, "send", 3), (3, "recv", 2)]
 
 
@@ -201,7 +226,11 @@ def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path, versio
         "nccl",
         "flight recorder 2.10 of TorchComms",
     )
-    slots = [(slot.group, sorted(slot.calls), slot.met) for slot in match(timeline) if slot.group == "world"]
+    slots = [
+        (slot.group, sorted(slot.calls), slot.met)
+        for slot in match(timeline)
+        if slot.group == "world"
+    ]
     assert slots == [("world", [0, 1], True), ("world", [0, 1], True), ("world", [0], False)]
     assert who_waits(timeline).ranks == (1,)
     first = timeline.call(0, 0, "world")
@@ -210,7 +239,9 @@ def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path, versio
 
 def test_a_ring_of_torchcomms_is_read_where_its_calls_can_be_numbered(tmp_path: Path) -> None:
     calls = [("world", "all_reduce")] * 6
-    timeline, _ = quietly(write(tmp_path / "one", {0: torchcomms(0, calls, 2), 1: torchcomms(1, calls[:5], 1)}))
+    timeline, _ = quietly(
+        write(tmp_path / "one", {0: torchcomms(0, calls, 2), 1: torchcomms(1, calls[:5], 1)})
+    )
     assert timeline.meta["skipped"]["world"] == {0: 2, 1: 1}
     assert who_waits(timeline).ranks == (1,)
     with pytest.raises(TimelineFileError, match="counts the calls of all communicators together"):
@@ -228,7 +259,9 @@ def test_a_missing_rank_is_named_and_no_culprit(tmp_path: Path) -> None:
     assert timeline.meta["missing_ranks"] == [2]
     found = who_waits(timeline)
     assert 2 not in found.ranks
-    assert "there is no record of rank 2" in str(joinlab.diagnose(timeline)).replace("There", "there")
+    assert "there is no record of rank 2" in str(joinlab.diagnose(timeline)).replace(
+        "There", "there"
+    )
 
 
 def test_files_of_other_jobs_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -240,12 +273,20 @@ def test_files_of_other_jobs_are_named_and_the_rest_is_read(tmp_path: Path) -> N
     os.mkfifo(folder / "pipe_1")
     timeline, told = quietly(folder)
     assert timeline.world_size == 4
-    for name in ("nccl_trace_rank_10", "notes.txt", "nccl_trace_rank_11", "nccl_trace_rank_3", "pipe_1"):
+    for name in (
+        "nccl_trace_rank_10",
+        "notes.txt",
+        "nccl_trace_rank_11",
+        "nccl_trace_rank_3",
+        "pipe_1",
+    ):
         assert [one for one in told if name in one], name
     assert who_waits(timeline).ranks == (3,)
 
 
-def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_read(
+    tmp_path: Path,
+) -> None:
     found = dumps(JOB)
     for entry in found[1]["entries"]:
         entry["time_created_ns"] += 3 * 86_400 * 10**9
@@ -254,7 +295,10 @@ def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_r
     (tmp_path / "nccl_trace_rank_2").symlink_to(tmp_path / "nowhere")
     timeline, told = quietly(tmp_path)
     assert timeline.meta["missing_ranks"] == [1, 2]
-    assert any("rank_1' is of another job: its last call is 3 days later than those of most" in one for one in told)
+    assert any(
+        "rank_1' is of another job: its last call is 3 days later than those of most" in one
+        for one in told
+    )
     assert any("rank_2': it cannot be read (No such file or directory)" in one for one in told)
 
 
@@ -267,7 +311,9 @@ def test_a_dump_whose_own_times_contradict_each_other_is_read(tmp_path: Path) ->
     assert quietly(tmp_path / "dump_0")[0].calls.height == len(content["entries"])
 
 
-@pytest.mark.parametrize(("field", "value"), [("time_created_ns", -1), ("time_discovered_started_ns", 2**62)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("time_created_ns", -1), ("time_discovered_started_ns", 2**62)]
+)
 def test_times_that_no_clock_shows_are_left_out(tmp_path: Path, field: str, value: int) -> None:
     found = dumps(JOB)
     for entry in found[1]["entries"][:3]:
@@ -293,7 +339,9 @@ def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
     plain, _ = quietly(write(tmp_path / "plain", dumps(JOB)))
     folder = write(tmp_path / "hosts", dumps(JOB))
     for rank in range(4):
-        (folder / f"nccl_trace_rank_{rank}").rename(folder / f"nccl_trace_rank_container-node0{rank // 2}_{rank}")
+        (folder / f"nccl_trace_rank_{rank}").rename(
+            folder / f"nccl_trace_rank_container-node0{rank // 2}_{rank}"
+        )
     timeline, told = quietly(folder)
     assert told == [] and timeline.equals(plain)
     for rank in range(4):
@@ -307,20 +355,27 @@ def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
 def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:
     write(tmp_path, dumps(JOB))
     for rank in (0, 1):
-        (tmp_path / f"older_{rank}").write_bytes((tmp_path / f"nccl_trace_rank_{rank}").read_bytes())
+        (tmp_path / f"older_{rank}").write_bytes(
+            (tmp_path / f"nccl_trace_rank_{rank}").read_bytes()
+        )
     timeline, told = quietly(tmp_path)
     assert timeline.meta["missing_ranks"] == []
     assert [one for one in told if "older_0' were left out: part of another series" in one]
 
 
 @pytest.mark.parametrize("ahead", [-500, 0, 500])
-def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(tmp_path: Path, ahead: int) -> None:
+def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(
+    tmp_path: Path, ahead: int
+) -> None:
     found = dumps(replace(standing(GROUPS, CALLS * 4, culprit=3, at=30), form="ring", ring=9))
     for rank, one in found.items():
         for entry in one["entries"]:
             for name in ("collective_seq_id", "op_id"):
                 entry[name] += 1000 + ahead * (rank == 1)
-            for name in ("time_created_ns", "time_discovered_completed_ns"):  # rank 1: ten minutes before
+            for name in (
+                "time_created_ns",
+                "time_discovered_completed_ns",
+            ):  # rank 1: ten minutes before
                 entry[name] = entry[name] and entry[name] + 600 * 10**9 * (rank != 1)
     timeline, told = quietly(write(tmp_path, found))
     assert timeline.meta["missing_ranks"] == [1]
@@ -367,7 +422,10 @@ def test_traces_of_nccl_are_matched_by_their_numbers(tmp_path: Path, zipped: boo
     assert found == [({0: 0}, (1,)), ({0: 1, 1: 0}, ()), ({0: 2, 1: 1}, ())]
     row = timeline.call(1, 1)
     assert (row["op"], row["dtype"], row["shape"]) == ("all_gather", "bfloat16", [[12]])
-    assert (row["started_ns"] - row["enqueued_ns"], row["completed_ns"] - row["started_ns"]) == (1000, 2250)
+    assert (row["started_ns"] - row["enqueued_ns"], row["completed_ns"] - row["started_ns"]) == (
+        1000,
+        2250,
+    )
 
 
 def test_a_trace_of_a_rank_that_no_job_has_is_left_out(tmp_path: Path) -> None:
@@ -378,7 +436,10 @@ def test_a_trace_of_a_rank_that_no_job_has_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"trace_{rank}.json").write_text(json.dumps(content))
     timeline, _ = quietly(tmp_path)
     assert timeline.world_size == 2 and timeline.meta["missing_ranks"] == [1]
-    assert any("trace_1.json" in one and "does not name its rank" in one for one in timeline.meta["problems"])
+    assert any(
+        "trace_1.json" in one and "does not name its rank" in one
+        for one in timeline.meta["problems"]
+    )
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -389,16 +450,27 @@ def test_a_trace_that_is_cut_short_is_read_up_to_there(tmp_path: Path, zipped: b
     (tmp_path / "trace_0.json").write_bytes(data[:-8] if zipped else data)
     timeline, told = quietly(tmp_path)
     assert timeline.calls.filter(pl.col("rank") == 0).height == 3
-    assert any("trace_0.json': it is cut short or damaged after 6 events: calls after them" in one for one in told)
+    assert any(
+        "trace_0.json': it is cut short or damaged after 6 events: calls after them" in one
+        for one in told
+    )
 
 
-def test_what_a_trace_leaves_out_is_taken_from_its_name_and_from_where_ranks_stand(tmp_path: Path) -> None:
+def test_what_a_trace_leaves_out_is_taken_from_its_name_and_from_where_ranks_stand(
+    tmp_path: Path,
+) -> None:
     for rank in (0, 2):
         content = nccl_trace(rank, (4, 5))
         del content["distributedInfo"]
         for event in content["traceEvents"][1:]:
-            event["args"] |= {"Process Group Ranks": "[0, 2, ...]", "Global rank start": 0, "Global rank stride": 2}
-        (tmp_path / f"host_rank{rank}.1795307244663158625.pt.trace.json").write_text(json.dumps(content))
+            event["args"] |= {
+                "Process Group Ranks": "[0, 2, ...]",
+                "Global rank start": 0,
+                "Global rank stride": 2,
+            }
+        (tmp_path / f"host_rank{rank}.1795307244663158625.pt.trace.json").write_text(
+            json.dumps(content)
+        )
     timeline, _ = quietly(tmp_path)
     assert timeline.meta["groups"] == {"7": [0, 2]}
     (tmp_path / "of.1795307244663158625.pt.trace.json").write_text(json.dumps(content))
@@ -425,17 +497,37 @@ def test_calls_that_name_no_group_are_those_of_the_whole_job(tmp_path: Path) -> 
     (tmp_path / "trace_0.json").write_text(json.dumps(content))
     timeline, told = quietly(tmp_path)
     assert timeline.calls.height == 2
-    assert any("1 calls were left out: they do not say in which of the smaller groups" in one for one in told)
+    assert any(
+        "1 calls were left out: they do not say in which of the smaller groups" in one
+        for one in told
+    )
 
 
 def test_an_nccl_trace_that_names_no_group_is_not_read_as_gloo(tmp_path: Path) -> None:
-    """As torch before 2.4 wrote them: the events of c10d's operators, and what the job was in distributedInfo."""
+    """As torch before 2.4 wrote them: the events of c10d's operators, and what the job was in
+    distributedInfo."""
     for rank in (0, 1):
         events = [
-            {"ph": "X", "cat": "cpu_op", "name": name, "ts": 100.5 + at, "dur": 3, "args": {"Input Dims": [[[4]]]}}
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": name,
+                "ts": 100.5 + at,
+                "dur": 3,
+                "args": {"Input Dims": [[[4]]]},
+            }
             for at, name in enumerate(("c10d::allreduce_", "c10d::alltoall_")[:: 1 - 2 * rank])
         ]
-        events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 100, "dur": 9, "args": {}})
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "record_param_comms",
+                "ts": 100,
+                "dur": 9,
+                "args": {},
+            }
+        )
         info = {"backend": "nccl", "rank": rank, "world_size": 128}
         content = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
         (tmp_path / f"trace_{rank}.json").write_text(json.dumps(content))
@@ -446,7 +538,9 @@ def test_an_nccl_trace_that_names_no_group_is_not_read_as_gloo(tmp_path: Path) -
 def test_a_zip_bomb_is_refused_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joinlab.jobs.kineto.MAX_BYTES", 1000)
     (tmp_path / "trace_0.json.gz").write_bytes(gzip.compress(b"{" + b" " * 10_000 + b"}"))
-    with pytest.raises(TimelineFileError, match=r"trace_0.json.gz.* unpacks to more than 1,000 bytes"):
+    with pytest.raises(
+        TimelineFileError, match=r"trace_0.json.gz.* unpacks to more than 1,000 bytes"
+    ):
         joinlab.load(tmp_path / "trace_0.json.gz")
     (tmp_path / "trace_1.json.gz").write_bytes(gzip.compress(b"{}")[:-6])
     with pytest.raises(TimelineFileError, match="cut short"):
@@ -478,7 +572,9 @@ class Evil:
         ),
     ],
 )
-def test_a_pickle_that_is_a_program_runs_nothing(tmp_path: Path, monkeypatch: Any, content: Any, message: str) -> None:
+def test_a_pickle_that_is_a_program_runs_nothing(
+    tmp_path: Path, monkeypatch: Any, content: Any, message: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "trace_0"
     file.write_bytes(pickle.dumps({"version": "2.10", **content}, protocol=2))
@@ -521,12 +617,18 @@ def test_a_damaged_dump_is_read_or_refused_by_name(tmp_path: Path, data: st.Data
     st.fixed_dictionaries(
         {"version": st.just("2.10")},
         optional={
-            "pg_config": st.one_of(st.none(), st.text(), st.dictionaries(st.text(), st.integers() | st.text())),
+            "pg_config": st.one_of(
+                st.none(), st.text(), st.dictionaries(st.text(), st.integers() | st.text())
+            ),
             "pg_status": st.one_of(
-                st.none(), st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), st.text()))
+                st.none(),
+                st.text(),
+                st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())),
             ),
             "entries": st.lists(
-                st.dictionaries(st.sampled_from(["profiling_name", "process_group", "op_id"]), st.text())
+                st.dictionaries(
+                    st.sampled_from(["profiling_name", "process_group", "op_id"]), st.text()
+                )
             ),
         },
     )

@@ -1,4 +1,5 @@
-"""A program's changes to its process affect only its rank, and are undone when the emulation ends."""
+"""A program's changes to its process affect only its rank, and are undone when the emulation
+ends."""
 
 from __future__ import annotations
 
@@ -29,10 +30,13 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.timeline import EndKind
 from tests.drill_programs import MISDEEDS, undisturbed
 
-# ---------------------------------------------------------------------------------------- put back at the end
+# ---------------------------------------------------------------------------------------- put back
+# at the end
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that nobody closes
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # a file that nobody closes
 @pytest.mark.parametrize("first", range(0, len(MISDEEDS), 20))
 def test_an_emulation_undoes_every_change_that_a_program_makes(first):
     warm_up()  # imports change some of it, for good
@@ -49,8 +53,13 @@ def test_what_was_changed_between_two_emulations_stays(monkeypatch):
     mine, gcd = (lambda value: 0), (lambda *values: 1)
     monkeypatch.setattr(torch.Tensor, "mine", mine, raising=False)
     monkeypatch.setattr(math, "gcd", gcd)
-    ones = monkeypatch.setattr(torch, "ones", lambda *args, **kwargs: torch.full(args, 2.0)) or torch.ones
-    returned = emulate(lambda rank, inputs: (gcd(4, 2), torch.ones(1).item(), change(rank, inputs)), (0,)).returns
+    ones = (
+        monkeypatch.setattr(torch, "ones", lambda *args, **kwargs: torch.full(args, 2.0))
+        or torch.ones
+    )
+    returned = emulate(
+        lambda rank, inputs: (gcd(4, 2), torch.ones(1).item(), change(rank, inputs)), (0,)
+    ).returns
     assert returned == ((1, 2.0, None),)
     assert (torch.Tensor.mine, math.gcd, torch.ones) == (mine, gcd, ones)
     assert torch.relu(torch.tensor(-1.0)) == 0 and emulate(cases.case_1, (1, 2)).returns == (1, 2)
@@ -69,13 +78,16 @@ def test_a_program_that_quits_ends_its_rank_alone(leave):
     assert not sys.stdin.closed
 
 
-# ---------------------------------------------------------------------------------------- each rank has its own
+# ---------------------------------------------------------------------------------------- each rank
+# has its own
 
 
 def both(program, **options):
     """What the program returns in rank 0 and in rank 1, which meet in the middle."""
     timeline = emulate(program, (1, 1), **options)
-    assert [str(end) for end in timeline.ends] == ["finished"] * 2, [end.text for end in timeline.ends]
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2, [
+        end.text for end in timeline.ends
+    ]
     return timeline.returns
 
 
@@ -141,7 +153,9 @@ def test_each_rank_configures_logging_for_itself():
 
     timeline = emulate(program, (1, 1))
     assert timeline.returns == (1, 1)
-    assert timeline.output == tuple(f"step of rank {rank}\n[{rank}] step of rank {rank}\n" for rank in (0, 1))
+    assert timeline.output == tuple(
+        f"step of rank {rank}\n[{rank}] step of rank {rank}\n" for rank in (0, 1)
+    )
     assert "training" not in logging.root.manager.loggerDict
 
 
@@ -175,10 +189,19 @@ def test_an_environment_that_one_rank_replaces_is_its_own():
 
 def test_ranks_find_what_torchrun_would_tell_them():
     def program(rank, inputs):
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+        names = (
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+            "MASTER_ADDR",
+        )
         return [os.environ[name] for name in names], os.environ["MASTER_PORT"].isdigit()
 
-    expected = tuple(([str(rank), str(rank), "2", "2", "0", "127.0.0.1"], True) for rank in range(2))
+    expected = tuple(
+        ([str(rank), str(rank), "2", "2", "0", "127.0.0.1"], True) for rank in range(2)
+    )
     before = dict(os.environ)
     assert emulate(program, (0, 0)).returns == expected == launch(program, (0, 0), "gloo").returns
     assert dict(os.environ) == before
@@ -194,7 +217,9 @@ def test_endless_output_is_bounded_as_in_a_launched_run():
     lines = []
     timeline = emulate(program, (1, 1), timeout=1, on_output=lambda rank, line: lines.append(line))
     assert 4_000_000 < len(timeline.output[0]) < 4_200_000
-    assert "[joinlab left out" in timeline.output[0] and lines[-1].startswith("[joinlab left out the rest")
+    assert "[joinlab left out" in timeline.output[0] and lines[-1].startswith(
+        "[joinlab left out the rest"
+    )
 
 
 def test_a_rank_that_replaces_the_clock_and_computes_is_ended_at_the_deadline():
@@ -211,7 +236,11 @@ def test_clocks_follow_the_virtual_time():
     def program(rank, inputs):
         began = time.time(), time.perf_counter(), time.monotonic_ns()
         time.sleep(100)
-        return time.time() - began[0], time.perf_counter() - began[1], (time.monotonic_ns() - began[2]) / 1e9
+        return (
+            time.time() - began[0],
+            time.perf_counter() - began[1],
+            (time.monotonic_ns() - began[2]) / 1e9,
+        )
 
     for found in both(program):
         assert found == pytest.approx((100, 100, 100), abs=0.001)
@@ -257,7 +286,9 @@ def test_a_data_loader_has_workers():
 
 
 def in_child(queue):
-    queue.put((os.environ["RANK"], time.sleep is REAL[0], os.getpid() == REAL[1](), dist.is_initialized()))
+    queue.put(
+        (os.environ["RANK"], time.sleep is REAL[0], os.getpid() == REAL[1](), dist.is_initialized())
+    )
     queue.put(type(sys.stdout).__name__)
 
 
@@ -309,7 +340,9 @@ def test_a_child_cannot_end_the_process_that_all_ranks_share():
 def test_a_child_inherits_no_descriptor_of_joinlab():
     launch(cases.case_2, (1, 1), "gloo", on_output=None)
     server = ForkServer.get()
-    ours = {os.readlink(f"/proc/self/fd/{one.fileno()}") for one in (server.control, server._errors)}
+    ours = {
+        os.readlink(f"/proc/self/fd/{one.fileno()}") for one in (server.control, server._errors)
+    }
 
     def program(rank, inputs):
         heard, told = os.pipe()
@@ -331,7 +364,8 @@ def test_a_child_inherits_no_descriptor_of_joinlab():
     assert emulate(program, (1,)).returns == ((0, True),)
 
 
-# ---------------------------------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------------------------------- what
+# cannot be
 
 
 def profiled(profiler):
@@ -344,15 +378,24 @@ REFUSED = {
     "os.kill": (lambda: os.kill(0, signal.SIGTERM), SHARED),
     "os.killpg": (lambda: os.killpg(os.getpgrp(), signal.SIGTERM), SHARED),
     "os.exec": (lambda: os.execvp("true", ["true"]), SHARED),
-    "pthread_kill": (lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM), SHARED),
+    "pthread_kill": (
+        lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM),
+        SHARED,
+    ),
     "cpu time": (lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, 1)), SHARED),
     "hard limit": (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)), SHARED),
     "user": (lambda: os.setresuid(65534, 65534, 65534), SHARED),
     "alarm": (lambda: signal.alarm(1), ("real seconds", "joinlab.launch")),
     "timer": (lambda: signal.setitimer(signal.ITIMER_REAL, 1), ("real seconds", "joinlab.launch")),
     "profiler": (lambda: profiled(torch.profiler), ("profiler", "joinlab.launch")),
-    "autograd's profiler": (lambda: profiled(torch.autograd.profiler), ("profiler", "joinlab.launch")),
-    "spawn": (lambda: mp.spawn(print, nprocs=2), ("joinlab.emulate(lambda rank, inputs: worker(rank",)),
+    "autograd's profiler": (
+        lambda: profiled(torch.autograd.profiler),
+        ("profiler", "joinlab.launch"),
+    ),
+    "spawn": (
+        lambda: mp.spawn(print, nprocs=2),
+        ("joinlab.emulate(lambda rank, inputs: worker(rank",),
+    ),
 }
 
 
@@ -361,7 +404,9 @@ def test_what_would_reach_beyond_a_rank_is_refused_in_one_sentence(deed, said):
     for end in emulate(lambda rank, inputs: deed(), (1, 1)).ends:
         assert end.kind == EndKind.RAISED and "\n" not in end.text
         assert all(part in end.text for part in said)
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 or signal.getitimer(signal.ITIMER_REAL)[0] > 2  # pytest's own
+    assert (
+        signal.getitimer(signal.ITIMER_REAL)[0] == 0 or signal.getitimer(signal.ITIMER_REAL)[0] > 2
+    )  # pytest's own
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 

@@ -28,7 +28,9 @@ DONE = Ending(EndKind.FINISHED)
 
 
 def hung(seq: int | None, text: str = "", proven: bool = True, group: str | None = "0") -> Ending:
-    return Ending(EndKind.HUNG, call=seq, group=None if seq is None else group, proven=proven, text=text)
+    return Ending(
+        EndKind.HUNG, call=seq, group=None if seq is None else group, proven=proven, text=text
+    )
 
 
 def causes(story: Story) -> list[str]:
@@ -36,7 +38,8 @@ def causes(story: Story) -> list[str]:
 
 
 def check_form(story: Story, timeline: joinlab.Timeline) -> None:
-    """What holds for every story: its pieces are its text, its ranks and calls are those of the run."""
+    """What holds for every story: its pieces are its text, its ranks and calls are those of the
+    run."""
     plain = json.loads(story.json())
     issued = set(timeline.calls.select("rank", "group", "seq").rows())
     for line, data in zip(story.lines, plain["lines"], strict=True):
@@ -54,7 +57,9 @@ def check_form(story: Story, timeline: joinlab.Timeline) -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("case", DOCUMENTED)
-@pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
+@pytest.mark.parametrize(
+    ("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")]
+)
 def test_the_six_cases(case, n, backend, era):
     timeline = case_timeline(case, n, backend, era)
     story = diagnose(timeline)
@@ -84,7 +89,10 @@ def test_case_4_on_gloo_names_both_calls():
 def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     story = diagnose(case_timeline(4, 2, "nccl"))
     assert story.sentence == "Rank 0 asked: anyone left? Rank 1's barrier answered. Rank 1 hangs."
-    assert causes(story)[1] == "Rank 0 read 0 and concluded that all ranks have joined; rank 1 discarded the value."
+    assert (
+        causes(story)[1]
+        == "Rank 0 read 0 and concluded that all ranks have joined; rank 1 discarded the value."
+    )
     (value,) = story.headline.values
     assert (value.ranks, value.value, value.taken) == ((0,), 0.0, "all ranks have joined")
     asked = next(piece for piece in pieces_of(story.headline) if piece.call == 0)
@@ -96,8 +104,16 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     ("case", "backend", "words"),
     [
         (2, "nccl", "Rank 1 finished, but left backward, call 8 (train.py:32) pending."),
-        (3, "gloo", "in backward, call 10 (train.py:32): on gloo a process that ends closes its connections."),
-        (3, "nccl", "Rank 1 hangs in barrier, call 11 (train.py:33), behind its own backward, call 10 (train.py:32)"),
+        (
+            3,
+            "gloo",
+            "in backward, call 10 (train.py:32): on gloo a process that ends closes its connections.",
+        ),
+        (
+            3,
+            "nccl",
+            "Rank 1 hangs in barrier, call 11 (train.py:33), behind its own backward, call 10 (train.py:32)",
+        ),
     ],
 )
 def test_the_story_says_how_the_rank_with_more_inputs_ended(case, backend, words):
@@ -137,7 +153,9 @@ def test_a_hang_that_its_recorder_proved_is_told_as_proven():
     assert (
         story.told(0)
         == story.told(1)
-        == ("Ranks 0, 1 hang in all-reduce, call 1 (train.py:11). Proven: no issued call can end this wait.")
+        == (
+            "Ranks 0, 1 hang in all-reduce, call 1 (train.py:11). Proven: no issued call can end this wait."
+        )
     )
 
 
@@ -156,7 +174,10 @@ def test_ranks_that_are_still_running_have_done_nothing_wrong():
         writer.call(rank, "all_reduce")
     story = diagnose(writer.timeline([Ending("unknown", text=RUNNING)] * 2))
     assert story.sentence == "Ranks 0, 1 are still running; every call fits so far."
-    assert story.told(1) == "Ranks 0, 1 are still running, last seen after all-reduce, call 1 (train.py:11)."
+    assert (
+        story.told(1)
+        == "Ranks 0, 1 are still running, last seen after all-reduce, call 1 (train.py:11)."
+    )
 
 
 def test_a_rank_that_loops_for_ever_waits_in_no_call():
@@ -164,10 +185,20 @@ def test_a_rank_that_loops_for_ever_waits_in_no_call():
     writer.call(0, "all_reduce", done=False)
     nothing = "nothing happened for 5 s"
     story = diagnose(writer.timeline([hung(0, nothing, False), hung(None, nothing, False)]))
-    assert story.told(1) == f"Rank 1 makes no progress outside any recorded call. A hang is only suspected: {nothing}."
+    assert (
+        story.told(1)
+        == f"Rank 1 makes no progress outside any recorded call. A hang is only suspected: {nothing}."
+    )
     writer.call(1, "barrier")
-    story = diagnose(writer.timeline([hung(0, "-", False), Ending("killed", text="ended by joinlab: out of time")]))
-    assert story.told(1) == "Rank 1 was ended by joinlab: out of time, last seen after barrier, call 1 (train.py:11)."
+    story = diagnose(
+        writer.timeline(
+            [hung(0, "-", False), Ending("killed", text="ended by joinlab: out of time")]
+        )
+    )
+    assert (
+        story.told(1)
+        == "Rank 1 was ended by joinlab: out of time, last seen after barrier, call 1 (train.py:11)."
+    )
 
 
 def test_a_program_s_own_exception():
@@ -190,19 +221,26 @@ def test_an_exception_in_a_call_that_is_not_about_a_peer():
     assert (
         diagnose(writer.timeline(ends))
         .told(0)
-        .startswith("Rank 0 raised ValueError: root out of range, in broadcast, call 1 (train.py:11)")
+        .startswith(
+            "Rank 0 raised ValueError: root out of range, in broadcast, call 1 (train.py:11)"
+        )
     )
 
 
 def test_long_messages_are_cut():
-    ends = [Ending(EndKind.RAISED, text="x" * 999), Ending(EndKind.RAISED, text="boom. This is typically caused by")]
+    ends = [
+        Ending(EndKind.RAISED, text="x" * 999),
+        Ending(EndKind.RAISED, text="boom. This is typically caused by"),
+    ]
     story = diagnose(Writer().timeline(ends))
     assert story.told(0) == f"Rank 0 raised {'x' * 240} (cut)."
     assert story.told(1) == "Rank 1 raised boom."
 
 
 def test_killed_outside_any_call():
-    story = diagnose(Writer().timeline([DONE, Ending(EndKind.KILLED, text="its process was killed by SIGKILL")]))
+    story = diagnose(
+        Writer().timeline([DONE, Ending(EndKind.KILLED, text="its process was killed by SIGKILL")])
+    )
     assert [line.ranks for line in story.of(LineKind.FATE)] == [(1,), (0,)]
     assert story.told(1) == "Rank 1 was ended: its process was killed by SIGKILL."
 
@@ -218,7 +256,9 @@ def test_two_sends_wait_for_each_other():
 def test_a_story_has_crossed_values_of_three_ranks_once():
     writer = Writer(3, "nccl")
     for rank in range(3):
-        origin = "all-reduce (barrier)" if rank else "all-reduce (join() _get_num_nonjoined_procs())"
+        origin = (
+            "all-reduce (barrier)" if rank else "all-reduce (join() _get_num_nonjoined_procs())"
+        )
         writer.call(rank, "all_reduce", origin, values=([0.0], [0.0]), line=5)
     assert causes(diagnose(writer.timeline([DONE] * 3))) == [
         "Call 1: rank 0's \"anyone left?\" (train.py:5) met ranks 1, 2's barrier (train.py:5).",
@@ -228,7 +268,8 @@ def test_a_story_has_crossed_values_of_three_ranks_once():
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "mpi", None])
 def test_bare_rows_are_enough(backend):
-    """Null in every column that may be null, an ending that names no call, ranks that issued nothing."""
+    """Null in every column that may be null, an ending that names no call, ranks that issued
+    nothing."""
     rows = [{"rank": rank, "group": "g", "seq": 0, "op": "all_reduce"} for rank in (2, 9)]
     raised = Ending(EndKind.RAISED, call=5, group="g", text="")
     ends = [DONE, DONE, hung(0, proven=False, group="g"), *[DONE] * 6, raised]
@@ -263,14 +304,19 @@ CALLS = st.tuples(
 
 
 @given(
-    st.sampled_from(["gloo", "nccl"]), st.lists(st.tuples(st.lists(CALLS, max_size=4), ENDS), min_size=3, max_size=3)
+    st.sampled_from(["gloo", "nccl"]),
+    st.lists(st.tuples(st.lists(CALLS, max_size=4), ENDS), min_size=3, max_size=3),
 )
 def test_any_timeline_has_a_story_that_never_goes_beyond_what_its_endings_claim(backend, lanes):
     writer = Writer(3, backend)
     for rank, (calls, _) in enumerate(lanes):
         for op, other, done, error in calls:
             columns = (
-                {"peer": other} if op in ("send", "recv") else {"root": other} if op in ("broadcast", "gather") else {}
+                {"peer": other}
+                if op in ("send", "recv")
+                else {"root": other}
+                if op in ("broadcast", "gather")
+                else {}
             )
             writer.call(rank, op, done=done and error is None, error=error, **columns)
     timeline = writer.timeline([end for _, end in lanes])
@@ -305,8 +351,12 @@ def test_the_headline_separates_a_rank_that_differs_from_ranks_that_agree() -> N
             dist.all_reduce(torch.ones(1))
 
     run = joinlab.emulate(program, (1, 1, 1), backend="gloo")
-    killed = replace(run, ends=tuple(Ending(EndKind.KILLED, call=0, group=end.group) for end in run.ends))
-    assert diagnose(killed).sentence.startswith("Rank 2 called barrier, where ranks 0, 1 called all-reduce.")
+    killed = replace(
+        run, ends=tuple(Ending(EndKind.KILLED, call=0, group=end.group) for end in run.ends)
+    )
+    assert diagnose(killed).sentence.startswith(
+        "Rank 2 called barrier, where ranks 0, 1 called all-reduce."
+    )
 
 
 def swapped_models(rank: int, inputs: Any) -> None:
@@ -333,7 +383,9 @@ def one_too_many(rank: int, inputs: Any) -> None:
 def test_a_call_too_many_is_named_with_its_line_and_not_the_next() -> None:
     story = diagnose(joinlab.emulate(one_too_many, (6,) * 8, "nccl"))
     line = f"(test_judge.py:{one_too_many.__code__.co_firstlineno + 5})"
-    assert story.sentence.startswith(f"Rank 5 issued one broadcast {line} more than ranks 0-4, 6, 7 (1 and 0).")
+    assert story.sentence.startswith(
+        f"Rank 5 issued one broadcast {line} more than ranks 0-4, 6, 7 (1 and 0)."
+    )
     assert "if rank == 5 and i == 3:" in story.texts(LineKind.PARTING)[0]
 
 

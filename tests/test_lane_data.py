@@ -20,13 +20,29 @@ def test_every_box_and_every_fact_arrives(timeline):
     (run,) = data["runs"]
     text, made = data["texts"], scene(timeline)
     for sent, one in zip(run["scene"]["columns"], made.columns, strict=True):
-        assert (sent["slot"], sent["until"], sent["n"], sent["flag"]) == (one.slot, one.until, one.number, one.flag)
-        assert (text[sent["stack"]], text[sent["said"]], sent["size"]) == (one.stack, one.said, one.size)
+        assert (sent["slot"], sent["until"], sent["n"], sent["flag"]) == (
+            one.slot,
+            one.until,
+            one.number,
+            one.flag,
+        )
+        assert (text[sent["stack"]], text[sent["said"]], sent["size"]) == (
+            one.stack,
+            one.said,
+            one.size,
+        )
         for arrived, box in zip(sent["boxes"], one.boxes, strict=True):
-            expected = box and [KINDS.index(box.kind), box.label, box.open + 2 * box.bad + 4 * box.failed]
+            expected = box and [
+                KINDS.index(box.kind),
+                box.label,
+                box.open + 2 * box.bad + 4 * box.failed,
+            ]
             assert (arrived and [arrived[0], text[arrived[1]], arrived[2]]) == expected
     tells_start = timeline.calls["started_ns"].null_count() < timeline.calls.height
-    told = sorted([tuple(text[n] for n in data["facts"][fact]) for fact in data["told"][at]] for *_, at in run["told"])
+    told = sorted(
+        [tuple(text[n] for n in data["facts"][fact]) for fact in data["told"][at]]
+        for *_, at in run["told"]
+    )
     rows = timeline.calls.to_dicts()
     assert told == sorted(list(call_details(row, tells_start, timeline.meta)[2:]) for row in rows)
     assert sum(run["columns"]["counts"]) == len(rows)
@@ -46,7 +62,11 @@ def test_the_verdict_and_the_lines_of_the_program_arrive():
     assert [run["lines"][at] for at in run["ended"]] == [[[0, 28]], [[0, 33]]]
     assert [text[end] for end in run["ends"]] == ["✕ hung (proven)"] * 2
     (source,) = run["sources"]
-    assert (source["first_line"], text[source["name"]], text[source["text"]]) == (18, "train.py", "\n".join(lines))
+    assert (source["first_line"], text[source["name"]], text[source["text"]]) == (
+        18,
+        "train.py",
+        "\n".join(lines),
+    )
     cited = {line for code in run["columns"]["codes"] for _, line in run["lines"][code["lines"]]}
     assert {26, 28, 31, 32, 33} <= cited
 
@@ -64,7 +84,9 @@ def test_a_move_is_small():
 
 
 def test_what_a_reader_looks_for_first_are_names_of_facts():
-    names = {name for row in case_timeline(4, 2).rows("calls") for name, _ in call_details(row, True)}
+    names = {
+        name for row in case_timeline(4, 2).rows("calls") for name, _ in call_details(row, True)
+    }
     assert set(LOOKS["first"]) - names == {"error"} and MADE in LOOKS["first"]
 
 

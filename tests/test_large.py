@@ -1,4 +1,5 @@
-"""Large Timelines: reading by columns gives the same matches and stories as row by row, and no call is lost."""
+"""Large Timelines: reading by columns gives the same matches and stories as row by row, and no call
+is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def packed(timeline) -> bytes:
 
 
 def pairing(calls: pl.DataFrame, nccl: bool) -> list[object]:
-    """Per call, a key that it shares with the calls it meets: its number, or its index among the calls of its pair."""
+    """Per call, a key that it shares with the calls it meets: its number, or its index among the
+    calls of its pair."""
     counts: dict[object, int] = {}
     found: list[object] = []
     for row in calls.rows(named=True):
@@ -61,12 +63,23 @@ def pairing(calls: pl.DataFrame, nccl: bool) -> list[object]:
 
 @pytest.mark.filterwarnings("ignore:there is no record of")
 @pytest.mark.parametrize("seed", [None, 0, *range(2, 10)])
-def test_calls_share_a_slot_if_they_meet_and_slots_follow_each_ranks_order(seed, timeline, tmp_path):
+def test_calls_share_a_slot_if_they_meet_and_slots_follow_each_ranks_order(
+    seed, timeline, tmp_path
+):
     if seed is not None:
         timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
-    slot, keys = read(timeline).slot.tolist(), pairing(timeline.calls, timeline.meta["backend"] == "nccl")
-    assert len(set(zip(keys, slot, strict=True))) == len(set(keys)) == len(set(slot)) == max(slot) + 1
-    later = [b > a for (a, r), (b, q) in pairwise(zip(slot, timeline.calls["rank"].to_list(), strict=True)) if r == q]
+    slot, keys = (
+        read(timeline).slot.tolist(),
+        pairing(timeline.calls, timeline.meta["backend"] == "nccl"),
+    )
+    assert (
+        len(set(zip(keys, slot, strict=True))) == len(set(keys)) == len(set(slot)) == max(slot) + 1
+    )
+    later = [
+        b > a
+        for (a, r), (b, q) in pairwise(zip(slot, timeline.calls["rank"].to_list(), strict=True))
+        if r == q
+    ]
     assert sum(later) >= 0.99 * len(later)  # the drawn jobs may have circles
     assert wrong(timeline).tolist() == [not one.expected for one in match(timeline)]
 
@@ -76,7 +89,10 @@ def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     timeline = made(ranks, each)
     every, few = fold(timeline, whole=True), fold(timeline)
     assert str(diagnose(timeline)) == str(diagnose(timeline, every))
-    assert few.numbers[Scene(timeline).parting.first] == every.numbers[Scene(timeline, every).parting.first]
+    assert (
+        few.numbers[Scene(timeline).parting.first]
+        == every.numbers[Scene(timeline, every).parting.first]
+    )
     assert len(few.slots) < len(every.slots) / 5 and read(timeline).is_part
 
 
@@ -111,7 +127,9 @@ def test_a_mesh_is_judged_by_few_slots_as_by_all(seed, tmp_path, monkeypatch):
     timeline = replace(timeline)
     folding = fold(timeline)
     assert len(folding.every.slots) < len(match(timeline))
-    assert list(folding.numbers) == sorted(folding.numbers) and set(folding.numbers) <= set(folding.every.numbers)
+    assert list(folding.numbers) == sorted(folding.numbers) and set(folding.numbers) <= set(
+        folding.every.numbers
+    )
     assert told() == whole
 
 
@@ -126,7 +144,11 @@ def test_a_job_of_which_no_rank_recorded_some_collectives_is_cut_short(tmp_path,
 
 def test_a_report_counts_the_rows_that_it_leaves_out(timeline):
     lines = str(run_report(timeline)).splitlines()
-    begin, at, gaps = lines.index(next(line for line in lines if line.startswith("   call"))) + 1, 0, 0
+    begin, at, gaps = (
+        lines.index(next(line for line in lines if line.startswith("   call"))) + 1,
+        0,
+        0,
+    )
     for line in lines[begin : lines.index("         --all lists every row.")]:
         if left := re.fullmatch(" {9}… ([0-9,]+) rows (before|between), all matched", line):
             at, gaps = at + int(left[1].replace(",", "")), gaps + 1
@@ -145,7 +167,10 @@ def test_every_call_comes_back_from_its_columns(timeline, packed):
         columns[name] = sum(plane.astype(np.int64) << (8 * at) for at, plane in enumerate(planes))
         rest = rest[size * n :]
     assert rest == b""
-    signed = {name: np.where(columns[name] % 2, -(columns[name] + 1) // 2, columns[name] // 2) for name in columns}
+    signed = {
+        name: np.where(columns[name] % 2, -(columns[name] + 1) // 2, columns[name] // 2)
+        for name in columns
+    }
     assert run["columns"]["unit"] == 1
     begun, slots = [], []
     edges = np.cumsum([0, *run["columns"]["counts"]])
@@ -176,7 +201,10 @@ def test_the_table_of_a_page_holds_what_tells(timeline, tmp_path):
 
 def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
     drawn = figure(timeline)
-    assert sum(len(trace.x) for trace in figure(timeline, setup=True).data if trace.type == "bar") < 1000
+    assert (
+        sum(len(trace.x) for trace in figure(timeline, setup=True).data if trace.type == "bar")
+        < 1000
+    )
     assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.text
     assert any("Met, but should not have" in str(trace.customdata) for trace in drawn.data)
 

@@ -43,19 +43,21 @@ def run(program: Callable[..., Any], inputs: tuple[int, ...] = (2, 3), **options
     return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, **options})
 
 
-# ------------------------------------------------------------------------------------------ the six cases
+# ------------------------------------------------------------------------------------------ the six
+# cases
 
 
 GLOO_STOPS = {(2, 1): (1, 1), (4, 2): (12, 12), (5, 1): (2, 1)}
 """By (case, N): how many documented calls each rank gets to on gloo, where that is not all of them.
 
-Its barrier never meets an all-reduce (cases 4 and 5), and with N = 1 rank 1 is left alone in the bucket rebuild of
-its second forward pass, before that pass's backward (cases 2 and 5).
+Its barrier never meets an all-reduce (cases 4 and 5), and with N = 1 rank 1 is left alone in the
+bucket rebuild of its second forward pass, before that pass's backward (cases 2 and 5).
 """
 
 
 def recorded_labels(timeline: Timeline, rank: int) -> list[str]:
-    """The labels of a rank's calls, those of construction and bucket rebuild set aside, as the documents do.
+    """The labels of a rank's calls, those of construction and bucket rebuild set aside, as the
+    documents do.
 
     gloo's barrier is a barrier; the documented label names what NCCL makes of it, an all-reduce.
     """
@@ -77,8 +79,12 @@ def test_on_gloo_each_case_is_as_documented_and_as_emulated(case: int, n: int) -
         assert timeline.output[1] == f"Rank 1 has exhausted all {n + 1} of its inputs!\n"
     elif case in (2, 3):
         assert kinds == ["finished", "raised"]
-        assert "Connection closed by peer" in timeline.ends[1].text or "Connection reset" in timeline.ends[1].text
-        # The second forward pass rebuilds the buckets: with one common input, that is where rank 1 is left alone.
+        assert (
+            "Connection closed by peer" in timeline.ends[1].text
+            or "Connection reset" in timeline.ends[1].text
+        )
+        # The second forward pass rebuilds the buckets: with one common input, that is where rank 1
+        # is left alone.
         alone = "broadcast (DDP bucket rebuild)" if n == 1 else "all-reduce (DDP backward())"
         assert timeline.call(1, timeline.ends[1].call)["origin"] == alone
     else:
@@ -87,10 +93,14 @@ def test_on_gloo_each_case_is_as_documented_and_as_emulated(case: int, n: int) -
     for trace in TRACES.get((case, n), ()):
         for rank in (0, 1):
             expected = [row[f"r{rank}"] for row in trace if row[f"r{rank}"] is not None]
-            assert recorded_labels(timeline, rank) == expected[: GLOO_STOPS.get((case, n), (99, 99))[rank]]
+            assert (
+                recorded_labels(timeline, rank)
+                == expected[: GLOO_STOPS.get((case, n), (99, 99))[rank]]
+            )
 
 
-# ------------------------------------------------------------------------------------------ programs
+# ------------------------------------------------------------------------------------------
+# programs
 
 
 def test_a_closure_is_a_program_and_returns_come_back_as_plain_data() -> None:
@@ -98,7 +108,13 @@ def test_a_closure_is_a_program_and_returns_come_back_as_plain_data() -> None:
 
     def program(rank: int, inputs: Any) -> Any:
         model = DDP(torch.nn.Linear(2, 1))
-        return {"rank": rank, "x": wanted, "n": len(inputs), "w": model.state_dict(), "t": (torch.arange(3), None)}
+        return {
+            "rank": rank,
+            "x": wanted,
+            "n": len(inputs),
+            "w": model.state_dict(),
+            "t": (torch.arange(3), None),
+        }
 
     timeline = run(program, (1, 4))
     assert [r["n"] for r in timeline.returns] == [1, 4]
@@ -135,7 +151,9 @@ def test_output_is_kept_in_order_and_streamed_line_by_line() -> None:
     assert [line for rank, line in heard if rank == 1] == ["one", "two", "three", "no newline"]
 
 
-def test_megabytes_of_output_are_kept_and_the_echo_stops_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_megabytes_of_output_are_kept_and_the_echo_stops_in_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 0:
             for _ in range(30_000):
@@ -183,7 +201,9 @@ def test_a_rank_can_use_polars_which_no_fork_server_may_have_imported() -> None:
         before = "polars" in sys.modules
         import polars
 
-        return before, int(polars.DataFrame({"x": [1, 2]}).lazy().select(polars.col("x").sum()).collect().item())
+        return before, int(
+            polars.DataFrame({"x": [1, 2]}).lazy().select(polars.col("x").sum()).collect().item()
+        )
 
     assert run(program).returns == ((False, 3), (False, 3))
 
@@ -286,7 +306,11 @@ else:
 def test_without_joinlab_a_process_on_gloo_ends_only_when_its_calls_have(tmp_path: Path) -> None:
     """What the next test and test_emulator_ddp rest on, seen in two plain scripts."""
     ranks = [
-        subprocess.Popen([sys.executable, "-c", PLAIN, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", PLAIN, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for rank in (0, 1)
     ]
     outputs = [process.communicate()[0] for process in ranks]
@@ -306,7 +330,10 @@ def test_a_process_whose_call_never_ends_hangs_after_its_program(how: str) -> No
     timeline = run(program)
     assert [str(end) for end in timeline.ends] == ["hung (proven)", "hung (proven)"]
     assert timeline.ends[0].call == 0
-    assert timeline.ends[0].text == f"its program has {how}, and its process waits for this call before it ends"
+    assert (
+        timeline.ends[0].text
+        == f"its program has {how}, and its process waits for this call before it ends"
+    )
     assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).told(0)
     assert ("ValueError: bad" in timeline.output[0]) == (how != "returned")
     emulated = joinlab.emulate(program, (2, 3), "gloo")
@@ -319,7 +346,9 @@ def has_call(rank: int) -> Callable[[Timeline], bool]:
 
 
 @pytest.mark.parametrize("computes", [True, False])
-def test_a_rank_that_computes_and_one_that_calls_without_end_are_ended_at_the_timeout(computes: bool) -> None:
+def test_a_rank_that_computes_and_one_that_calls_without_end_are_ended_at_the_timeout(
+    computes: bool,
+) -> None:
     def program(rank: int, inputs: Any) -> None:
         while True:
             if rank or not computes:
@@ -372,7 +401,8 @@ def test_a_hang_of_one_group_among_several_is_proven() -> None:
     assert timeline.ends[1].group != timeline.default_group == timeline.ends[0].group
 
 
-# ------------------------------------------------------------------------------------------ bad input
+# ------------------------------------------------------------------------------------------ bad
+# input
 
 
 def no_arguments() -> None: ...
@@ -425,7 +455,9 @@ def closing_over(lock: Any) -> Callable[..., Any]:
         ({"progress": "bar"}, "progress="),
     ],
 )
-def test_what_cannot_be_launched_is_refused_with_the_reason(asked: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_launched_is_refused_with_the_reason(
+    asked: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ProgramError, match=message):
         run(**({"program": cases.case_1} | asked))
 
@@ -486,7 +518,12 @@ def test_a_run_ends_when_it_is_asked_to_stop() -> None:
 
     told: list[int] = []
     timeline = run(
-        program, (2, 2), stop=asked.is_set, on_output=lambda rank, line: asked.set(), progress=told.append, timeout=60
+        program,
+        (2, 2),
+        stop=asked.is_set,
+        on_output=lambda rank, line: asked.set(),
+        progress=told.append,
+        timeout=60,
     )
     assert [str(end) for end in timeline.ends] == ["finished", "killed"]
     assert timeline.ends[1].text == "stopped on request"
@@ -500,7 +537,8 @@ def test_a_run_that_is_asked_to_stop_at_once_is_over_at_once() -> None:
 
 
 def test_no_false_verdict_while_a_rank_dawdles() -> None:
-    """Longer than the moment of silence after which a proof is tried: waiting for a slow peer is no hang."""
+    """Longer than the moment of silence after which a proof is tried: waiting for a slow peer is no
+    hang."""
 
     def program(rank: int, inputs: Any) -> None:
         model = DDP(torch.nn.Linear(1, 1))

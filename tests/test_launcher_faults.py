@@ -1,4 +1,5 @@
-"""Faults in a run, its processes and its environment: bounded in time, cleaned up, and reported correctly."""
+"""Faults in a run, its processes and its environment: bounded in time, cleaned up, and reported
+correctly."""
 
 from __future__ import annotations
 
@@ -42,14 +43,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(program: Callable[..., Any], inputs: tuple[int, ...] = (1, 1), **options: Any) -> Timeline:
-    return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, "progress": False, **options})
+    return joinlab.launch(
+        program, inputs, **{"backend": "gloo", "on_output": None, "progress": False, **options}
+    )
 
 
 def plain(rank: int, inputs: Any) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-# ------------------------------------------------------------------------------------------ deadlines
+# ------------------------------------------------------------------------------------------
+# deadlines
 
 
 def test_a_wait_that_begins_while_the_ranks_are_judged_still_ends_by_its_timeout(
@@ -73,7 +77,9 @@ def test_a_wait_that_begins_while_the_ranks_are_judged_still_ends_by_its_timeout
     assert [str(end) for end in run(program).ends] == ["raised", "finished"]
 
 
-def test_a_wait_that_begins_behind_the_attempt_at_a_proof_is_proven_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_begins_behind_the_attempt_at_a_proof_is_proven_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def program(rank: int, inputs: Any) -> None:
         time.sleep(0.2 * rank)
         dist.recv(torch.zeros(1), 1 - rank)
@@ -97,14 +103,24 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
 
     if option == "stop":
         heard = threading.Event()
-        said = {"stop": heard.is_set, "on_output": lambda rank, line: heard.set() if rank == 0 else None}
-        run(program, timeout=600, no_progress=600, **said)  # it returns; rank 1 may have been stopped before it did
+        said = {
+            "stop": heard.is_set,
+            "on_output": lambda rank, line: heard.set() if rank == 0 else None,
+        }
+        run(
+            program, timeout=600, no_progress=600, **said
+        )  # it returns; rank 1 may have been stopped before it did
     else:
         seconds = {"timeout": 1.0} if option == "timeout" else {"no_progress": 0.5}
-        timeline = launch_in_time(program, (1, 1), lambda timeline: timeline.returns == (0, 1), **seconds)
+        timeline = launch_in_time(
+            program, (1, 1), lambda timeline: timeline.returns == (0, 1), **seconds
+        )
         assert [str(end) for end in timeline.ends] == ["finished", "finished"]
         assert timeline.returns == (0, 1)
-        assert f"its process did not end; {'ended by' if option == 'timeout' else 'nothing'}" in timeline.ends[0].text
+        assert (
+            f"its process did not end; {'ended by' if option == 'timeout' else 'nothing'}"
+            in timeline.ends[0].text
+        )
         assert timeline.ends[1].text == ""
 
 
@@ -116,7 +132,9 @@ def test_a_finished_process_that_is_still_ending_when_others_hang_is_finished() 
             dist.recv(torch.zeros(1), 3 - rank)
 
     ends = run(program, (1, 1, 1)).ends
-    assert [str(end) for end in ends] == ["finished", "hung (proven)", "hung (proven)"] and ends[0].text == ""
+    assert [str(end) for end in ends] == ["finished", "hung (proven)", "hung (proven)"] and ends[
+        0
+    ].text == ""
 
 
 def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None:
@@ -126,11 +144,14 @@ def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None
         multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
         return rank
 
-    timeline = launch_in_time(program, (1, 1), lambda timeline: timeline.returns == (0, 1), timeout=1.0)
+    timeline = launch_in_time(
+        program, (1, 1), lambda timeline: timeline.returns == (0, 1), timeout=1.0
+    )
     assert {end.kind for end in timeline.ends} == {EndKind.FINISHED}
 
 
-# ------------------------------------------------------------------------------------------ what a rank starts
+# ------------------------------------------------------------------------------------------ what a
+# rank starts
 
 
 def test_processes_below_one_that_is_a_zombie_are_found() -> None:
@@ -147,7 +168,9 @@ def test_processes_below_one_that_is_a_zombie_are_found() -> None:
         descendants.kill_all()
         print(descendants.below(os.getpid()))"""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", adopts], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", adopts], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "True\n[]\n"
 
 
@@ -171,7 +194,9 @@ def test_shared_memory_goes_with_the_run() -> None:
     names = run(program).returns
     assert len({name for name, _ in names}) == 2
     for name, torchs in names:
-        assert [one for one in os.listdir("/dev/shm") if one == name or one.startswith(torchs)] == []
+        assert [
+            one for one in os.listdir("/dev/shm") if one == name or one.startswith(torchs)
+        ] == []
 
 
 def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
@@ -193,7 +218,9 @@ def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
         dead.wait()
     folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{dead.pid}-"))
     code = "import sys; from joinlab.launcher.launcher import _hold, Path; _hold(Path(sys.argv[1])); print(); input()"
-    with subprocess.Popen([sys.executable, "-c", code, folder], stdin=-1, stdout=-1, cwd=ROOT, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, folder], stdin=-1, stdout=-1, cwd=ROOT, text=True
+    ) as other:
         assert other.stdout and other.stdout.readline() == "\n"
         run(plain)
         assert folder.exists()
@@ -202,7 +229,8 @@ def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
     assert not folder.exists()
 
 
-# ------------------------------------------------------------------------------------------ the fork server
+# ------------------------------------------------------------------------------------------ the
+# fork server
 
 
 def test_a_child_of_the_launcher_holds_none_of_its_sockets() -> None:
@@ -236,7 +264,9 @@ os._exit(0)
 
 def test_the_fork_server_ends_with_its_launcher_although_its_socket_is_held() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", HOLDING], env=env, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", HOLDING], env=env, capture_output=True, text=True, check=True
+    ).stdout
     server, holder = (int(word) for word in said.split())
     try:
         assert alive([server]) == []
@@ -264,11 +294,13 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> N
     assert len(output) < 2 * KEPT + 100
 
 
-# ------------------------------------------------------------------------------------------ who may still go on
+# ------------------------------------------------------------------------------------------ who may
+# still go on
 
 
 def from_a_callback(rank: int, inputs: Any) -> None:
-    """What rank 0 waits for is sent from a callback, which runs in gloo's own thread while rank 1 waits."""
+    """What rank 0 waits for is sent from a callback, which runs in gloo's own thread while rank 1
+    waits."""
     group = dist.new_group()
     if rank == 1:
 
@@ -306,7 +338,9 @@ def from_a_thread(rank: int, inputs: Any) -> None:
 def test_a_healthy_program_is_not_called_hung(program: Callable[..., Any]) -> None:
     assert [str(end) for end in run(program).ends] == ["finished"] * 2
     if program is from_a_callback:
-        assert [str(end) for end in joinlab.emulate(program, (1, 1), "gloo").ends] == ["finished"] * 2
+        assert [str(end) for end in joinlab.emulate(program, (1, 1), "gloo").ends] == [
+            "finished"
+        ] * 2
 
 
 def test_an_emulated_rank_beside_whose_wait_a_thread_runs_is_not_called_hung() -> None:
@@ -315,7 +349,9 @@ def test_an_emulated_rank_beside_whose_wait_a_thread_runs_is_not_called_hung() -
             _thread.start_new_thread(time.sleep, (20,))  # nobody waits for it
         dist.recv(torch.zeros(1), 1 - rank)
 
-    with pytest.raises(LaunchError, match="rank 1 waits, and a thread that its program has started still runs"):
+    with pytest.raises(
+        LaunchError, match="rank 1 waits, and a thread that its program has started still runs"
+    ):
         joinlab.emulate(program, (1, 1), "gloo")
 
 
@@ -346,15 +382,20 @@ def test_a_time_limit_may_be_infinite() -> None:
         time.sleep(0.3 * rank)
         dist.all_reduce(torch.ones(1), group=group)
 
-    assert [str(end) for end in run(program, timeout=math.inf, no_progress=math.inf).ends] == ["finished"] * 2
+    assert [str(end) for end in run(program, timeout=math.inf, no_progress=math.inf).ends] == [
+        "finished"
+    ] * 2
 
 
-# ------------------------------------------------------------------------------------------ surroundings
+# ------------------------------------------------------------------------------------------
+# surroundings
 
 
 def test_a_launch_whose_disk_fills_up_is_refused_with_the_reason() -> None:
     def program(rank: int, inputs: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))  # no file may grow beyond half a megabyte
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (1 << 19, 1 << 19)
+        )  # no file may grow beyond half a megabyte
         while True:
             dist.all_reduce(torch.ones(1))
 
@@ -387,7 +428,9 @@ def test_a_launch_from_a_deleted_folder_is_refused_with_the_reason(
 
 def test_a_folder_that_ranks_cannot_enter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getcwd", lambda: "/no such folder")
-    with pytest.raises(LaunchError, match=r"rank \d could not be set up: FileNotFoundError.*/no such folder"):
+    with pytest.raises(
+        LaunchError, match=r"rank \d could not be set up: FileNotFoundError.*/no such folder"
+    ):
         run(plain)
 
 
@@ -399,7 +442,11 @@ def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself() -> None:
     def program(rank: int, inputs: Any) -> None:
         raise Unprintable
 
-    for timeline in (run(program), joinlab.emulate(program, (1, 1)), joinlab.emulate(program, (1, 1), "gloo")):
+    for timeline in (
+        run(program),
+        joinlab.emulate(program, (1, 1)),
+        joinlab.emulate(program, (1, 1), "gloo"),
+    ):
         assert [str(end) for end in timeline.ends] == ["raised", "raised"]
         assert timeline.ends[0].text == "Unprintable: <its str() raises>"
 
@@ -409,7 +456,9 @@ def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_pa
     run(plain).raise_for_ending()
 
 
-def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -419,7 +468,9 @@ def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch:
     assert [end.text for end in found.value.timeline.ends] == ["interrupted by the user"] * 2
 
 
-@pytest.mark.parametrize(("works", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("", None)])
+@pytest.mark.parametrize(
+    ("works", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("", None)]
+)
 def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
     works: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,8 +488,8 @@ def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
         assert launcher.loopback() == address
 
 
-# ------------------------------------------------------------------------------------------ without a fork server
-# These come last: each ends the server, and a new one takes seconds.
+# ------------------------------------------------------------------------------------------ without
+# a fork server These come last: each ends the server, and a new one takes seconds.
 
 
 def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,7 +501,9 @@ def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPa
     assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
 
 
-def test_a_launch_without_a_temporary_folder_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_without_a_temporary_folder_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run(plain)
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", "/no such folder")
@@ -461,7 +514,9 @@ def test_a_launch_without_a_temporary_folder_is_refused_with_the_reason(monkeypa
             run(plain)
 
 
-def test_a_launch_with_too_large_an_environment_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_with_too_large_an_environment_is_refused_with_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if ForkServer._shared is not None:
         ForkServer._shared.close()
     monkeypatch.setenv("HUGE", "x" * 20_000_000)

@@ -1,4 +1,5 @@
-"""A launch leaves nothing behind when the launching process itself is interrupted, terminated or killed."""
+"""A launch leaves nothing behind when the launching process itself is interrupted, terminated or
+killed."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ except LaunchInterrupted as stop:
 def hanging_launch() -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """A process that launches a program which never ends, and the pids of everything below it."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True, env=env) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True, env=env
+    ) as parent:
         assert parent.stdout is not None
         pids: set[int] = set()
         for _ in range(2):
@@ -87,4 +90,9 @@ def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.Mo
     keeper = Keeper.__new__(Keeper)
     keeper.ranks = {7: 0, 8: 1}
     keeper.kill()
-    assert sent == [(7, signal.SIGSTOP), (8, signal.SIGSTOP), (7, signal.SIGKILL), (8, signal.SIGKILL)]
+    assert sent == [
+        (7, signal.SIGSTOP),
+        (8, signal.SIGSTOP),
+        (7, signal.SIGKILL),
+        (8, signal.SIGKILL),
+    ]

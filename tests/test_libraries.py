@@ -1,4 +1,5 @@
-"""Programs of libraries that keep state per process end as they do when launched. Only the tests install these."""
+"""Programs of libraries that keep state per process end as they do when launched. Only the tests
+install these."""
 
 from __future__ import annotations
 
@@ -17,14 +18,21 @@ def with_accelerate(rank, inputs):
         accelerator.backward(model(x).sum())
         optimizer.step()
     accelerator.wait_for_everyone()
-    return accelerator.process_index, accelerator.is_main_process, accelerator.num_processes, weight(*trained)
+    return (
+        accelerator.process_index,
+        accelerator.is_main_process,
+        accelerator.num_processes,
+        weight(*trained),
+    )
 
 
 def with_fabric(rank, inputs):
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import TorchElasticEnvironment
 
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp", plugins=[TorchElasticEnvironment()])
+    fabric = Fabric(
+        accelerator="cpu", devices=2, strategy="ddp", plugins=[TorchElasticEnvironment()]
+    )
     fabric.launch()
     model, optimizer = trained = fabric.setup(*model_and_optimizer())
     for x in inputs:
@@ -63,7 +71,9 @@ def weight(model, optimizer):
 )
 def test_each_rank_has_the_state_of_a_library_for_itself(program, inputs, expected, monkeypatch):
     """Ranks once shared what Accelerate keeps per process: both were process 0."""
-    monkeypatch.delattr("sys.ps1", raising=False)  # IPython, in other tests, sets it, and Fabric then refuses DDP
+    monkeypatch.delattr(
+        "sys.ps1", raising=False
+    )  # IPython, in other tests, sets it, and Fabric then refuses DDP
     for run in (emulate, emulate, launch):
         found = run(program, inputs, "gloo")
         assert ([end.text for end in found.ends], found.returns) == (["", ""], expected)

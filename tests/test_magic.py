@@ -41,7 +41,9 @@ def ran(shell: InteractiveShell, cell: str) -> joinlab.Timeline:
 
 
 @pytest.mark.parametrize("where", ["", "--emulate gloo", "--launch gloo"])
-def test_the_cell_runs_on_every_rank_with_the_notebooks_names(shell: InteractiveShell, where: str) -> None:
+def test_the_cell_runs_on_every_rank_with_the_notebooks_names(
+    shell: InteractiveShell, where: str
+) -> None:
     shell.run_cell("offset = 10")
     timeline = ran(shell, CELL.format(f"2 2 {where}"))
     assert shell.user_ns["_ranks"] == [42.0, 42.0]
@@ -58,7 +60,9 @@ def test_without_numbers_it_is_five_and_six(shell: InteractiveShell) -> None:
     assert timeline.ends[1].pending or timeline.ends[1].kind is EndKind.HUNG
 
 
-def test_a_rank_that_raises_is_an_ending_and_the_others_results_come_back(shell: InteractiveShell) -> None:
+def test_a_rank_that_raises_is_an_ending_and_the_others_results_come_back(
+    shell: InteractiveShell,
+) -> None:
     timeline = ran(shell, "%%ranks 1 1\nif rank:\n    raise KeyError('lost')\nrank")
     assert [end.kind for end in timeline.ends] == [EndKind.FINISHED, EndKind.RAISED]
     assert "KeyError: 'lost'" in timeline.ends[1].text
@@ -109,7 +113,9 @@ def test_an_interrupted_run_leaves_no_results_of_an_earlier_one(
     assert (shell.user_ns["_ranks"], shell.user_ns["_timeline"]) == ([None, None], stopped)
 
 
-def test_a_cell_that_python_cannot_read_is_a_syntax_error_of_that_line(shell: InteractiveShell) -> None:
+def test_a_cell_that_python_cannot_read_is_a_syntax_error_of_that_line(
+    shell: InteractiveShell,
+) -> None:
     result = shell.run_cell("%%ranks 1 1\nx = 1\nif rank\n    pass")
     assert isinstance(result.error_in_exec, SyntaxError)
     assert result.error_in_exec.lineno == 3

@@ -44,10 +44,18 @@ def test_the_first_pair_that_should_not_have_met_is_found(case, backend, met, n)
         ({"shape": [[2, 3]]}, {"shape": [[6]]}, ()),
         ({"shape": [[2, 3]]}, {"shape": [[7]]}, ("shape",)),
         ({}, {"reduce_op": "max"}, ("reduce_op",)),
-        ({}, {"op": "broadcast", "origin": "broadcast", "root": 1, "reduce_op": None}, ("op", "origin")),
+        (
+            {},
+            {"op": "broadcast", "origin": "broadcast", "root": 1, "reduce_op": None},
+            ("op", "origin"),
+        ),
         ({"op": "broadcast", "root": 0}, {"op": "broadcast", "root": 1}, ("root",)),
         ({"op": "all_gather", "shape": [[1]]}, {"op": "all_gather", "shape": [[2]]}, ()),
-        ({"op": "gather", "root": 0, "shape": [[1]]}, {"op": "gather", "root": 0, "shape": [[1], [1]]}, ()),
+        (
+            {"op": "gather", "root": 0, "shape": [[1]]},
+            {"op": "gather", "root": 0, "shape": [[1], [1]]},
+            (),
+        ),
         ({"shape": None, "dtype": None}, {"shape": None, "dtype": None}, ()),
         ({}, {"origin": BWD}, ("origin",)),
         ({"op": "something_new"}, {"op": "something_new"}, ()),
@@ -82,7 +90,8 @@ def test_a_lonely_call_has_met_nobody_and_differs_from_nobody():
 
 
 @pytest.mark.parametrize(
-    ("backend", "pairs"), [("gloo", [{0: 0, 2: 1}, {0: 1, 2: 0}]), ("nccl", [{0: 0, 2: 0}, {0: 1, 2: 1}])]
+    ("backend", "pairs"),
+    [("gloo", [{0: 0, 2: 1}, {0: 1, 2: 0}]), ("nccl", [{0: 0, 2: 0}, {0: 1, 2: 1}])],
 )
 def test_sends_and_recvs_pair_outside_the_count(backend, pairs):
     """Tags tell messages apart on gloo; NCCL has none."""
@@ -141,14 +150,18 @@ def test_ranks_that_agree_keep_their_order_of_issue(program, size):
 
 
 def lost_beginning() -> Timeline:
-    """Rank 1's record begins three calls later than rank 0's; its last call is another one than rank 0's."""
+    """Rank 1's record begins three calls later than rank 0's; its last call is another one than
+    rank 0's."""
     writer = Writer()
     for _ in range(4):
         writer.call(0, "all_reduce")
     writer.call(0, "broadcast", root=0)
     writer.call(1, "all_reduce")
     writer.call(1, "all_reduce", done=False)
-    ends = [Ending(EndKind.UNKNOWN, call=4, group="0"), Ending(EndKind.UNKNOWN, call=1, group="0", text="cut off")]
+    ends = [
+        Ending(EndKind.UNKNOWN, call=4, group="0"),
+        Ending(EndKind.UNKNOWN, call=1, group="0", text="cut off"),
+    ]
     return writer.timeline(ends, backend="nccl", skipped={"0": {0: 10, 1: 13}})
 
 
@@ -166,7 +179,9 @@ def retries(rank: int, inputs: object) -> None:
 
     def refused() -> None:
         with suppress(ValueError, RuntimeError):
-            dist.all_gather([torch.zeros(2)] * 2, torch.ones(1)) if dist.get_backend() == "gloo" else None
+            dist.all_gather(
+                [torch.zeros(2)] * 2, torch.ones(1)
+            ) if dist.get_backend() == "gloo" else None
             dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)
 
     dist.all_reduce(torch.ones(1))
@@ -182,10 +197,14 @@ def retries(rank: int, inputs: object) -> None:
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_refused_call_takes_no_place_in_the_order(backend: str) -> None:
-    for timeline in [emulate(retries, (0, 0), backend)] + ([launch(retries, (0, 0))] if backend == "gloo" else []):
+    for timeline in [emulate(retries, (0, 0), backend)] + (
+        [launch(retries, (0, 0))] if backend == "gloo" else []
+    ):
         assert [str(end) for end in timeline.ends] == ["finished", "finished"]
         slots = match(timeline)
-        assert [(len(slot.calls), slot.met) for slot in slots if not slot.refused] == [(2, True)] * 3
+        assert [(len(slot.calls), slot.met) for slot in slots if not slot.refused] == [
+            (2, True)
+        ] * 3
         assert [tuple(slot.calls) for slot in slots if slot.refused] == [(1,), (1,), (1,), (0, 1)]
         assert all(slot.expected and slot.absent == () for slot in slots)
         assert [slot.refused for slot in slots[:1]] + [slots[-1].refused] == [False, False]

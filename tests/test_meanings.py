@@ -40,10 +40,26 @@ from joinlab.analysis.meanings import conclusion, number
             "[[0.25]]",
             "read 0.25 and concluded that the other ranks will synchronise gradients in this iteration",
         ),
-        ("all-reduce (_find_common_rank())", "[[1]]", "read 1 and concluded that rank 1 has the final parameters"),
-        ("all-reduce (_find_common_rank())", "[[-1]]", "read -1 and concluded that no rank has the final parameters"),
-        ("all-reduce (throw check)", "[[1.0]]", "read 1 and concluded that a rank has run out of inputs"),
-        ("all-reduce (DDP backward())", "[[1.0,2.5]]", "took 1, 2.5 for the sum of all ranks' gradients"),
+        (
+            "all-reduce (_find_common_rank())",
+            "[[1]]",
+            "read 1 and concluded that rank 1 has the final parameters",
+        ),
+        (
+            "all-reduce (_find_common_rank())",
+            "[[-1]]",
+            "read -1 and concluded that no rank has the final parameters",
+        ),
+        (
+            "all-reduce (throw check)",
+            "[[1.0]]",
+            "read 1 and concluded that a rank has run out of inputs",
+        ),
+        (
+            "all-reduce (DDP backward())",
+            "[[1.0,2.5]]",
+            "took 1, 2.5 for the sum of all ranks' gradients",
+        ),
         (
             "all-reduce (DDP backward())",
             "[[3.0000016689300537]]",
@@ -53,7 +69,11 @@ from joinlab.analysis.meanings import conclusion, number
         ("barrier", None, "discarded the value"),
         ("all-reduce (DDP forward() 1)", None, "discarded the value"),
         ("broadcast (DDP construction)", "[[0.5]]", "took 0.5 for what rank 0's model holds"),
-        ("all-gather (DDP construction)", "[[2],[2]]", "got 2, 2"),  # every rank's own, to be compared
+        (
+            "all-gather (DDP construction)",
+            "[[2],[2]]",
+            "got 2, 2",
+        ),  # every rank's own, to be compared
         ("all-reduce", "[[4.0]]", "got 4"),
         ("all-reduce", None, None),
         ("all-reduce (join() _get_num_nonjoined_procs())", None, None),

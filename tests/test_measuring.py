@@ -1,4 +1,5 @@
-"""`make bench`: each row is printed once measured, and a part that cannot run does not stop the others."""
+"""`make bench`: each row is printed once measured, and a part that cannot run does not stop the
+others."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def one(name: str) -> Figure:
     return Figure(name, "2 ms / 1 ms", "2.0", "at most 3")
 
 
-def test_rows_are_printed_as_they_come_and_what_fails_or_cannot_run_is_named_at_the_end(capsys) -> None:
+def test_rows_are_printed_as_they_come_and_what_fails_or_cannot_run_is_named_at_the_end(
+    capsys,
+) -> None:
     seen = []
 
     def fails() -> Iterator[Figure]:

@@ -1,7 +1,8 @@
-"""The six cases and random programs end emulated as they do on real NCCL. Skipped where there is no GPU.
+"""The six cases and random programs end emulated as they do on real NCCL. Skipped where there is no
+GPU.
 
-tests/agreement.py says what cannot be compared. `python -m tests.recordings --backend nccl` launches the same programs
-and saves the records, for tests without a GPU.
+tests/agreement.py says what cannot be compared. `python -m tests.recordings --backend nccl`
+launches the same programs and saves the records, for tests without a GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The emulated NCCL against NCCL's own kernels: which calls complete, and every byte of their output.
+"""The emulated NCCL against NCCL's own kernels: which calls complete, and every byte of their
+output.
 
-data/nccl_lines.jsonl.gz has programs whose calls do not match, run on the LL device code of NCCL 2.29.7 and 2.7.8,
-compiled for a CPU. Each line is a JSON object: its purpose; the version; `pad`, the value of an undefined register;
-`near`, 8 bytes that are repeated in the memory around every tensor; per rank its calls, with the bytes before; `done`,
-the number of calls that each rank completed; `after`, the output bytes of each completed call; and whether the ending
-depends on threads of one warp progressing independently, as since Volta.
+data/nccl_lines.jsonl.gz has programs whose calls do not match, run on the LL device code of NCCL
+2.29.7 and 2.7.8, compiled for a CPU. Each line is a JSON object: its purpose; the version; `pad`,
+the value of an undefined register; `near`, 8 bytes that are repeated in the memory around every
+tensor; per rank its calls, with the bytes before; `done`, the number of calls that each rank
+completed; `after`, the output bytes of each completed call; and whether the ending depends on
+threads of one warp progressing independently, as since Volta.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from joinlab.nccl.kernels import Kernels
 
 FILE = Path(__file__).parent.parent / "data" / "nccl_lines.jsonl.gz"
 PROGRAMS = [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
-SHOWN = {what: list(programs) for what, programs in groupby(PROGRAMS, lambda program: program["shows"])}
+SHOWN = {
+    what: list(programs) for what, programs in groupby(PROGRAMS, lambda program: program["shows"])
+}
 BLOCK = 512
 
 
@@ -33,7 +37,9 @@ def tensor(data: bytes, dtype: str, near: str) -> torch.Tensor:
     size = -(-(len(data) + BLOCK) // BLOCK) * BLOCK
     block = bytearray((bytes.fromhex(near)[::-1] * size)[:size])
     block[: len(data)] = data
-    return torch.frombuffer(block, dtype=torch.uint8).clone()[: len(data)].view(getattr(torch, dtype))
+    return (
+        torch.frombuffer(block, dtype=torch.uint8).clone()[: len(data)].view(getattr(torch, dtype))
+    )
 
 
 def content(text: str) -> bytes:
@@ -50,7 +56,11 @@ def run(program: dict, **knobs: object) -> tuple[list[int], list[list[bytes]]]:
         works, outs = [], torch.kept.setdefault(rank, [])
         for call in program["ranks"][rank]:
             out = tensor(content(call["out"]), call["dtype"], program["near"])
-            into = None if call["in"] is None else tensor(content(call["in"]), call["dtype"], program["near"])
+            into = (
+                None
+                if call["in"] is None
+                else tensor(content(call["in"]), call["dtype"], program["near"])
+            )
             outs.append(out)
             reduce_op, root = getattr(dist.ReduceOp, call["reduce_op"].upper()), call["root"]
             match call["op"]:
@@ -73,12 +83,20 @@ def run(program: dict, **knobs: object) -> tuple[list[int], list[list[bytes]]]:
     done = [0] * len(program["ranks"])
     for rank, completed in timeline.calls.select("rank", "completed_ns").iter_rows():
         done[rank] += completed is not None
-    return done, [[out.view(torch.uint8).numpy().tobytes() for out in kept.get(rank, [])] for rank in range(len(done))]
+    return done, [
+        [out.view(torch.uint8).numpy().tobytes() for out in kept.get(rank, [])]
+        for rank in range(len(done))
+    ]
 
 
 def test_the_table_covers_what_it_says():
     assert len(PROGRAMS) >= 90
-    assert {"AVG of integers", "AVG in half precision", "AVG of an undefined half", "order of a reduce"} <= set(SHOWN)
+    assert {
+        "AVG of integers",
+        "AVG in half precision",
+        "AVG of an undefined half",
+        "order of a reduce",
+    } <= set(SHOWN)
     assert {"neighbours, 2.29.7", "neighbours, 2.7.8", "threads of one warp"} <= set(SHOWN)
 
 
@@ -88,7 +106,9 @@ def test_every_ending_and_every_byte_is_that_of_nccl(what):
         done, outs = run(program)
         assert done == program["done"], program
         after = [[content(text) for text in each] for each in program["after"]]
-        assert [each[: len(known)] for each, known in zip(outs, after, strict=True)] == after, program
+        assert [each[: len(known)] for each, known in zip(outs, after, strict=True)] == after, (
+            program
+        )
 
 
 def test_on_pascal_the_threads_of_a_warp_wait_for_each_other():
@@ -111,7 +131,8 @@ NAN = float("nan")
 
 @pytest.mark.parametrize("op", ["sum", "product"])
 @pytest.mark.parametrize(
-    ("dtype", "nan"), [(torch.float32, 0x7FFFFFFF), (torch.float16, 0x7FFF), (torch.bfloat16, 0x7FFF)]
+    ("dtype", "nan"),
+    [(torch.float32, 0x7FFFFFFF), (torch.float16, 0x7FFF), (torch.bfloat16, 0x7FFF)],
 )
 def test_a_gpu_knows_one_nan(dtype, nan, op):
     kernels = Kernels(old=False, pad=0)
@@ -124,7 +145,9 @@ def test_a_gpu_knows_one_nan(dtype, nan, op):
 
 def test_float64_keeps_the_payload_of_a_nan():
     payload = np.array([0x7FF0000000000123], np.uint64).view(np.uint8)
-    found = Kernels(old=False, pad=0).reduce(torch.float64, "sum", payload, bits([1.0], torch.float64))
+    found = Kernels(old=False, pad=0).reduce(
+        torch.float64, "sum", payload, bits([1.0], torch.float64)
+    )
     assert word(found) == 0x7FF8000000000123
 
 
@@ -142,7 +165,9 @@ def test_min_and_max_prefer_a_number(dtype, op, zero):
 def test_in_2_7_8_a_nan_is_compared_like_a_number():
     kernels = Kernels(old=True, pad=0)
     incoming, own = bits([NAN, 1.0], torch.float32), bits([2.0, NAN], torch.float32)
-    least, most = (kernels.reduce(torch.float32, op, incoming, own).view(np.float32) for op in ("min", "max"))
+    least, most = (
+        kernels.reduce(torch.float32, op, incoming, own).view(np.float32) for op in ("min", "max")
+    )
     assert (least[0], bool(np.isnan(least[1]))) == (2.0, True)  # (x < y) ? x : y
     assert (bool(np.isnan(most[0])), most[1]) == (True, 1.0)  # (x < y) ? y : x
 
@@ -151,9 +176,15 @@ def test_in_2_7_8_a_nan_is_compared_like_a_number():
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_avg_of_integers_rounds_towards_zero(dtype, size):
     info = torch.iinfo(dtype)
-    values = [info.min, info.max, -7, -1, 0, 1, 5, 100] if info.min < 0 else [0, 1, 5, 100, info.max, 2, 3, 4]
+    values = (
+        [info.min, info.max, -7, -1, 0, 1, 5, 100]
+        if info.min < 0
+        else [0, 1, 5, 100, info.max, 2, 3, 4]
+    )
     found = Kernels(old=False, pad=0).finish(dtype, "avg", bits(values, dtype), size)
-    assert torch.from_numpy(found).view(dtype).tolist() == [int(abs(v) // size) * (1 if v >= 0 else -1) for v in values]
+    assert torch.from_numpy(found).view(dtype).tolist() == [
+        int(abs(v) // size) * (1 if v >= 0 else -1) for v in values
+    ]
 
 
 def test_a_tensor_can_be_resized_after_a_collective():

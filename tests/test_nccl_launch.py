@@ -27,7 +27,10 @@ def test_the_host_does_not_wait_for_an_all_reduce_but_for_item_and_barrier() -> 
     timeline = joinlab.launch(program, (1, 1), "nccl", on_output=None).raise_for_ending()
     assert timeline.returns == (4.0, 4.0)
     assert timeline.calls["completed_ns"].null_count() == 0
-    assert timeline.calls.filter(pl.col("origin") == "all-reduce (barrier)")["op"].to_list() == ["all_reduce"] * 2
+    assert (
+        timeline.calls.filter(pl.col("origin") == "all-reduce (barrier)")["op"].to_list()
+        == ["all_reduce"] * 2
+    )
 
 
 def test_batched_send_and_receive_do_not_deadlock_under_the_recorder() -> None:
@@ -38,7 +41,10 @@ def test_batched_send_and_receive_do_not_deadlock_under_the_recorder() -> None:
             work.wait()
         return float(y[0])
 
-    assert joinlab.launch(program, (1, 1), "nccl", on_output=None).raise_for_ending().returns == (1.0, 0.0)
+    assert joinlab.launch(program, (1, 1), "nccl", on_output=None).raise_for_ending().returns == (
+        1.0,
+        0.0,
+    )
 
 
 def test_the_record_tells_what_the_rule_needs_to_know_of_nccl() -> None:

@@ -12,7 +12,8 @@ from joinlab.backend.calls import by_group, setting_of
 from joinlab.recorder.nccl_log import NcclLog, rings_in
 from joinlab.recorder.rank_log import RankLog, about_ranks
 
-# Lines that others published: pytorch/pytorch#75658, and NVIDIA/nccl#514, whose NCCL cut long lines.
+# Lines that others published: pytorch/pytorch#75658, and NVIDIA/nccl#514, whose NCCL cut long
+# lines.
 LOG = b"""\
 eudoxus:4055975:4056038 [0] NCCL INFO Channel 00/04 :    0   1   2   3
 eudoxus:4055976:4056040 [1] NCCL INFO Trees [0] 3/-1/-1->1->0 [1] 0/-1/-1->1->3 [2] 3/-1/-1->1->0 [3] 0/-1/-1->1->3
@@ -50,7 +51,8 @@ def test_each_look_sees_what_is_new_and_only_a_whole_ring_of_that_size(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "asked", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "mine"}, {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}]
+    "asked",
+    [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "mine"}, {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}],
 )
 def test_a_log_that_the_user_asked_for_is_left_alone(tmp_path, asked):
     log, _ = log_of(tmp_path, environ := dict(asked))
@@ -70,14 +72,27 @@ def events(rank: int, *more: dict, **begin) -> RankLog:
 def test_what_the_records_tell_reaches_the_rule():
     ring = {"e": "ring", "g": "0", "r": [4, 6, 5], "t": 2}
     old = {"e": "gpu", "x": "cuda:0 (Tesla P100)", "cc": 6, "t": 2}
-    logs = [events(4, ring, old, coalesced=[]), events(5, old, coalesced=[]), events(6, old, coalesced=[])]
+    logs = [
+        events(4, ring, old, coalesced=[]),
+        events(5, old, coalesced=[]),
+        events(6, old, coalesced=[]),
+    ]
 
     def told(**more):
-        return by_group([], {"0": (4, 5, 6)}, setting_of({**about_ranks(logs, "nccl"), **more}))["0"]
+        return by_group([], {"0": (4, 5, 6)}, setting_of({**about_ranks(logs, "nccl"), **more}))[
+            "0"
+        ]
 
     group = told(versions={"nccl": "2.29.7"})
-    assert (group.ring, group.version, group.apart, group.eager) == ((4, 6, 5), (2, 29, 7), True, False)
-    assert group.setting.one_node and not group.setting.warps_apart and group.setting.threads is None
+    assert (group.ring, group.version, group.apart, group.eager) == (
+        (4, 6, 5),
+        (2, 29, 7),
+        True,
+        False,
+    )
+    assert (
+        group.setting.one_node and not group.setting.warps_apart and group.setting.threads is None
+    )
     logs[1].feed(b'{"e":"coalesced","g":"0","t":3}\n')
     assert not told().apart
     logs[2] = events(6)  # of a version that does not tell

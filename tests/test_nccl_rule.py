@@ -14,7 +14,13 @@ AR, BC, AG = "all_reduce", "broadcast", "all_gather"
 
 
 def call(
-    rank: int, seq: int, op: str, count: int = 1, dtype: str = "float32", root: int | None = None, **rest
+    rank: int,
+    seq: int,
+    op: str,
+    count: int = 1,
+    dtype: str = "float32",
+    root: int | None = None,
+    **rest,
 ) -> IssuedCall:
     return IssuedCall(rank, "0", seq, op, dtype, [[count]], root=root, **rest)
 
@@ -22,9 +28,14 @@ def call(
 def stuck(
     *lanes: list[tuple], gone: tuple[int, ...] = (), ranks: tuple[int, ...] | None = None, **told
 ) -> set[tuple[int, int]]:
-    """(rank, seq) of the blocked calls of lanes of (op, count, dtype, root); `told` are fields of a Setting."""
+    """(rank, seq) of the blocked calls of lanes of (op, count, dtype, root); `told` are fields of a
+    Setting."""
     ranks = tuple(range(len(lanes))) if ranks is None else ranks
-    calls = [call(rank, seq, *what) for rank, lane in zip(ranks, lanes, strict=True) for seq, what in enumerate(lane)]
+    calls = [
+        call(rank, seq, *what)
+        for rank, lane in zip(ranks, lanes, strict=True)
+        for seq, what in enumerate(lane)
+    ]
     return set(blocked(by_group(calls, {"0": ranks}, Setting(**told))["0"], gone))
 
 
@@ -39,7 +50,10 @@ OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"]
 @given(
     size=st.integers(2, 6),
     program=st.lists(
-        st.tuples(st.sampled_from(OPS), st.integers(0, 5), st.sampled_from([1, 4, 8, 12, 40, 4096])), max_size=6
+        st.tuples(
+            st.sampled_from(OPS), st.integers(0, 5), st.sampled_from([1, 4, 8, 12, 40, 4096])
+        ),
+        max_size=6,
     ),
     data=st.data(),
 )
@@ -58,43 +72,64 @@ def test_more_ranks_only_claim_what_every_algorithm_shares():
     same = [(AR, 1)]
     assert stuck([*same, (AR, 1)], [*same, (AR, 1)], same) == {(0, 1), (1, 1)}
     for root, found in ((0, set()), (2, {(0, 1), (1, 1)})):
-        assert stuck([*same, (BC, 1, "float32", root)], [*same, (BC, 1, "float32", root)], same) == found
+        assert (
+            stuck([*same, (BC, 1, "float32", root)], [*same, (BC, 1, "float32", root)], same)
+            == found
+        )
     reduce = ("reduce", 1, "float32", 0)
     assert stuck([*same, reduce], [*same, reduce], same) == {(0, 1)}
-    assert stuck([(AR, 4096)], [(AR, 4096)], [(AR, 2048)]) == set()  # they do not fit, and take several channels
+    assert (
+        stuck([(AR, 4096)], [(AR, 4096)], [(AR, 2048)]) == set()
+    )  # they do not fit, and take several channels
 
 
 def test_of_more_ranks_is_claimed_what_holds_in_every_order_on_the_ring():
     assert stuck([(AR, 1)], [(AR, 3)], [(AR, 2)]) == {(1, 0)}
     apart = [(BC, 1, "float32", 0)], [(BC, 1, "float32", 1)], [(BC, 1, "float32", 0)]
-    assert stuck(*apart) == set()  # if rank 2 follows rank 0, it gets its data there; else rank 1's will do
+    assert (
+        stuck(*apart) == set()
+    )  # if rank 2 follows rank 0, it gets its data there; else rank 1's will do
     assert stuck(*apart[:2], [(AR, 1)]) == {(2, 0)}
     many = [[(AR, 1)]] * 6 + [[(AR, 1), (AR, 1)]]
     assert stuck(*many) == {(6, 1)}
-    assert stuck(*[[(AR, k)] for k in range(1, 8)]) == set()  # seven that all differ have too many orders
-    assert stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()  # more ranks than the tuner is known for
-    split = by_group([call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)], {"0": (0, 1)}, Setting(one_node=False))
+    assert (
+        stuck(*[[(AR, k)] for k in range(1, 8)]) == set()
+    )  # seven that all differ have too many orders
+    assert (
+        stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()
+    )  # more ranks than the tuner is known for
+    split = by_group(
+        [call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)], {"0": (0, 1)}, Setting(one_node=False)
+    )
     assert blocked(split["0"]) == {}
 
 
 def test_the_order_of_the_ring_decides_where_it_is_known():
-    """Rank 1 gets what rank 2 broadcasts only if it is the next one on the ring, not if rank 0 is, which sums."""
+    """Rank 1 gets what rank 2 broadcasts only if it is the next one on the ring, not if rank 0 is,
+    which sums."""
     apart = [(AR, 1)], [(BC, 1, "float32", 2)], [(BC, 1, "float32", 2)]
     assert stuck(*apart) == {(0, 0)}
     assert stuck(*apart, rings={"0": (0, 1, 2)}) == {(0, 0), (1, 0)}
     assert stuck(*apart, rings={"0": (0, 2, 1)}) == {(0, 0)}
-    assert stuck(*apart, rings={"0": (2, 0, 1)}) == {(0, 0), (1, 0)}  # one circle, another beginning
+    assert stuck(*apart, rings={"0": (2, 0, 1)}) == {
+        (0, 0),
+        (1, 0),
+    }  # one circle, another beginning
     assert stuck(*apart, rings={"0": (0, 1)}) == {(0, 0)}  # not all of its ranks: nothing is known
 
 
 def test_version_and_kind_of_gpu_decide_where_they_are_known():
-    """Of 32 bytes on 3 ranks the first part is all in 2.7.8, and 16 today, so that the second does not come."""
+    """Of 32 bytes on 3 ranks the first part is all in 2.7.8, and 16 today, so that the second does
+    not come."""
     odd = [(AR, 8)], [(AR, 1)], [(AR, 1)]
     assert stuck(*odd) == stuck(*odd, version="2.7.8") == stuck(*odd, version="2.12.10") == {(0, 0)}
     assert stuck(*odd, version="2.29.7") == {(0, 0), (1, 0), (2, 0)}
     wider = [(AR, 3)], [(AR, 1)]
     assert stuck(*wider) == {(0, 0)}
-    assert stuck(*wider, warps_apart=False) == {(0, 0), (1, 0)}  # before Volta no line goes on before all have come
+    assert stuck(*wider, warps_apart=False) == {
+        (0, 0),
+        (1, 0),
+    }  # before Volta no line goes on before all have come
 
 
 def test_a_list_to_scatter_is_one_collective_where_none_was_coalesced():
@@ -109,7 +144,8 @@ def test_a_list_to_scatter_is_one_collective_where_none_was_coalesced():
 
 
 def pairs(*lanes: list[tuple], **told) -> set[tuple[int, int]]:
-    """(rank, seq) of the blocked of two ranks' sends and recvs, (op, count), in a group of three."""
+    """(rank, seq) of the blocked of two ranks' sends and recvs, (op, count), in a group of
+    three."""
     calls = [
         IssuedCall(rank, "0", seq, op, "float32", [[count]], peer=1 - rank)
         if op in ("send", "recv")
@@ -124,12 +160,21 @@ def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
     send, recv = ("send", 1), ("recv", 1)
     assert pairs([send, send, recv], [recv]) == {(0, 2)}
     assert pairs([("send", 2)], [("recv", 4)]) == {(1, 0)}  # it waits for a second line
-    assert pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()  # not LL: not known
-    at_most = 16 * 1024 // 4  # 16 KiB take LL on every machine, where a receiver waits for all of its lines
+    assert (
+        pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()
+    )  # not LL: not known
+    at_most = (
+        16 * 1024 // 4
+    )  # 16 KiB take LL on every machine, where a receiver waits for all of its lines
     assert pairs([("send", at_most - 2)], [("recv", at_most)]) == {(1, 0)}
-    assert pairs([("send", at_most)], [("recv", at_most + 1)]) == set()  # with more channels, more do: not known
+    assert (
+        pairs([("send", at_most)], [("recv", at_most + 1)]) == set()
+    )  # with more channels, more do: not known
     assert pairs([send], []) == {(0, 0)}  # the two must make it first
-    assert pairs([send], [("gather", 1)]) == {(0, 0), (1, 0)}  # which does not help: that needs the group's
+    assert pairs([send], [("gather", 1)]) == {
+        (0, 0),
+        (1, 0),
+    }  # which does not help: that needs the group's
     assert pairs([send], [("gather", 1)], eager=("0",)) == {(1, 0)}
     assert pairs([send] * 10, [recv]) == {(0, 9)}  # a FIFO holds eight
 
@@ -147,7 +192,9 @@ def test_the_first_send_to_a_rank_waits_for_its_recv_though_the_other_direction_
     send, recv = ("send", 1), ("recv", 1)
     assert pairs([recv, send], [send]) == pairs([send, recv], [recv]) == {(0, 1)}
     assert pairs([send, recv, send], [recv, send]) == set()  # connected, and buffered
-    assert pairs([recv, send, send], [send]) == set()  # it issued more, so its first send did not wait
+    assert (
+        pairs([recv, send, send], [send]) == set()
+    )  # it issued more, so its first send did not wait
 
 
 def test_a_send_that_only_some_machines_buffer_is_known_to_wait_in_the_emulator_alone():
@@ -159,13 +206,18 @@ def test_a_send_that_only_some_machines_buffer_is_known_to_wait_in_the_emulator_
 
 def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     same = call(0, 0, AR), call(1, 0, AR)
-    gather, send = call(0, 1, "gather", root=0), IssuedCall(1, "0", 1, "send", "float32", [[1]], peer=0)
+    gather, send = (
+        call(0, 1, "gather", root=0),
+        IssuedCall(1, "0", 1, "send", "float32", [[1]], peer=0),
+    )
     assert set(blocked(by_group([*same, gather], {"0": (0, 1)})["0"])) == {(0, 1)}
     assert (0, 1) not in blocked(by_group([*same, gather, send], {"0": (0, 1)})["0"])
     alone = by_group([*same, gather, send], {"0": (0, 1)}, Setting(coalesced=()))["0"]
     assert set(blocked(alone)) == {(0, 1), (1, 1)}
     recv, swap = IssuedCall(0, "0", 1, "recv", "float32", [[1]], peer=1), call(1, 1, "all_to_all")
-    assert (0, 1) not in blocked(by_group([*same, recv, swap._replace(shape=[[1], [1]])], {"0": (0, 1)})["0"])
+    assert (0, 1) not in blocked(
+        by_group([*same, recv, swap._replace(shape=[[1], [1]])], {"0": (0, 1)})["0"]
+    )
 
 
 def test_a_gather_that_all_ranks_have_completed_feeds_no_recv():
@@ -177,9 +229,15 @@ def test_a_gather_that_all_ranks_have_completed_feeds_no_recv():
 
 def test_a_gather_connects_whoever_of_the_two_sends():
     """Rank 1's gather to rank 0 connects the two, so rank 0's send in a batch is buffered."""
-    calls = [call(0, 0, AR), call(1, 0, AR), IssuedCall(0, "0", 1, "send", "float32", [[1]], peer=1)]
+    calls = [
+        call(0, 0, AR),
+        call(1, 0, AR),
+        IssuedCall(0, "0", 1, "send", "float32", [[1]], peer=1),
+    ]
     assert (0, 1) in blocked(by_group(calls, {"0": (0, 1)})["0"])
-    assert (0, 1) not in blocked(by_group([*calls, call(1, 1, "gather", root=0)], {"0": (0, 1)})["0"])
+    assert (0, 1) not in blocked(
+        by_group([*calls, call(1, 1, "gather", root=0)], {"0": (0, 1)})["0"]
+    )
 
 
 def test_a_gather_or_scatter_of_more_than_is_sent_waits():
@@ -193,7 +251,8 @@ def test_a_gather_or_scatter_of_more_than_is_sent_waits():
 
 
 def test_a_host_meets_its_peer_inside_the_first_gather():
-    """Rank 1 stands inside its first gather until rank 0 connects; what it sends later is buffered."""
+    """Rank 1 stands inside its first gather until rank 0 connects; what it sends later is
+    buffered."""
     gather, other = ("gather", 1, "float32", 0), (AR, 1)
     assert stuck([other], [other, gather]) == {(1, 1)}
     assert stuck([gather, other], [gather, other, gather]) == set()
@@ -201,7 +260,8 @@ def test_a_host_meets_its_peer_inside_the_first_gather():
 
 
 def test_an_eager_communicator_connects_its_rings_in_the_first_collective():
-    """init_process_group(device_id=...) makes it; a root that has sent its data needs no one, but for the rings."""
+    """init_process_group(device_id=...) makes it; a root that has sent its data needs no one, but
+    for the rings."""
     alone, groups = [call(0, 0, BC, root=0), call(0, 1, AR)], {"0": (0, 1)}
     eager = Setting(eager=("0",))
     assert set(blocked(by_group(alone, groups)["0"])) == {(0, 0), (0, 1)}
@@ -222,12 +282,19 @@ def test_a_refused_call_takes_no_place():
 @pytest.mark.parametrize("large", [1, 10**7])
 def test_a_slot_that_a_rank_never_reaches_completes_nowhere_that_needs_it(large):
     same = [(AR, 1)]
-    assert stuck([*same, (AR, large)], [*same, (AG, 3)], same) == {(0, 1), (1, 1)}  # though they do not fit
-    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == {(0, 1)}  # a root sends once
+    assert stuck([*same, (AR, large)], [*same, (AG, 3)], same) == {
+        (0, 1),
+        (1, 1),
+    }  # though they do not fit
+    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == {
+        (0, 1)
+    }  # a root sends once
     assert stuck([*same, (AR, 0)], [*same, (AG, 3)], same) == {(1, 1)}
 
 
-@pytest.mark.parametrize("what", [(AR, 1), (AR, 10**7), (AR, 0), (BC, 1, "float32", 0), ("all_to_all", 5)])
+@pytest.mark.parametrize(
+    "what", [(AR, 1), (AR, 10**7), (AR, 0), (BC, 1, "float32", 0), ("all_to_all", 5)]
+)
 def test_a_communicator_whose_ranks_never_all_call_is_never_made(what):
     assert stuck([what, (AR, 1)], []) == {(0, 0), (0, 1)}
     assert stuck([what], [(AG, 3)], []) == {(0, 0), (1, 0)}
@@ -236,7 +303,10 @@ def test_a_communicator_whose_ranks_never_all_call_is_never_made(what):
 @pytest.mark.parametrize(
     ("calls", "hung"),
     [
-        (([(AR, 1)], [(AR, 2 * 10**6)]), {(0, 0), (1, 0)}),  # flags on one side, a counter on the other
+        (
+            ([(AR, 1)], [(AR, 2 * 10**6)]),
+            {(0, 0), (1, 0)},
+        ),  # flags on one side, a counter on the other
         (([(AR, 1)], [(BC, 2 * 10**6, "float32", 1)]), {(0, 0)}),  # a root only sends
         (([(BC, 2 * 10**6, "float32", 1)], [(AR, 1)]), {(0, 0), (1, 0)}),
         (([(AR, 2 * 10**6)], [(AR, 4 * 10**6)]), set()),  # how far their chunks get is not modelled
@@ -259,8 +329,15 @@ def test_a_large_message_never_meets_a_small_ones_lines(calls, hung):
 
 def test_large_mismatched_messages_are_left_undecided():
     assert stuck([(AR, 5000)], [(AR, 5001)]) == set()
-    assert stuck([(AR, 1), (AR, 5000)], [(AR, 3), (AR, 5000)]) == set()  # rank 0 reaches a call the ring cannot tell of
-    assert stuck([(AR, 1), (AR, 5000)], [(BC, 1, "float32", 0), (AR, 5000)]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert (
+        stuck([(AR, 1), (AR, 5000)], [(AR, 3), (AR, 5000)]) == set()
+    )  # rank 0 reaches a call the ring cannot tell of
+    assert stuck([(AR, 1), (AR, 5000)], [(BC, 1, "float32", 0), (AR, 5000)]) == {
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    }
     assert stuck([("all_to_all", 1)], [(AR, 1)]) == set()
 
 
@@ -274,9 +351,13 @@ def test_recv_needs_its_send_whatever_the_tag():
     send = IssuedCall(0, "0", 0, "send", "float32", [[1]], peer=1, tag=9)
     assert blocked(by_group([recv], {"0": (0, 1)})["0"]) == {(1, 0): (Blocker(0, None),)}
     assert blocked(by_group([recv, send], {"0": (0, 1)})["0"]) == {}
-    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {(0, 0): (Blocker(1, None),)}  # no communicator
+    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {
+        (0, 0): (Blocker(1, None),)
+    }  # no communicator
     other = recv._replace(peer=1, rank=0, seq=1)
-    assert blocked(by_group([send, other, send._replace(rank=1, peer=0)], {"0": (0, 1)})["0"]) == {}  # may be buffered
+    assert (
+        blocked(by_group([send, other, send._replace(rank=1, peer=0)], {"0": (0, 1)})["0"]) == {}
+    )  # may be buffered
 
 
 def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
@@ -285,12 +366,19 @@ def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
 
 
 def test_a_failed_call_silences_the_rule():
-    assert blocked(by_group([call(0, 0, AR, failed=True), call(0, 1, AR)], {"0": (0, 1)})["0"]) == {}
+    assert (
+        blocked(by_group([call(0, 0, AR, failed=True), call(0, 1, AR)], {"0": (0, 1)})["0"]) == {}
+    )
 
 
 @given(data=st.data())
 def test_further_calls_never_block_what_was_free(data):
-    what = st.tuples(st.sampled_from([AR, BC, AG]), st.sampled_from([1, 2, 3]), st.just("float32"), st.integers(0, 1))
+    what = st.tuples(
+        st.sampled_from([AR, BC, AG]),
+        st.sampled_from([1, 2, 3]),
+        st.just("float32"),
+        st.integers(0, 1),
+    )
     lanes = [data.draw(st.lists(what, max_size=4)) for _ in range(2)]
     more = [data.draw(st.lists(what, max_size=3)) for _ in range(2)]
     before = stuck(*lanes)

@@ -86,7 +86,11 @@ def test_imports_stand_in_the_first_cell(path):
     first, *rest = cells(path, "code")
     assert all(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(first).body)
     for code in rest:
-        assert not [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)], code
+        assert not [
+            node
+            for node in ast.walk(ast.parse(code))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ], code
 
 
 def prose(path: Path) -> list[str]:
@@ -144,7 +148,9 @@ def test_the_teaching_page_has_the_minute_in_which_each_part_begins(path):
 
 
 def test_the_route_of_three_hours_takes_three_hours():
-    text = (FOLDER / "00_teaching.md").read_text().partition("## Three hours")[2].partition("\n## ")[0]
+    text = (
+        (FOLDER / "00_teaching.md").read_text().partition("## Three hours")[2].partition("\n## ")[0]
+    )
     assert sum(map(int, re.findall(r"(?m)^\| (\d+) \|", text))) == 3 * 60
 
 
@@ -182,7 +188,8 @@ def test_its_predictions_are_asked_where_they_can_be_answered(path):
 @every_notebook
 def test_its_code_reads_no_file_beside_it_names_no_device_and_asserts_nothing(path):
     assert not re.search(
-        r"\.\./|data/|\.cuda\b|\.to\(|\bdevice=|is_available|\bassert ", "\n".join(cells(path, "code"))
+        r"\.\./|data/|\.cuda\b|\.to\(|\bdevice=|is_available|\bassert ",
+        "\n".join(cells(path, "code")),
     )
 
 

@@ -20,7 +20,9 @@ from joinlab.program import process_group
 def test_every_op_has_facts_that_fit_together(op: Op) -> None:
     facts = FACTS[op]
     assert op_of(str(op)) is op
-    assert ("root" in facts.alike) == facts.rooted == (facts.needs in (Needs.AT_ROOT, Needs.FROM_ROOT))
+    assert (
+        ("root" in facts.alike) == facts.rooted == (facts.needs in (Needs.AT_ROOT, Needs.FROM_ROOT))
+    )
     assert ("reduce_op" in facts.alike) == facts.reduces
     assert facts.point_to_point == (op in ops.POINT_TO_POINT)
 
@@ -35,25 +37,34 @@ def test_an_op_without_facts_is_refused_at_import(monkeypatch: pytest.MonkeyPatc
     assert added != text
     module = ModuleType("edited")
     monkeypatch.setitem(sys.modules, "edited", module)
-    with pytest.raises(TypeError, match=r"FACTS in edited needs one line for every Op; differing: .*scan"):
+    with pytest.raises(
+        TypeError, match=r"FACTS in edited needs one line for every Op; differing: .*scan"
+    ):
         exec(compile(added, "edited.py", "exec"), module.__dict__)
 
 
 @pytest.fixture
 def scan(monkeypatch: pytest.MonkeyPatch) -> Op:
-    """A new op with its facts and its method, which neither backend's model knows: all_reduce is now called "scan"."""
+    """A new op with its facts and its method, which neither backend's model knows: all_reduce is
+    now called "scan"."""
     op = str.__new__(Op, "scan")
     op._name_, op._value_ = "SCAN", "scan"
     monkeypatch.setitem(Op._member_map_, "SCAN", op)
     monkeypatch.setitem(Op._value2member_map_, "scan", op)
-    monkeypatch.setitem(FACTS, op, OpFacts(Needs.EVERYONE, ("dtype", "shape", "reduce_op"), reduces=True))
+    monkeypatch.setitem(
+        FACTS, op, OpFacts(Needs.EVERYONE, ("dtype", "shape", "reduce_op"), reduces=True)
+    )
     monkeypatch.setitem(process_group.METHODS, "allreduce", process_group.Method(op, 0, 0))
     return op
 
 
-@pytest.mark.parametrize("counts", [(1, 1), (1, 0), (1, 1, 1)], ids=["agreeing", "one rank stays away", "three ranks"])
+@pytest.mark.parametrize(
+    "counts", [(1, 1), (1, 0), (1, 1, 1)], ids=["agreeing", "one rank stays away", "three ranks"]
+)
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_an_op_that_no_model_carries_out_is_refused(scan: Op, backend: str, counts: tuple[int, ...]) -> None:
+def test_an_op_that_no_model_carries_out_is_refused(
+    scan: Op, backend: str, counts: tuple[int, ...]
+) -> None:
     def program(rank: int, inputs: object) -> None:
         dist.barrier()  # on NCCL it makes the communicator, without which nothing is carried out
         for number in inputs:  # type: ignore[attr-defined]

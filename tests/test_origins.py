@@ -1,4 +1,5 @@
-"""Labels and call sites from stacks; test_recorder and test_scenarios have those of real DDP and Join."""
+"""Labels and call sites from stacks; test_recorder and test_scenarios have those of real DDP and
+Join."""
 
 from __future__ import annotations
 
@@ -18,9 +19,15 @@ def torch(file: str, function: str) -> Frame:
 
 
 def named(
-    *inner: Frame, op: Op = Op.ALL_REDUCE, dtype: str = "float32", asynchronous: bool = False, nccl: bool = True
+    *inner: Frame,
+    op: Op = Op.ALL_REDUCE,
+    dtype: str = "float32",
+    asynchronous: bool = False,
+    nccl: bool = True,
 ) -> str:
-    return label(op, (*inner, USER), asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
+    return label(
+        op, (*inner, USER), asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl
+    )
 
 
 DDP, JOIN = "nn/parallel/distributed.py", "distributed/algorithms/join.py"
@@ -40,7 +47,11 @@ DDP, JOIN = "nn/parallel/distributed.py", "distributed/algorithms/join.py"
             [torch("autograd/graph.py", "_engine_run_backward")],
             {"dtype": "int32"},
         ),
-        ("all-reduce (throw check)", [torch(JOIN, "notify_join_context"), torch(DDP, "_pre_forward")], {}),
+        (
+            "all-reduce (throw check)",
+            [torch(JOIN, "notify_join_context"), torch(DDP, "_pre_forward")],
+            {},
+        ),
         (
             "all-reduce (notify_join_context())",
             [torch(JOIN, "notify_join_context")],
@@ -50,7 +61,10 @@ DDP, JOIN = "nn/parallel/distributed.py", "distributed/algorithms/join.py"
         ("broadcast (DDP bucket rebuild)", [torch(DDP, "main_hook")], {"op": Op.BROADCAST}),
         (
             "all-gather (all_gather_object)",
-            [torch("distributed/c10d.py", "all_gather"), torch("distributed/c10d.py", "all_gather_object")],
+            [
+                torch("distributed/c10d.py", "all_gather"),
+                torch("distributed/c10d.py", "all_gather_object"),
+            ],
             {"op": Op.ALL_GATHER},
         ),
     ],
@@ -62,7 +76,10 @@ def test_labels(expected: str, frames: list[Frame], options: dict[str, object]) 
 def test_a_collective_of_the_learners_own_inside_forward_is_not_taken_for_ddps() -> None:
     inner = Frame("/project/model.py", 5, "forward")
     frames = (torch("distributed/c10d.py", "all_reduce"), inner, torch(DDP, "_pre_forward"), USER)
-    assert label(Op.ALL_REDUCE, frames, asynchronous=False, dtype="float32", all_reduce_barrier=True) == "all-reduce"
+    assert (
+        label(Op.ALL_REDUCE, frames, asynchronous=False, dtype="float32", all_reduce_barrier=True)
+        == "all-reduce"
+    )
 
 
 def test_the_call_site_is_the_innermost_line_of_the_learner() -> None:

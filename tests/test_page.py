@@ -55,7 +55,9 @@ class Outline(HTMLParser):
         self.tags.append(tag)
         at = dict(attrs)
         self.ids += [at["id"]] if "id" in at else []
-        self.targets += [at[name][1:] for name in ("href", "aria-labelledby") if at.get(name, "").startswith("#")]
+        self.targets += [
+            at[name][1:] for name in ("href", "aria-labelledby") if at.get(name, "").startswith("#")
+        ]
         assert not {"src", "srcset"} & at.keys()
         if tag not in self.VOID:
             self.open.append(tag)
@@ -104,18 +106,25 @@ def test_the_source_has_its_line_numbers_and_says_where_ranks_ended():
     assert "The program, from train.py" in made
     assert re.search(r'<span class="no">30</span>for x in inputs:', made)
     assert re.search(
-        r'<span class="no">31</span>    model\(x\) &lt; 1<span class="said">◂ rank 0 hung \(proven\) here', made
+        r'<span class="no">31</span>    model\(x\) &lt; 1<span class="said">◂ rank 0 hung \(proven\) here',
+        made,
     )
-    assert re.search(r'<span class="no">33</span>    barrier\(\)<span class="said">◂ rank 1 hung', made)
+    assert re.search(
+        r'<span class="no">33</span>    barrier\(\)<span class="said">◂ rank 1 hung', made
+    )
     assert "Its source is not known." in text_of(hung())
 
 
 def test_output_is_shown_escaped_and_its_end_is_kept():
-    timeline = timeline_from_rows([], [Ending("finished")] * 2, {"backend": "gloo"}, output=("<b>hi</b>\n", ""))
+    timeline = timeline_from_rows(
+        [], [Ending("finished")] * 2, {"backend": "gloo"}, output=("<b>hi</b>\n", "")
+    )
     made = text_of(timeline)
     assert "What rank 0 printed, 1 line<" in made and "&lt;b&gt;hi&lt;/b&gt;" in made
     assert "What rank 1 printed" not in made
-    long = timeline_from_rows([], [Ending("finished")], {"backend": "gloo"}, output=("x" * MAX_OUTPUT + "the end",))
+    long = timeline_from_rows(
+        [], [Ending("finished")], {"backend": "gloo"}, output=("x" * MAX_OUTPUT + "the end",)
+    )
     made = text_of(long)
     assert "(7 characters left out" in made and "the end</pre>" in made
 
@@ -133,24 +142,32 @@ def test_nothing_from_a_program_is_taken_for_markup():
         backend="gloo",
     )
     made = page([(evil, timeline), (evil, timeline)])
-    made += slider_page(evil, [(Position(evil, evil, (1, 2)), timeline)], Position(evil, evil, (1, 2)))
+    made += slider_page(
+        evil, [(Position(evil, evil, (1, 2)), timeline)], Position(evil, evil, (1, 2))
+    )
     assert "alert(1)</script>" not in made and "<img" not in made
 
 
 def test_it_says_what_is_measured_and_what_is_modelled():
     versions = {"torch": "2.13.0"}
-    assert measured(hung(versions=versions)).startswith("Measured: 2 real processes on gloo, PyTorch 2.13.0.")
+    assert measured(hung(versions=versions)).startswith(
+        "Measured: 2 real processes on gloo, PyTorch 2.13.0."
+    )
     assert measured(hung(engine="emulated")).startswith("Modelled: ")
     knobs = {"era": "1.9", "barrier_value": 7, "pad": 3}
     assert "one byte that nobody set, here 7, and 3 as" in measured(
         hung(engine="emulated", backend="nccl", emulation=knobs)
     )
-    assert "with today's barrier" in measured(hung(engine="emulated", backend="nccl", emulation={"era": "today"}))
+    assert "with today's barrier" in measured(
+        hung(engine="emulated", backend="nccl", emulation={"era": "today"})
+    )
     assert "barrier" not in measured(hung(engine="emulated", backend="gloo", emulation=knobs))
     assert measured(hung(engine="imported")).startswith("Imported: 2 ranks on gloo")
 
 
-@pytest.mark.parametrize("make", [lambda t: t, lambda t: [t], lambda t: iter([t]), lambda t: {"my run": t}])
+@pytest.mark.parametrize(
+    "make", [lambda t: t, lambda t: [t], lambda t: iter([t]), lambda t: {"my run": t}]
+)
 def test_one_several_or_named_timelines(tmp_path, make):
     path = write_html(make(case_timeline(1, 1)), tmp_path / "runs.html")
     made = path.read_text(encoding="utf-8")
@@ -160,7 +177,10 @@ def test_one_several_or_named_timelines(tmp_path, make):
 
 def test_the_same_timelines_give_the_same_bytes(tmp_path):
     runs = {"a": case_timeline(4, 2), "b": case_timeline(5, 2)}
-    one, other = write_html(runs, tmp_path / "one.html"), write_html(runs, str(tmp_path / "other.html"))
+    one, other = (
+        write_html(runs, tmp_path / "one.html"),
+        write_html(runs, str(tmp_path / "other.html")),
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -199,8 +219,12 @@ def test_a_page_with_sliders_has_a_run_at_every_position():
     runs = json.loads(re.search(r'id="positions">(.*?)</script>', made)[1])["runs"]
     data = data_of(made)
     for position, timeline in positions():
-        run = data["runs"][runs[position.program][position.setting][",".join(map(str, position.inputs))]]
-        assert [data["texts"][end] for end in run["ends"]] == [f"{sign(end)} {end}" for end in timeline.ends]
+        run = data["runs"][
+            runs[position.program][position.setting][",".join(map(str, position.inputs))]
+        ]
+        assert [data["texts"][end] for end in run["ends"]] == [
+            f"{sign(end)} {end}" for end in timeline.ends
+        ]
     assert runs["one"]["today"] == runs["one"]["1.9"]  # what looks the same is held once
     assert "<option selected>four</option>" in made and 'data-inputs="2,3"' in made
 
@@ -219,7 +243,10 @@ def test_a_page_names_ranks_that_did_the_same_once():
     hung = [Ending("hung", call=0, group="0", proven=True)] * 64
     written = page([("64 ranks", writer.timeline(hung, inputs=[4] * 64))])
     assert written.count("<li>✕") == 2 and "✕ Ranks 0-4, 6-63 hang in" in written
-    assert title(writer.timeline(hung, inputs=[4] * 64)) == "hand-made, 64 ranks with 4 inputs, launched on gloo"
+    assert (
+        title(writer.timeline(hung, inputs=[4] * 64))
+        == "hand-made, 64 ranks with 4 inputs, launched on gloo"
+    )
 
 
 def test_a_page_of_a_run_that_nobody_has_read_shows_the_fix(tmp_path):

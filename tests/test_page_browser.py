@@ -23,7 +23,11 @@ from playwright.sync_api import expect  # noqa: E402
 
 from tests.browser import barriers, watched  # noqa: E402
 
-SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
+SOURCE = {
+    "file": "train.py",
+    "first_line": 26,
+    "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n",
+}
 
 
 def shown(case: int, n: int, era: str = "today"):
@@ -49,7 +53,9 @@ def sliders(tmp_path_factory) -> Path:
     # The controls can take every pair: those that are not hand-made show their neighbour.
     known = {(at.program, at.setting, at.inputs[0]): timeline for at, timeline in runs}
     full = [
-        (Position(program, era, (a, b)), timeline) for (program, era, a), timeline in known.items() for b in (2, 3, 4)
+        (Position(program, era, (a, b)), timeline)
+        for (program, era, a), timeline in known.items()
+        for b in (2, 3, 4)
     ]
     path = tmp_path_factory.mktemp("sliders") / "cases.html"
     return write_sliders("Cases", full, Position("case 4", "1.9", (2, 3)), path)
@@ -125,7 +131,14 @@ def test_the_keyboard_reaches_every_call_and_its_details(opened):
     row(view, 5, 17)
     assert drawn(view)[4] == "rank 0: forward 2" and len(drawn(view)) == 17
     card = view.locator(".jl-every .jl-told .jl-two > div").first
-    for words in ("forward 2", "float32", "value in1.0", "value out2.0", "discarded the value", "train.py:31 model(x)"):
+    for words in (
+        "forward 2",
+        "float32",
+        "value in1.0",
+        "value out2.0",
+        "discarded the value",
+        "train.py:31 model(x)",
+    ):
         expect(card).to_contain_text(words)
     times = card.locator("details")
     assert not times.locator("table").is_visible()
@@ -160,7 +173,9 @@ def test_on_the_clock_a_call_is_as_long_as_it_took(opened, tmp_path):
     for rank in (0, 1):
         for at, took in ((0, 20_000), (40_000, 40_000), (100_000, 100_000)):
             times = {"enqueued_ns": at, "started_ns": at, "completed_ns": at + took}
-            writer.call(rank, "all_reduce", **times, host_wait_begin_ns=at, host_wait_end_ns=at + took)
+            writer.call(
+                rank, "all_reduce", **times, host_wait_begin_ns=at, host_wait_end_ns=at + took
+            )
     page = opened(
         write_html(writer.timeline([Ending("finished")] * 2), tmp_path / "run.html"),
         viewport={"width": 1300, "height": 900},
@@ -168,7 +183,9 @@ def test_on_the_clock_a_call_is_as_long_as_it_took(opened, tmp_path):
     view = every(page)
     view.get_by_role("button", name="on the clock").focus()
     page.keyboard.press("Enter")
-    boxes = [one.bounding_box() for one in view.locator(".jl-lane").first.locator("rect.jl-fill").all()]
+    boxes = [
+        one.bounding_box() for one in view.locator(".jl-lane").first.locator("rect.jl-fill").all()
+    ]
     unit = boxes[0]["width"]
     assert [round(box["width"] / unit) for box in boxes] == [1, 2, 5]
     assert [round((box["x"] - boxes[0]["x"]) / unit) for box in boxes] == [0, 2, 5]
@@ -176,7 +193,11 @@ def test_on_the_clock_a_call_is_as_long_as_it_took(opened, tmp_path):
     assert view.locator(".jl-host").count() == 0
     view.get_by_role("button", name="hosts").click()
     waits = [one.bounding_box() for one in view.locator(".jl-host").all()]
-    assert len(waits) == 6 and abs(waits[0]["width"] - unit) < 1 and waits[0]["y"] > boxes[0]["y"] + boxes[0]["height"]
+    assert (
+        len(waits) == 6
+        and abs(waits[0]["width"] - unit) < 1
+        and waits[0]["y"] > boxes[0]["y"] + boxes[0]["height"]
+    )
     chart(view).focus()
     page.keyboard.press("Home")
     page.keyboard.press("w")
@@ -201,7 +222,10 @@ def test_the_text_of_the_program_says_where_ranks_ended(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = every(page)
     view.get_by_text("The text of train.py").click()
-    assert "33barrier()rank 1: ✕ hung (proven)" in view.locator(".jl-texts .jl-hit").all_text_contents()
+    assert (
+        "33barrier()rank 1: ✕ hung (proven)"
+        in view.locator(".jl-texts .jl-hit").all_text_contents()
+    )
 
 
 def test_a_slider_moved_by_keyboard_shows_the_calls_of_that_run(opened, sliders):
@@ -247,7 +271,9 @@ def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
 
 def test_front_ends_that_ask_for_html_get_a_picture_that_answers(opened, tmp_path):
     timeline = case_timeline(4, 2)
-    assert isinstance(timeline, joinlab.Timeline)  # joinlab gives it the method when it is loaded through joinlab
+    assert isinstance(
+        timeline, joinlab.Timeline
+    )  # joinlab gives it the method when it is loaded through joinlab
     (tmp_path / "cell.html").write_text(f"<!doctype html>{timeline._repr_html_()}", "utf-8")
     frame = opened(tmp_path / "cell.html").frame_locator("iframe")
     frame.locator(".jl-col .jl-fill").last.click(force=True)
@@ -282,8 +308,11 @@ SHAPES = """(all) => all.map((one) => ["x", "y", "width", "height"].map((name) =
     .concat(getComputedStyle(one).fill))"""
 
 
-def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colours(opened, tmp_path):
-    """The picture on paper, in a mail and in a reopened notebook has the same boxes as the screen."""
+def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colours(
+    opened, tmp_path
+):
+    """The picture on paper, in a mail and in a reopened notebook has the same boxes as the
+    screen."""
     run = joinlab.emulate(joinlab.cases.case_4, (5, 6))
     page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1200, "height": 900})
     boxes = first(page).locator(".jl-col rect.jl-fill")
@@ -300,7 +329,9 @@ def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colo
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("which", ["file", "sliders", "many"])
 def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
-    page = opened(request.getfixturevalue(which), viewport={"width": 1300, "height": 900}, color_scheme=scheme)
+    page = opened(
+        request.getfixturevalue(which), viewport={"width": 1300, "height": 900}, color_scheme=scheme
+    )
     view = every(page)
     chart(view).focus()
     for key in ("End", "ArrowUp"):
@@ -313,9 +344,12 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
 def test_every_mismatch_of_a_large_run_is_marked_and_reached(opened, tmp_path):
     made = large(8, 1000)
     other = (pl.col("rank") == 7) & pl.col("seq").is_between(200, 899)
-    calls = made.calls.with_columns(pl.when(other).then(pl.lit("reduce")).otherwise("op").alias("op"))
+    calls = made.calls.with_columns(
+        pl.when(other).then(pl.lit("reduce")).otherwise("op").alias("op")
+    )
     page = opened(
-        write_html(replace(made, calls=calls), tmp_path / "run.html"), viewport={"width": 1300, "height": 900}
+        write_html(replace(made, calls=calls), tmp_path / "run.html"),
+        viewport={"width": 1300, "height": 900},
     )
     view = every(page)
     strip = view.locator(".jl-strip svg")
@@ -323,10 +357,13 @@ def test_every_mismatch_of_a_large_run_is_marked_and_reached(opened, tmp_path):
         strip.get_attribute("aria-label") == "The whole run: 1,000 rows, 701 of them wrong"
     )  # and the last, which hangs
     alarm, calm = (
-        strip.locator(name).evaluate("(one) => getComputedStyle(one).fill") for name in (".jl-alarm", ".jl-calm")
+        strip.locator(name).evaluate("(one) => getComputedStyle(one).fill")
+        for name in (".jl-alarm", ".jl-calm")
     )
     red, green, blue = (int(part) for part in re.findall(r"\d+", calm)[:3])
-    assert max(red, green, blue) - min(red, green, blue) < 12 and alarm != calm  # the one is grey, the other is not
+    assert (
+        max(red, green, blue) - min(red, green, blue) < 12 and alarm != calm
+    )  # the one is grey, the other is not
     chart(view).focus()
     for key, number in (("Home", 1), ("n", 201), ("n", 202)):
         page.keyboard.press(key)

@@ -1,8 +1,10 @@
-"""Runs each notebook unanswered: no cell fails, its claims hold, and the page gives no answer away before its question.
+"""Runs each notebook unanswered: no cell fails, its claims hold, and the page gives no answer away
+before its question.
 
-Each claim is a function of a notebook's variables. The page is what a learner sees before a choice: Markdown, the code
-of the cells, their output, the titles, and README. test_quiz.py tests that the quizzes themselves give nothing away.
-`pytest --nbmake` runs the notebooks in their own kernels, as for learners, without these checks.
+Each claim is a function of a notebook's variables. The page is what a learner sees before a choice:
+Markdown, the code of the cells, their output, the titles, and README. test_quiz.py tests that the
+quizzes themselves give nothing away. `pytest --nbmake` runs the notebooks in their own kernels, as
+for learners, without these checks.
 """
 
 from __future__ import annotations
@@ -93,9 +95,17 @@ TELLS = {
     "4-order": r"whose turn",
     "8-zeros": r"zeros for all",
 }
-"""What once told an answer too early, beside the words of the answers and explanations themselves."""
+"""What once told an answer too early, beside the words of the answers and explanations
+themselves."""
 
-ENDINGS = ("safe_loop", "named_on_nccl", "on_gloo", "joinlab.check", "launched.ends", "emulate(mine")
+ENDINGS = (
+    "safe_loop",
+    "named_on_nccl",
+    "on_gloo",
+    "joinlab.check",
+    "launched.ends",
+    "emulate(mine",
+)
 """Words of the cells that may show how a run ended: they are asked about nowhere."""
 
 
@@ -109,13 +119,19 @@ def shown(cell: Any) -> str:
     for output in cell.get("outputs", ()):
         data = output.get("data", {})
         if "application/vnd.jupyter.widget-view+json" not in data:
-            told += [output.get("text", ""), data.get("text/plain", ""), data.get("text/markdown", "")]
+            told += [
+                output.get("text", ""),
+                data.get("text/plain", ""),
+                data.get("text/markdown", ""),
+            ]
     return "\n".join(told)
 
 
 def giveaways(question: Question) -> list[str]:
     """Its answer and the clauses of its explanation, where they are long enough to be no chance."""
-    answer = "" if question.answer.startswith("`") else question.answer  # a line of the code that it is about
+    answer = (
+        "" if question.answer.startswith("`") else question.answer
+    )  # a line of the code that it is about
     clauses = [answer, *re.split(r"[.:;,()]", question.why)]
     asked = plain(" ".join((question.ask, question.code)))
     return [one for one in map(plain, clauses) if len(one.split()) >= 4 and one not in asked]
@@ -130,7 +146,9 @@ def told_early(question: Question, page: str) -> list[str]:
 def front() -> str:
     """README's part on the course, with its titles and its picture's caption."""
     readme = (FOLDER.parent / "README.md").read_text("utf-8")
-    return readme[readme.index("## The course") : readme.index("## ", readme.index("## The course") + 5)]
+    return readme[
+        readme.index("## The course") : readme.index("## ", readme.index("## The course") + 5)
+    ]
 
 
 every_page = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -150,7 +168,9 @@ def test_it_runs_and_tells_nothing_before_it_is_asked(path: Path) -> None:
     notebook, _ = ran(path)
     for cell in notebook.cells:
         if re.search(r"\b(hangs|hung|raised)\b", shown(cell)):
-            assert any(word in cell.source for word in ENDINGS), f"{cell.id} shows an ending: {shown(cell)[:300]}"
+            assert any(word in cell.source for word in ENDINGS), (
+                f"{cell.id} shows an ending: {shown(cell)[:300]}"
+            )
     page = "\n".join([front(), *(cell.source + "\n" + shown(cell) for cell in notebook.cells)])
     number = COURSE.index(path.stem) + 1
     asked = [one for one in questions().values() if one.name.startswith(f"{number}-")]
@@ -168,7 +188,11 @@ def test_what_tells_an_answer_belongs_to_a_prediction() -> None:
 
 def first_look(even, real, without_barrier, without_both):
     hung = joinlab.emulate(CASES[4].program, inputs=(2, 3))
-    assert {str(end) for end in even.ends} == {str(end) for end in without_barrier.ends} == {"finished"}
+    assert (
+        {str(end) for end in even.ends}
+        == {str(end) for end in without_barrier.ends}
+        == {"finished"}
+    )
     assert [end.kind for end in hung.ends] == ["finished", "hung"]
     assert without_both.ends[1].pending and not without_both.ends[0].pending
     assert [end.proven for end in real.ends] == [True, True]
@@ -184,7 +208,11 @@ def ddp_inside(calls, last, reduces, seeds, summed, toy):
     assert toy.returns[0] != toy.returns[1]
     (before_0, after_0), (before_1, after_1) = seeds.returns
     assert before_0 != before_1 and after_0 == after_1 == before_0
-    per_input = calls.filter(pl.col("op") == "all_reduce").group_by("input", maintain_order=True).len()["len"]
+    per_input = (
+        calls.filter(pl.col("op") == "all_reduce")
+        .group_by("input", maintain_order=True)
+        .len()["len"]
+    )
     assert per_input[0] == 1 < per_input[1] == per_input[2]
     assert calls.filter(pl.col("origin").str.contains("rebuild"))["input"].unique().to_list() == [1]
     assert last["before_the_end"].all() and last["begun_us"].is_sorted()
@@ -202,29 +230,58 @@ def six_cases(SIX, model, real, seen, short, words):
     assert short[3].ends[1].proven and short[5].ends[1].proven
 
 
-def case_4_call_by_call(slots_of, by_counts, crossed, last, looked, now, one, run, slots, two, ways):
+def case_4_call_by_call(
+    slots_of, by_counts, crossed, last, looked, now, one, run, slots, two, ways
+):
     assert "barrier" in slots["rank 1"][4] and 0 < float(slots["out 0"][4]) < 1e-40
-    assert slots["out 0"][5] == slots["out 1"][5] == "0" and slots["dtype 1"][6] != slots["dtype 0"][6]
+    assert (
+        slots["out 0"][5] == slots["out 1"][5] == "0" and slots["dtype 1"][6] != slots["dtype 0"][6]
+    )
     assert run.ends[0].proven and run.ends[1].kind == "finished" and len(ways) >= 3
     assert [str(end) for end in now.ends] == [str(end) for end in run.ends][::-1]
     barrier, common, last_row = slots_of(now, last=3).rows(named=True)
     assert "barrier" in barrier["rank 1"] and barrier["out 0"] == common["out 1"] == "0"
     assert (common["rank 0"], common["rank 1"]) == ("who is last?", "anyone left?")
-    assert (last_row["rank 0"], last_row["rank 1"]) == ("final parameters", "who is last?") and not last_row["out 1"]
+    assert (last_row["rank 0"], last_row["rank 1"]) == (
+        "final parameters",
+        "who is last?",
+    ) and not last_row["out 1"]
     assert {end.kind for n in [(2, 2), (2, 5)] for end in by_counts[n].ends} == {"finished"}
     assert crossed[0] == 0 < crossed[-1]
     assert two.ends[1].pending and last["completed_ns"][0] is last["host_wait_begin_ns"][0] is None
-    assert looked.ends[1].proven and "is through" in looked.output[1] and "gradient" not in looked.output[1]
+    assert (
+        looked.ends[1].proven
+        and "is through" in looked.output[1]
+        and "gradient" not in looked.output[1]
+    )
     assert "rebuild" in one.call(1, one.ends[1].call)["origin"] and one.ends[0].kind == "finished"
 
 
-def join_options(by_all, by_those_left, disabled, failed, final, hand, late, limit, norm, parameters, skewed, thrown):
-    assert late.calls.filter(pl.col("rank") == 0).height == late.calls.filter(pl.col("rank") == 1).height
+def join_options(
+    by_all,
+    by_those_left,
+    disabled,
+    failed,
+    final,
+    hand,
+    late,
+    limit,
+    norm,
+    parameters,
+    skewed,
+    thrown,
+):
+    assert (
+        late.calls.filter(pl.col("rank") == 0).height
+        == late.calls.filter(pl.col("rank") == 1).height
+    )
     assert np.allclose([by_all, by_those_left], np.transpose(hand))
     assert [set(values) for values in final.values()] == [{2.0}, {0.0}]
     assert np.allclose(parameters["linear"], parameters["without_ddp"], atol=1e-6)
     assert norm.filter(pl.col("op") == "broadcast")["root"][-1] == 1
-    assert disabled.ends[1].proven and failed.ends[0].proven and "a bad input" in failed.ends[1].text
+    assert (
+        disabled.ends[1].proven and failed.ends[0].proven and "a bad input" in failed.ends[1].text
+    )
     assert all(end.kind == "raised" for end in thrown.ends)
     assert {end.kind.value for end in skewed.ends} == {"finished"}
     assert any(slot.met and not slot.expected for slot in joinlab.match(limit))
@@ -233,16 +290,26 @@ def join_options(by_all, by_those_left, disabled, failed, final, hand, late, lim
 def your_own_joinable(alone, counted, even, for_oneself, mine, refused, two, uneven, zero):
     assert alone.ends[1].proven
     assert set(counted.returns) == {sum(counted.meta["inputs"])}
-    assert for_oneself.returns[0] < for_oneself.returns[2] < max(for_oneself.returns) == max(counted.returns)
+    assert (
+        for_oneself.returns[0]
+        < for_oneself.returns[2]
+        < max(for_oneself.returns)
+        == max(counted.returns)
+    )
     assert mine.filter(pl.col("origin").str.contains("notify")).height == two.meta["inputs"][1]
     assert zero.calls.filter(pl.col("origin").str.contains("ZeRO join")).height > 0
     assert "multiple process groups" in refused["two_process_groups"]
-    assert "at least one joinable" in refused["nothing_to_join"] and "constructor" in refused["without_init"]
+    assert (
+        "at least one joinable" in refused["nothing_to_join"]
+        and "constructor" in refused["without_init"]
+    )
     assert {str(end) for end in even.ends} == {"finished"} != {str(end) for end in uneven.ends}
 
 
 def order(meetings, cured, destroyed, mixed, named, named_on_nccl, on_gloo, queued, threads):
-    first = [run.calls.filter(pl.col("seq") == 0)["shape"].to_list() for run in (threads, queued, cured)]
+    first = [
+        run.calls.filter(pl.col("seq") == 0)["shape"].to_list() for run in (threads, queued, cured)
+    ]
     assert first[0][0] != first[0][1] and first[1][0] != first[1][1] and first[2][0] == first[2][1]
     assert all(end.kind == "hung" for end in threads.ends + queued.ends + named_on_nccl.ends)
     buckets = [[1.0], [10.0]]
@@ -258,7 +325,9 @@ def order(meetings, cured, destroyed, mixed, named, named_on_nccl, on_gloo, queu
 def what_join_costs(documented, even, old, per_input, real, shadowed, uneven):
     assert {number for (name, _), number in per_input.items() if name == "enabled"} == {3}
     assert {number for (name, _), number in per_input.items() if name != "enabled"} == {1}
-    assert all(end.kind == "finished" for run in (*real.values(), *uneven.values()) for end in run.ends)
+    assert all(
+        end.kind == "finished" for run in (*real.values(), *uneven.values()) for end in run.ends
+    )
     assert all(len(set(counts.values())) == 1 for counts in shadowed.values())
     assert shadowed[2, 40][0] - shadowed[2, 20][0] == 3 * 20
     assert len(even) == 6 and all(len(times) == 25 and min(times) > 0 for times in even.values())
@@ -269,7 +338,10 @@ def when_your_job_hangs(flight, hung, missing, on_nccl, quiet, said, timed_out):
     assert hung.ends[0].proven and hung.ends[1].proven
     assert "0.5" in on_nccl.output[0] and all(end.pending for end in on_nccl.ends)
     assert [end.proven for end in quiet.ends] == [False, False]
-    assert timed_out.ends[0].kind == "finished" and "Timed out waiting 1000ms" in timed_out.ends[1].text
+    assert (
+        timed_out.ends[0].kind == "finished"
+        and "Timed out waiting 1000ms" in timed_out.ends[1].text
+    )
     assert "Rank 1 failed to pass" in missing.ends[0].text
     assert "ALLREDUCE" in said[0] and "BROADCAST" in said[0] and "differ" in said[1]
     assert [entry["profiling_name"] for entry in flight] == ["gloo:all_reduce", "gloo:broadcast"]
@@ -286,17 +358,26 @@ def your_own_job(found, seen, shares, today):
 def build_ddp(apart, mine, real, rows):
     assert len(set(apart.returns)) == 2
     origins = rows["origin"].to_list()
-    assert sum("backward" in origin for origin in origins) == 1 + 2 and sum("rebuild" in one for one in origins) == 2
-    assert rows.filter(pl.col("origin").str.contains("construction"))["shape"].to_list()[-1] == [[10]]
+    assert (
+        sum("backward" in origin for origin in origins) == 1 + 2
+        and sum("rebuild" in one for one in origins) == 2
+    )
+    assert rows.filter(pl.col("origin").str.contains("construction"))["shape"].to_list()[-1] == [
+        [10]
+    ]
     assert len(set(map(tuple, real.returns))) == 1 and len(mine.returns) == 2
 
 
 def build_join(launched, real):
     questions = [[row["origin"] for row in rows_of(real, rank)] for rank in (0, 1)]
     for own in questions:
-        assert sum("forward() 1" in one or "nonjoined" in one for one in own) == 2 + 1  # two inputs, and none is left
+        assert (
+            sum("forward() 1" in one or "nonjoined" in one for one in own) == 2 + 1
+        )  # two inputs, and none is left
         assert sum("_find_common_rank" in one for one in own) == 1
-    assert len(launched.ends) == 2  # the starter does not join; the exercise's check judges its ending
+    assert (
+        len(launched.ends) == 2
+    )  # the starter does not join; the exercise's check judges its ending
 
 
 def rows_of(run, rank):

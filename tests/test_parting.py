@@ -1,4 +1,5 @@
-"""Where the ranks' ways part: found at the marked lines of these programs, with the values in their tests."""
+"""Where the ranks' ways part: found at the marked lines of these programs, with the values in their
+tests."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from joinlab.timeline import EndKind
 
 
 def parted(program, inputs):
-    """The marked lines of the program and of the functions it calls, those that were found, and the values there."""
+    """The marked lines of the program and of the functions it calls, those that were found, and the
+    values there."""
     timeline = joinlab.emulate(program, inputs)
     tests = parting(timeline).get("tests", ())
     values: dict = {}
@@ -113,7 +115,11 @@ def root_sends(rank, inputs):
 CASES = {
     two_epochs: ((3, 4), [], {"len(inputs)": {0: 3, 1: 4}}),
     checkpoint_on_one_rank: ((3, 3), [], {"rank": {0: 0, 1: 1}, "start": {0: 0, 1: 1}}),
-    early_stopping: ((1, 1), [Patience.__call__], {"value": {0: -2, 1: 2}, "self.best": {0: -1, 1: 0}}),
+    early_stopping: (
+        (1, 1),
+        [Patience.__call__],
+        {"value": {0: -2, 1: 2}, "self.best": {0: -1, 1: 0}},
+    ),
     not_a_number: ((2, 2), [], {"loss": {0: 0.5, 1: "nan"}}),
 }
 
@@ -142,7 +148,10 @@ def test_a_saved_run_keeps_the_parting(tmp_path):
     """And a fix that was tried, though nobody has read its story."""
     timeline = joinlab.emulate(two_epochs, (3, 4))
     again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
-    assert again.meta["parting"] == timeline.meta["parting"] and again.meta["fixes"] == timeline.meta["fixes"] != []
+    assert (
+        again.meta["parting"] == timeline.meta["parting"]
+        and again.meta["fixes"] == timeline.meta["fixes"] != []
+    )
     assert str(joinlab.diagnose(again)) == str(joinlab.diagnose(timeline))
 
 
@@ -185,7 +194,11 @@ def test_output_of_the_second_run_is_not_shown(capsys):
 
 
 @pytest.mark.parametrize(
-    "values", [{"tests": [{"file": 3}]}, {"tests": [{"file": "a", "line": 1, "text": "", "values": 3, "sides": []}]}]
+    "values",
+    [
+        {"tests": [{"file": 3}]},
+        {"tests": [{"file": "a", "line": 1, "text": "", "values": 3, "sides": []}]},
+    ],
 )
 def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
     timeline = joinlab.emulate(joined, (1, 1))
@@ -198,10 +211,20 @@ def test_a_followed_launch_has_its_parting():
     timeline = joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo", ways=True)
     found = parting(timeline)
     assert [test["line"] for test in found["tests"]] == marks(checkpoint_on_one_rank)
-    values = {(read["name"], read["value"], *read["ranks"]) for test in found["tests"] for read in test["values"]}
+    values = {
+        (read["name"], read["value"], *read["ranks"])
+        for test in found["tests"]
+        for read in test["values"]
+    }
     assert values == {("rank", 0, 0), ("rank", 1, 1), ("start", 0, 0), ("start", 1, 1)}
-    assert found["tests"] == parting(joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo"))["tests"]
-    assert joinlab.diagnose(timeline).texts(LineKind.FIX)[0].startswith("No fix was tried: joinlab.emulate(")
+    assert (
+        found["tests"] == parting(joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo"))["tests"]
+    )
+    assert (
+        joinlab.diagnose(timeline)
+        .texts(LineKind.FIX)[0]
+        .startswith("No fix was tried: joinlab.emulate(")
+    )
 
 
 def test_a_launched_run_that_was_not_followed_knows_no_parting():

@@ -27,4 +27,8 @@ def test_an_ending_in_one_word(ending, said):
 
 
 def test_a_score_counts_only_what_could_be_right():
-    assert Score(("finishes", "hangs", "raises"), ("finishes", None, "hangs")).right == (True, False, False)
+    assert Score(("finishes", "hangs", "raises"), ("finishes", None, "hangs")).right == (
+        True,
+        False,
+        False,
+    )

@@ -31,7 +31,8 @@ MODULES = rooms.modules()
 
 
 def who_loads(libraries: set[str], modules: Iterable[str]) -> list[str]:
-    """The modules, imported one after the other in a fresh process, that load one of these libraries."""
+    """The modules, imported one after the other in a fresh process, that load one of these
+    libraries."""
     program = (
         "import importlib, sys\n"
         "for name in sys.argv[2:]:\n"
@@ -57,7 +58,8 @@ def test_no_import_points_upward() -> None:
 
 def test_an_import_by_name_counts() -> None:
     text = (
-        'importlib.import_module("joinlab.picture.chrome").write_chrome(self, path), import_module(name), f("joinlab")'
+        'importlib.import_module("joinlab.picture.chrome").write_chrome(self, path), '
+        'import_module(name), f("joinlab")'
     )
     assert list(rooms._named(ast.parse(text), MODULES)) == [("joinlab.picture.chrome", 1)]
 
@@ -67,7 +69,9 @@ def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_teaching_core_can_be_read_without_the_jobs_wing() -> None:
-    importers = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) == "jobs"}
+    importers = {
+        item.importer for item in rooms.imports() if rooms.room_of(item.imported) == "jobs"
+    }
     assert {rooms.room_of(module) for module in importers} == {"jobs", "joinlab", "cli", "pytest"}
 
 
@@ -76,11 +80,16 @@ def test_teaching_programs_import_pytorch_and_nothing_of_joinlab_but_words(room:
     found = {item.imported for item in rooms.imports() if rooms.room_of(item.importer) == room}
     assert found <= {"joinlab.documentation"}
     text = "\n".join(MODULES[module].read_text() for module in modules_in(room))
-    assert set(re.findall(r"(?m)^ *(?:import|from) (\w+)", text)) - sys.stdlib_module_names <= {"torch", "joinlab"}
+    assert set(re.findall(r"(?m)^ *(?:import|from) (\w+)", text)) - sys.stdlib_module_names <= {
+        "torch",
+        "joinlab",
+    }
 
 
 def test_what_reads_a_timeline_loads_no_torch() -> None:
-    readers = modules_in("timeline", "archive", "errors", "ops", "proof", "analysis", "picture", "cli")
+    readers = modules_in(
+        "timeline", "archive", "errors", "ops", "proof", "analysis", "picture", "cli"
+    )
     models = ("backend.calls", "gloo.messages", "gloo.rule", "nccl.ring", "nccl.rule")
     assert who_loads({"torch"}, [*readers, *(f"joinlab.{one}" for one in models)]) == []
 
@@ -92,7 +101,9 @@ def test_what_a_rank_loads_is_without_polars() -> None:
 
 def test_only_figures_and_widgets_load_their_libraries() -> None:
     widgets = ("joinlab.course.running", "joinlab.jobs.follow", "joinlab.picture.figures")
-    others = [name for name in modules_in(*set(rooms.floors()) - {"notebook"}) if name not in widgets]
+    others = [
+        name for name in modules_in(*set(rooms.floors()) - {"notebook"}) if name not in widgets
+    ]
     assert who_loads({"ipywidgets", "anywidget", "IPython", "plotly"}, others) == []
 
 
@@ -101,11 +112,15 @@ def test_only_figures_and_widgets_load_their_libraries() -> None:
 
 def modules_after(statement: str) -> set[str]:
     program = f"{statement}\nimport sys; print(*(name for name in sys.modules if '.' not in name))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import joinlab; joinlab.load, joinlab.Timeline", "import joinlab.__main__"])
+@pytest.mark.parametrize(
+    "statement", ["import joinlab; joinlab.load, joinlab.Timeline", "import joinlab.__main__"]
+)
 def test_import_joinlab_returns_at_once(statement: str) -> None:
     assert not modules_after(statement) & {"torch", "plotly", "ipywidgets", "anywidget", "IPython"}
 
@@ -140,21 +155,33 @@ def test_without_the_lab_extra_joinlab_reads_a_job_and_names_what_the_rest_needs
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     said = dict(line.split(" | ") for line in done.stdout.splitlines())
     assert said.keys() >= {"emulate", "cases", "View", "figure", "bench"}
-    assert said.keys().isdisjoint({"load", "diagnose", "write_html", "record", "launch", "Timeline"})
-    assert said["emulate"] == "joinlab.emulate needs torch, which is not installed: pip install 'joinlab[lab]'"
+    assert said.keys().isdisjoint(
+        {"load", "diagnose", "write_html", "record", "launch", "Timeline"}
+    )
+    assert (
+        said["emulate"]
+        == "joinlab.emulate needs torch, which is not installed: pip install 'joinlab[lab]'"
+    )
     assert all(text.endswith("pip install 'joinlab[lab]'") for text in said.values())
 
 
 def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     brought = {Requirement(text).name: extra for extra in ("lab",) for text in extras[extra]}
-    named = {name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"}  # ipywidgets' own
+    named = {
+        name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"
+    }  # ipywidgets' own
     assert named.items() <= brought.items()
 
 
 def test_the_emulator_refuses_versions_of_pytorch_that_its_tests_do_not_run_on() -> None:
     for version in ("2.8.0", "2.12.1+cu130", "2.16.0"):
-        with pytest.raises(joinlab.LaunchError, match=rf"emulates PyTorch 2\.13 to 2\.15, and this is {version[:4]}"):
+        with pytest.raises(
+            joinlab.LaunchError,
+            match=rf"emulates PyTorch 2\.13 to 2\.15, and this is {version[:4]}",
+        ):
             emulator.check_version(version)
     for version in ("2.13.0+cpu", "2.14.1", "2.15.0"):
         emulator.check_version(version)
@@ -193,13 +220,21 @@ def test_an_unknown_name_says_which_there_are() -> None:
         _ = joinlab.lunch
 
 
-def test_the_wheel_holds_licence_types_and_every_file_that_the_package_reads(tmp_path: Path) -> None:
+def test_the_wheel_holds_licence_types_and_every_file_that_the_package_reads(
+    tmp_path: Path,
+) -> None:
     shutil.copytree(PACKAGE, tmp_path / "joinlab", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
-    program = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    program = (
+        "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     name = done.stdout.split()[-1]
     assert name == f"joinlab-{joinlab.__version__}-py3-none-any.whl"
@@ -212,20 +247,27 @@ def test_the_wheel_holds_licence_types_and_every_file_that_the_package_reads(tmp
 
 
 def pinned() -> dict[str, str]:
-    lines = [line.split("#")[0].strip() for line in (ROOT / ".ci" / "pinned.txt").read_text().splitlines()]
+    lines = [
+        line.split("#")[0].strip()
+        for line in (ROOT / ".ci" / "pinned.txt").read_text().splitlines()
+    ]
     return dict(line.split("==") for line in lines if line)
 
 
 def ranges() -> dict[str, SpecifierSet]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     texts = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    texts += [text for extra in project["project"]["optional-dependencies"].values() for text in extra]
+    texts += [
+        text for extra in project["project"]["optional-dependencies"].values() for text in extra
+    ]
     return {(requirement := Requirement(text)).name: requirement.specifier for text in texts}
 
 
 def test_every_dependency_is_pinned_within_its_range() -> None:
     assert pinned().keys() == ranges().keys()
-    assert {name: version for name, version in pinned().items() if version not in ranges()[name]} == {}
+    assert {
+        name: version for name, version in pinned().items() if version not in ranges()[name]
+    } == {}
 
 
 def test_the_conda_environment_has_the_pinned_versions() -> None:
@@ -251,12 +293,23 @@ def tracked_files() -> list[str]:
 
 
 def test_the_top_level_holds_what_it_should() -> None:
-    allowed = {"notebooks", "joinlab", "data", "tests", "environment.yml", "README.md", "pyproject.toml", "Makefile"}
+    allowed = {
+        "notebooks",
+        "joinlab",
+        "data",
+        "tests",
+        "environment.yml",
+        "README.md",
+        "pyproject.toml",
+        "Makefile",
+    }
     tops = {name.partition("/")[0] for name in tracked_files()}
     assert {top for top in tops if not top.startswith(".")} <= allowed
 
 
-ELSEWHERE = re.compile(r"(?<![\w.~])/(?:work|tmp|home|root|mnt)/|\bseman[t]ics\.md|\bdesig[n]\.md|\bissu[e] #?\d")
+ELSEWHERE = re.compile(
+    r"(?<![\w.~])/(?:work|tmp|home|root|mnt)/|\bseman[t]ics\.md|\bdesig[n]\.md|\bissu[e] #?\d"
+)
 
 
 def test_no_file_names_a_machine_or_papers_that_are_not_here() -> None:
@@ -282,7 +335,9 @@ def make(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     for name in ("Makefile", "pyproject.toml", ".ci/pinned.txt"):
         shutil.copy(ROOT / name, folder / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    return subprocess.run(["make", *args], cwd=folder, capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        ["make", *args], cwd=folder, capture_output=True, text=True, env=environment
+    )
 
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
@@ -308,11 +363,16 @@ def test_make_says_that_there_is_no_python(tmp_path: Path) -> None:
 @needs_make
 @pytest.mark.parametrize(
     ("refused", "message"),
-    [("version_info", "needs Python 3.11 or newer; "), ("ensurepip", "apt-get install python3-venv")],
+    [
+        ("version_info", "needs Python 3.11 or newer; "),
+        ("ensurepip", "apt-get install python3-venv"),
+    ],
 )
 def test_make_says_what_is_wrong_with_a_python(tmp_path: Path, refused: str, message: str) -> None:
     python = tmp_path / "python-odd"
-    python.write_text(f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; *) echo Python 3.9.2;; esac\n')
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; *) echo Python 3.9.2;; esac\n'
+    )
     python.chmod(0o755)
     done = make(tmp_path, "test", f"PYTHON={python}")
     assert done.returncode != 0

@@ -15,7 +15,17 @@ from tests.proofs import judge, runs
 from tests.timelines import SIZES, case_timeline
 
 BACKENDS = ("gloo", "nccl")
-OPS = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter", "reduce", "pair"]
+OPS = [
+    "all_reduce",
+    "all_gather",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "scatter",
+    "reduce",
+    "pair",
+]
 
 
 def ar(rank: int, seq: int, group: str = "0", **rest) -> IssuedCall:
@@ -28,7 +38,8 @@ def waits(*places: tuple[int, int]) -> list[Wait]:
 
 @st.composite
 def same_programs(draw):
-    """One program that all ranks run, over overlapping groups, and how far each rank has come in it."""
+    """One program that all ranks run, over overlapping groups, and how far each rank has come in
+    it."""
     size = draw(st.integers(2, 5))
     groups = {"0": tuple(range(size))}
     for name in ("a", "b"):
@@ -39,7 +50,15 @@ def same_programs(draw):
         members = draw(st.permutations(groups[name]))
         op = draw(st.sampled_from(OPS))
         if op != "pair" or len(members) > 1:
-            program.append((name, op, members, draw(st.sampled_from([0, 1, 2, 3, 500])), draw(st.integers(0, 1))))
+            program.append(
+                (
+                    name,
+                    op,
+                    members,
+                    draw(st.sampled_from([0, 1, 2, 3, 500])),
+                    draw(st.integers(0, 1)),
+                )
+            )
     came = [draw(st.integers(0, len(program))) for _ in range(size)]
     return groups, program, came
 
@@ -52,7 +71,9 @@ def issue(groups, program, came) -> tuple[list[IssuedCall], list[list[tuple[str,
         for name, op, members, count, tag in program[:far]:
             if rank not in (members[:2] if op == "pair" else groups[name]):
                 continue
-            columns = {"root": members[0] if op in ("broadcast", "gather", "scatter", "reduce") else None}
+            columns = {
+                "root": members[0] if op in ("broadcast", "gather", "scatter", "reduce") else None
+            }
             if op == "pair":
                 is_send = rank == members[0]
                 columns = {"peer": members[1] if is_send else members[0], "tag": tag}
@@ -67,7 +88,8 @@ def issue(groups, program, came) -> tuple[list[IssuedCall], list[list[tuple[str,
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(same_programs(), st.data())
 def test_ranks_that_run_the_same_program_are_never_proven_to_hang(backend, made, data):
-    """In every state, the first awaited call of the program has been issued by every rank that it needs."""
+    """In every state, the first awaited call of the program has been issued by every rank that it
+    needs."""
     groups, program, came = made
     calls, issued = issue(groups, program, came)
     waiting = [Wait(rank, (mine[-1],)) for rank, mine in enumerate(issued) if mine]
@@ -118,23 +140,33 @@ def test_unknown_facts_prove_nothing():
     assert isinstance(prove(calls, {"0": (0, 1)}, "gloo", stuck), Proof)
     assert prove(calls, {"0": (0, 1)}, "mpi", stuck) is None  # a backend without a rule
     assert prove(calls, {"other": (0, 1)}, "gloo", stuck) is None  # a group that was not named
-    assert prove([*calls, ar(7, 0)], {"0": (0, 1)}, "gloo", stuck) is None  # a rank that is not in the group
-    assert prove(calls, {"0": (0, 1)}, "gloo", waits((0, 0), (1, 5))) is None  # a wait for no recorded call
+    assert (
+        prove([*calls, ar(7, 0)], {"0": (0, 1)}, "gloo", stuck) is None
+    )  # a rank that is not in the group
+    assert (
+        prove(calls, {"0": (0, 1)}, "gloo", waits((0, 0), (1, 5))) is None
+    )  # a wait for no recorded call
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("case", DOCUMENTED)
-@pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
+@pytest.mark.parametrize(
+    ("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")]
+)
 def test_the_six_cases_are_proven_where_they_hang_and_nowhere_else(case, n, backend, era):
     timeline = case_timeline(case, n, backend, era)
     rows = timeline.calls.rows(named=True)
     groups = timeline.meta["groups"]
     hung = {rank: end for rank, end in enumerate(timeline.ends) if end.kind is EndKind.HUNG}
     gone = set(range(2)) - hung.keys()
-    proof = prove(rows, groups, backend, waits(*((rank, end.call) for rank, end in hung.items())), gone)
+    proof = prove(
+        rows, groups, backend, waits(*((rank, end.call) for rank, end in hung.items())), gone
+    )
     assert (proof is None) == (not hung)
     calls = [call_of(row)._replace(completed=False) for row in rows]
-    for k in range(min((end.call for end in hung.values()), default=max(call.seq for call in calls))):
+    for k in range(
+        min((end.call for end in hung.values()), default=max(call.seq for call in calls))
+    ):
         common = [call for call in calls if call.seq <= k]
         if {(call.rank, call.seq) for call in common} >= {(0, k), (1, k)}:
             reached = prove(common, groups, backend, waits((0, k), (1, k)))
@@ -144,12 +176,16 @@ def test_the_six_cases_are_proven_where_they_hang_and_nowhere_else(case, n, back
 def test_over_sockets_a_peer_that_has_ended_is_an_error_of_nccl_and_no_hang() -> None:
     calls, alone = [ar(0, 0), ar(1, 0), ar(1, 1)], waits((1, 1))
     assert prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}) is not None
-    assert prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}, setting=Setting(transport="sockets")) is None
+    assert (
+        prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}, setting=Setting(transport="sockets"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("backend", "least"), [("gloo", [0.9]), ("nccl", [1, 0.8, 0.8])])
 def test_random_programs_are_proven_from_what_is_recorded_and_never_wrongly(backend, least):
-    """Ranks that the emulation shows to hang are mostly proven to; `python -m tests.proofs` says why others are not.
+    """Ranks that the emulation shows to hang are mostly proven to; `python -m tests.proofs` says
+    why others are not.
 
     Without being told which calls completed, the rules claim of none that did that it cannot.
     """
@@ -160,7 +196,8 @@ def test_random_programs_are_proven_from_what_is_recorded_and_never_wrongly(back
 
 
 CROSSED = [ar(0, 0, "a"), ar(0, 0, "b"), ar(1, 0, "b")]
-"""Rank 1 never calls in a. Rank 0 has made its stream wait for its call there before it called in b, or it has not."""
+"""Rank 1 never calls in a. Rank 0 has made its stream wait for its call there before it called in
+b, or it has not."""
 TWO = {"a": (0, 1), "b": (0, 1)}
 
 
@@ -172,7 +209,9 @@ def test_a_stream_that_waits_for_a_stuck_call_holds_up_every_later_call_of_its_r
     standing = [Wait(0, (("a", 0), ("b", 0))), Wait(1, (("b", 0),))]
     assert prove(CROSSED, TWO, "nccl", standing) is None
     assert prove(CROSSED, TWO, "nccl", standing, setting=behind) is not None
-    assert prove([*CROSSED, ar(1, 1, "a")], TWO, "nccl", standing, setting=behind) is None  # it does call there
+    assert (
+        prove([*CROSSED, ar(1, 1, "a")], TWO, "nccl", standing, setting=behind) is None
+    )  # it does call there
     assert blocked_calls(CROSSED, TWO, "gloo", setting=behind)["b"] == {}  # gloo has no streams
     apart = Setting(streamed=behind.streamed, backends={"b": "gloo"})
     assert blocked_calls(CROSSED, TWO, "nccl", setting=apart)["b"] == {}
@@ -185,10 +224,13 @@ def test_a_call_that_completed_behind_a_stuck_one_ran_on_another_stream():
 
 
 def test_a_held_call_still_makes_its_communicator():
-    """Hosts make it, and rank 0's does; rank 2 sees a broadcast of rank 1, for which rank 0 is not needed."""
+    """Hosts make it, and rank 0's does; rank 2 sees a broadcast of rank 1, for which rank 0 is not
+    needed."""
     behind = Setting(streamed={(0, "b", 0): [(0, "a", 0)]})
     sent = [IssuedCall(rank, "b", 0, "broadcast", "float32", [[1]], root=1) for rank in (0, 1, 2)]
-    found = blocked_calls([ar(0, 0, "a"), *sent], {"a": (0, 1), "b": (0, 1, 2)}, "nccl", setting=behind)
+    found = blocked_calls(
+        [ar(0, 0, "a"), *sent], {"a": (0, 1), "b": (0, 1, 2)}, "nccl", setting=behind
+    )
     assert found["b"] == {(0, 0): (Blocker(0, 0, "a"),)}
 
 

@@ -1,4 +1,5 @@
-"""The pytest plugin: a test whose ranks wait forever fails with the story, and a healthy one passes."""
+"""The pytest plugin: a test whose ranks wait forever fails with the story, and a healthy one
+passes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def compute_if_any(rank: int, world_size: int, empty: int, always: bool) -> None
 
 
 def decode(rank: int, inputs: Any, together: bool) -> int:
-    """deepspeedai/DeepSpeed#8262: each rank decodes until its own text ends, and every step gathers weights."""
+    """deepspeedai/DeepSpeed#8262: each rank decodes until its own text ends, and every step gathers
+    weights."""
     steps = torch.tensor(len(inputs))
     if together:
         dist.all_reduce(steps, op=dist.ReduceOp.MAX)
@@ -47,7 +49,9 @@ def save(rank: int, world_size: int, everyone: bool) -> float:
 
 @pytest.mark.parametrize("empty", range(2))
 def test_a_branch_on_local_state_fails_whichever_rank_takes_it(empty: int) -> None:
-    with pytest.raises(fails, match=rf"Rank {1 - empty} issued one all-reduce .* more than rank {empty}"):
+    with pytest.raises(
+        fails, match=rf"Rank {1 - empty} issued one all-reduce .* more than rank {empty}"
+    ):
         on_ranks(2)(compute_if_any, empty, False)
     on_ranks(2)(compute_if_any, empty, True)
 
@@ -63,9 +67,13 @@ def test_uneven_counts_of_inputs(inputs: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("launch", [False, True])
 def test_emulated_and_launched_say_the_same(launch: bool) -> None:
     run = on_ranks(2, "gloo", launch=launch)
-    with pytest.raises(fails, match=r"rank 0's broadcast \(test_pytest\.py:\d+\) can never meet rank 1's") as failed:
+    with pytest.raises(
+        fails, match=r"rank 0's broadcast \(test_pytest\.py:\d+\) can never meet rank 1's"
+    ) as failed:
         run(save, False)
-    assert ('No fix was tried: ranks(2, "gloo")(save, ...) looks for one.' in str(failed.value)) == launch
+    assert (
+        'No fix was tried: ranks(2, "gloo")(save, ...) looks for one.' in str(failed.value)
+    ) == launch
     assert run(save, True).returns == (2.0, 2.0)
 
 
@@ -79,13 +87,27 @@ def test_an_assertion_of_a_rank_fails_the_test() -> None:
 
 def test_a_number_of_ranks_or_their_inputs_must_be_given() -> None:
     for given in ({}, {"size": 2, "inputs": (1, 1)}):
-        with pytest.raises(TypeError, match="give a number of ranks, or a count of inputs for each"):
+        with pytest.raises(
+            TypeError, match="give a number of ranks, or a count of inputs for each"
+        ):
             on_ranks(**given)
 
 
 def test_the_fixture_is_there_once_asked_for_and_loads_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("import sys\n\ndef test(ranks):\n    assert 'torch' not in sys.modules\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbmake", "test_it.py"]
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\ndef test(ranks):\n    assert 'torch' not in sys.modules\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:nbmake",
+        "test_it.py",
+    ]
     without, asked = (
         subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True)
         for more in ((), ("-p", "joinlab.pytest"))

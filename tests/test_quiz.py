@@ -45,7 +45,10 @@ def test_a_quiz_shows_its_answer_only_after_a_choice():
     assert part.question.why not in part.verdict
     part.choose("a barrier")
     part.show()
-    assert "✕ No: <code>anyone left?</code>" in part.verdict and "begins its next round" in part.verdict
+    assert (
+        "✕ No: <code>anyone left?</code>" in part.verdict
+        and "begins its next round" in part.verdict
+    )
 
 
 def test_a_right_answer_is_praised_and_the_run_appears(capsys):
@@ -79,8 +82,13 @@ def test_an_unknown_question_is_refused(what):
 def test_the_first_answer_to_a_question_counts_and_the_last_to_an_exercise(fresh):
     progress.record("questions", "6-meets", False)
     progress.record("questions", "6-meets", True)
-    assert not check("shadows", lambda counts: 0) and check("shadows", lambda c: [3 * (max(c) - n) for n in c])
-    assert json.loads(fresh.read_text()) == {"questions": {"6-meets": False}, "exercises": {"shadows": True}}
+    assert not check("shadows", lambda counts: 0) and check(
+        "shadows", lambda c: [3 * (max(c) - n) for n in c]
+    )
+    assert json.loads(fresh.read_text()) == {
+        "questions": {"6-meets": False},
+        "exercises": {"shadows": True},
+    }
 
 
 def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_course(monkeypatch):
@@ -96,7 +104,9 @@ def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_cours
     assert "1 of 1 answered questions right" in joinlab.quiz(1)._standing.value
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"questions": 3}', '{"questions": {"a": "yes"}, "x": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"questions": 3}', '{"questions": {"a": "yes"}, "x": {}}']
+)
 def test_a_damaged_state_counts_as_empty(fresh, text):
     fresh.parent.mkdir()
     fresh.write_text(text)
@@ -117,11 +127,14 @@ def test_a_device_is_never_replaced(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("asked", "kept"), [(True, True), (False, False), (None, True)])
 def test_nothing_is_kept_where_a_machine_runs_the_notebook(asked, kept, monkeypatch, tmp_path):
-    """nbclient, and so nbmake and nbconvert, cannot answer `input()`; JupyterLab can; None: no notebook."""
+    """nbclient, and so nbmake and nbconvert, cannot answer `input()`; JupyterLab can; None: no
+    notebook."""
     monkeypatch.delenv("JOINLAB_PROGRESS")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asked)) if asked is not None else None
+    shell = (
+        SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asked)) if asked is not None else None
+    )
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     progress.record("questions", "6-meets", True)
     assert (tmp_path / "joinlab" / "progress.json").exists() is kept
@@ -161,7 +174,10 @@ def ends(program: Callable[..., Any], inputs: Sequence[int], **options: Any) -> 
     """Who hangs and who raises, in the words of the choices."""
     run = joinlab.emulate(program, inputs, **options)
     kinds = [end.kind.value for end in run.ends]
-    return ", ".join(f"rank {rank} {kind}" for rank, kind in enumerate(kinds) if kind != "finished") or "all finish"
+    return (
+        ", ".join(f"rank {rank} {kind}" for rank, kind in enumerate(kinds) if kind != "finished")
+        or "all finish"
+    )
 
 
 def case(number: int, *inputs: int, **options: Any) -> str:
@@ -201,7 +217,9 @@ def reduced(op: str, *values: float) -> float:
     return joinlab.emulate(program, (1,) * len(values)).returns[0]
 
 
-def gradients(counts: Sequence[int], scale: float = 1.0, **options: bool) -> tuple[list[float], ...]:
+def gradients(
+    counts: Sequence[int], scale: float = 1.0, **options: bool
+) -> tuple[list[float], ...]:
     """DDP's gradients by rank and input; rank r's own is (r + 1) * scale."""
 
     def program(rank: int, inputs: Any) -> list[float]:
@@ -216,7 +234,9 @@ def beside_gradients(program: Callable[..., Any]) -> int:
 
 
 def leaves_one_out(rank: int, inputs: Any) -> None:
-    model = solutions.SmallDDP(solutions.Branches(), 100)  # rank 0 uses both of its layers, rank 1 one
+    model = solutions.SmallDDP(
+        solutions.Branches(), 100
+    )  # rank 0 uses both of its layers, rank 1 one
     for input in inputs:
         model(input).sum().backward()
     [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]
@@ -255,8 +275,13 @@ def joined(answer: Callable[..., Any], counts: Sequence[int], barrier: bool = Fa
 
 
 def crossed_pairs(run: Timeline) -> list[tuple[int, int]]:
-    """Of the calls that met by mistake, where the first is: its number on rank 0 and on rank 1, from 1."""
-    return [(slot.calls[0] + 1, slot.calls[1] + 1) for slot in joinlab.match(run) if slot.met and not slot.expected]
+    """Of the calls that met by mistake, where the first is: its number on rank 0 and on rank 1,
+    from 1."""
+    return [
+        (slot.calls[0] + 1, slot.calls[1] + 1)
+        for slot in joinlab.match(run)
+        if slot.met and not slot.expected
+    ]
 
 
 def hangs_where_it_prints(program: Callable[..., Any]) -> bool:
@@ -281,14 +306,18 @@ def passing(held: Any) -> Callable[..., Any]:
     return program
 
 
-def origins(program: Callable[..., Any], input: int | None, counts: Sequence[int] = (3, 3)) -> list[str]:
+def origins(
+    program: Callable[..., Any], input: int | None, counts: Sequence[int] = (3, 3)
+) -> list[str]:
     """Rank 0's or, where it has no such input, rank 1's calls of an input; None: of all."""
     calls = joinlab.emulate(program, counts).calls
     rows = calls.filter(calls["rank"] == 0)
     return (rows if input is None else rows.filter(rows["input"] == input))["origin"].to_list()
 
 
-def reductions(program: Callable[..., Any], input: int | None, counts: Sequence[int] = (3, 3)) -> int:
+def reductions(
+    program: Callable[..., Any], input: int | None, counts: Sequence[int] = (3, 3)
+) -> int:
     return origins(program, input, counts).count("all-reduce (DDP backward())")
 
 
@@ -299,7 +328,8 @@ def waits_for(number: int) -> str:
 
 
 def meeting(number: int, counts: Sequence[int], later: int = 0, **options: Any) -> list[Any]:
-    """The calls of the first slot in which calls met that were not meant for each other, or of a later one."""
+    """The calls of the first slot in which calls met that were not meant for each other, or of a
+    later one."""
     run = joinlab.emulate(CASES[number].program, counts, **options)
     slots = [slot for slot in joinlab.match(run) if slot.met and not slot.expected]
     return [run.call(rank, seq) for rank, seq in sorted(slots[later].calls.items())]
@@ -363,19 +393,29 @@ def apart(counts: Sequence[int]) -> float:
     return round(abs(first - second), 4)
 
 
-def rows_of(program: Callable[..., Any], counts: Sequence[int], rank: int, **options: Any) -> list[dict[str, Any]]:
+def rows_of(
+    program: Callable[..., Any], counts: Sequence[int], rank: int, **options: Any
+) -> list[dict[str, Any]]:
     return joinlab.emulate(program, counts, **options).calls.filter(rank=rank).rows(named=True)
 
 
 def roots_of_buffers() -> list[int]:
-    return [row["root"] for row in rows_of(scenarios.batch_norm, (2, 4, 3), 0) if "buffer" in row["origin"]]
+    return [
+        row["root"]
+        for row in rows_of(scenarios.batch_norm, (2, 4, 3), 0)
+        if "buffer" in row["origin"]
+    ]
 
 
 def before_backward_ends() -> set[bool]:
     run = joinlab.emulate(scenarios.several_buckets, (3, 3))
     (backward,) = run.spans.filter(rank=0, name="backward", input=2).rows(named=True)
     calls = run.calls.filter(rank=0, input=2, origin="all-reduce (DDP backward())")
-    return {enqueued < backward["end_ns"] for enqueued in calls["enqueued_ns"]} if calls.height > 1 else set()
+    return (
+        {enqueued < backward["end_ns"] for enqueued in calls["enqueued_ns"]}
+        if calls.height > 1
+        else set()
+    )
 
 
 def order_of_gradients() -> list[int]:
@@ -415,7 +455,9 @@ def averages(rank: int, inputs: Any) -> None:
 
 def documented() -> list[float]:
     rows = json.loads((Path(progress.__file__).parent / "join_overhead.json").read_text())["rows"]
-    return next([pair[0] for pair in row["fwd_bwd_opt"]] for row in rows if "even inputs" in row["what"])
+    return next(
+        [pair[0] for pair in row["fwd_bwd_opt"]] for row in rows if "even inputs" in row["what"]
+    )
 
 
 def tells_late() -> tuple[str, str]:
@@ -431,7 +473,14 @@ def tells_late() -> tuple[str, str]:
 
 
 NOT_RUN = {
-    "run for real by test_pages.py": ("2-calls", "12-endless", "12-timeout", "12-monitored", "12-state", "13-dump"),
+    "run for real by test_pages.py": (
+        "2-calls",
+        "12-endless",
+        "12-timeout",
+        "12-monitored",
+        "12-state",
+        "13-dump",
+    ),
     "of a program that test_scenarios.py runs, which asserts the same": (
         *("2-broadcast", "2-reduce", "2-scratch", "2-scatter", "3-seeds", "3-agree"),
         *("7-divide", "7-exception", "7-final", "7-same", "7.3", "9-alone", "9-count", "9-refused"),
@@ -452,16 +501,27 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "1.1": lambda: case(4, 3, 3) == "all finish",
     "1.2": lambda: case(4, 3, 2) == "rank 0 hung, rank 1 raised" and case(4, 2, 3) == "rank 1 hung",
     "1.3": lambda: case(1, 0, 4) == "all finish",
-    "2-gather": lambda: [one for one, held in LISTS.items() if ends(passing(held), (1, 1)) != "all finish"] == ["two"],
+    "2-gather": lambda: (
+        [one for one, held in LISTS.items() if ends(passing(held), (1, 1)) != "all finish"]
+        == ["two"]
+    ),
     "2-barrier": lambda: joinlab.emulate(scenarios.barrier, (1, 1)).calls["op"][0] == "all_reduce",
     "2.1": lambda: reduced("MAX", 1.0, 2.0, 3.0, 4.0) == 4.0,
     "2.3": lambda: ends(of_code("2.3"), (1, 1)) == "rank 0 hung",
-    "2.2": lambda: str(joinlab.emulate(scenarios.all_gather, (1, 1, 1)).calls["value_out"][0].count(".")),
-    "3-buckets": lambda: reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1),
-    "3-nosync": lambda: {1: "one", 2: "two", 4: "four"}[reductions(scenarios.accumulate, None, (4, 4))],
+    "2.2": lambda: str(
+        joinlab.emulate(scenarios.all_gather, (1, 1, 1)).calls["value_out"][0].count(".")
+    ),
+    "3-buckets": lambda: (
+        reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1)
+    ),
+    "3-nosync": lambda: {1: "one", 2: "two", 4: "four"}[
+        reductions(scenarios.accumulate, None, (4, 4))
+    ],
     "3.1": lambda: f"{gradients((1, 1), 2.0)[0][0]:.0f}",
     "5-case3": lambda: waits_for(3) == "all-reduce (barrier)",
-    "5-case5": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
+    "5-case5": lambda: (
+        crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())")
+    ),
     "5.1": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
     "5.2": lambda: case(3, 5, 7) == case(3, 5, 7, era="1.9") == "rank 1 hung",
     "5.3": lambda: case(6, 0, 3) == "all finish",
@@ -473,7 +533,8 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "6-questions": lambda: json.loads(meeting(4, (2, 3), 1, era="1.9")[1]["value_out"]) == [[0.0]],
     "6-ways": lambda: len(joinlab.endings(CASES[4].program, inputs=(2, 3), era="1.9")) >= 3,
     "6-even": lambda: (
-        [case(4, 2, n, era="1.9") == "all finish" for n in (2, 3, 4, 5)] == [True, False, False, True]
+        [case(4, 2, n, era="1.9") == "all finish" for n in (2, 3, 4, 5)]
+        == [True, False, False, True]
         and case(4, 2, 5) == "rank 0 raised, rank 1 hung"
     ),
     "6-look": lambda: hangs_where_it_prints(looks(DDP)),
@@ -488,57 +549,101 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         case(4, 2, 5, era="1.9") == "all finish"
         and crossed_pairs(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) != []
     ),
-    "7-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
-    "7-shadow": lambda: len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1,
-    "7-drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
+    "7-disabled": lambda: (
+        ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish"
+    ),
+    "7-shadow": lambda: (
+        len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1
+    ),
+    "7-drift": lambda: (
+        [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True]
+    ),
     "7.1": lambda: gradients((1, 2), 4.0)[1][1] == 4.0,
     "7.2": lambda: gradients((1, 2), 4.0, divide_by_initial_world_size=False)[1][1] == 8.0,
     "9-forgetful": lambda: (
-        ends(scenarios.forgetful_hook, (2, 2)) == "all finish" != ends(scenarios.forgetful_hook, (1, 3))
+        ends(scenarios.forgetful_hook, (2, 2))
+        == "all finish"
+        != ends(scenarios.forgetful_hook, (1, 3))
     ),
     "9-two": lambda: {3: "three times"}[notices()],
-    "10-lines": lambda: [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False],
+    "10-lines": lambda: (
+        [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False]
+    ),
     "10.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
     "11.1": lambda: beside_gradients(scenarios.convolutional) == 2,
-    "11-calls": lambda: [len(origins(one, 2)) for one in (alone, scenarios.join_disabled, under_join)] == [1, 1, 3],
+    "11-calls": lambda: (
+        [len(origins(one, 2)) for one in (alone, scenarios.join_disabled, under_join)] == [1, 1, 3]
+    ),
     "12.1": lambda: (
         ends(of_code("12.1"), (3, 3), backend="gloo") == "rank 0 raised"
         and ends(of_code("12.1"), (3, 3)) == "rank 0 hung"
     ),
-    "2.5": lambda: str(joinlab.emulate(scenarios.gather_by_cat_and_chunk, (1, 1)).calls.filter(rank=0).height),
+    "2.5": lambda: str(
+        joinlab.emulate(scenarios.gather_by_cat_and_chunk, (1, 1)).calls.filter(rank=0).height
+    ),
     "3-loss": lambda: len(set(joinlab.emulate(scenarios.toy_model, (3, 3)).output)) == 2,
     "3-overlap": lambda: before_backward_ends() == {True},
-    "3.2": lambda: {row["input"] for row in rows_of(under_join, (3, 3), 0) if "rebuild" in row["origin"]} == {1},
+    "3.2": lambda: (
+        {row["input"] for row in rows_of(under_join, (3, 3), 0) if "rebuild" in row["origin"]}
+        == {1}
+    ),
     "3.3": lambda: before_backward_ends() == {True},
     "4-reverse": lambda: order_of_gradients() == [1, 0],
     "4-order": lambda: (
-        crossed_pairs(joinlab.emulate(scenarios.two_buckets, (1, 1))) != [] and reduced_in_order() == [0, 1, 2]
+        crossed_pairs(joinlab.emulate(scenarios.two_buckets, (1, 1))) != []
+        and reduced_in_order() == [0, 1, 2]
     ),
     "6-pad": lambda: any(
         "4294967297" in str(row["value_out"])
         for row in rows_of(CASES[4].program, (2, 3), 1, era="1.9", barrier_value=7, pad=1)
     ),
     "6.1": lambda: (
-        [len([1 for row in rows_of(CASES[6].program, (2, 5), rank) if "barrier" in row["origin"]]) for rank in (0, 1)]
+        [
+            len(
+                [1 for row in rows_of(CASES[6].program, (2, 5), rank) if "barrier" in row["origin"]]
+            )
+            for rank in (0, 1)
+        ]
         == [1, 1]
     ),
     "7-buffers": lambda: roots_of_buffers()[-1] == 1,
-    "7-throw": lambda: {1: "one"}[len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2))],
-    "7-own": lambda: crossed_pairs(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) != [],
+    "7-throw": lambda: {1: "one"}[
+        len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2))
+    ],
+    "7-own": lambda: (
+        crossed_pairs(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) != []
+    ),
     # the calls of its two inputs, as they are with even inputs, without the three at the end
-    "8-first": lambda: "nonjoined" in rows_of(under_join, (2, 3), 0)[len(rows_of(under_join, (2, 2), 0)) - 3]["origin"],
-    "8-zeros": lambda: {value for row in shadowed("join() hook") for value in json.loads(row["value_in"])[0]} == {0.0},
-    "8-last": lambda: [joined(solutions.small_join, counts).returns[0] for counts in ((5, 2), (2, 5))] == [0.0, 1.0],
+    "8-first": lambda: (
+        "nonjoined"
+        in rows_of(under_join, (2, 3), 0)[len(rows_of(under_join, (2, 2), 0)) - 3]["origin"]
+    ),
+    "8-zeros": lambda: (
+        {value for row in shadowed("join() hook") for value in json.loads(row["value_in"])[0]}
+        == {0.0}
+    ),
+    "8-last": lambda: (
+        [joined(solutions.small_join, counts).returns[0] for counts in ((5, 2), (2, 5))]
+        == [0.0, 1.0]
+    ),
     "9.1": lambda: ends(scenarios.forgetful_hook, (1, 3)) != "all finish",
     "9.2": lambda: reduced("MIN", 3.0, torch.inf) == 3.0 != reduced("MIN", 3.0, 0.0),
     "9.3": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
-    "10-cost": lambda: len(rows_of(scenarios.fixed_order, (1, 1), 1)) == len(rows_of(scenarios.two_buckets, (1, 1), 1)),
+    "10-cost": lambda: (
+        len(rows_of(scenarios.fixed_order, (1, 1), 1))
+        == len(rows_of(scenarios.two_buckets, (1, 1), 1))
+    ),
     "10.2": lambda: str(reduced_in_order())[1:-1],
-    "10.3": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
+    "10.3": lambda: (
+        crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())")
+    ),
     "11-documented": lambda: documented() == [0.120, 0.121],
-    "11-shadow": lambda: {3: "three"}[len(rows_of(under_join, (2, 9), 0)) - len(rows_of(under_join, (2, 8), 0))],
+    "11-shadow": lambda: {3: "three"}[
+        len(rows_of(under_join, (2, 9), 0)) - len(rows_of(under_join, (2, 8), 0))
+    ],
     "12-reduce": lambda: (
-        "ank 0 called reduce" in str(joinlab.diagnose(joinlab.emulate(averages, (3, 3), backend="gloo")))
+        "ank 0 called reduce"
+        in str(joinlab.diagnose(joinlab.emulate(averages, (3, 3), backend="gloo")))
     ),
     "12-nccl": lambda: joinlab.emulate(averages, (3, 3)).output[0] == "0.5\n",
     "12-stop": lambda: "if steps > rank" in of_starter("stop_early"),
@@ -546,25 +651,34 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "12-save": lambda: "if rank == 0" in of_starter("save_all"),
     "12-second": lambda: "if i % 2 == 1 or rank == 0" in of_starter("every_second"),
     "12-unused": lambda: "unused parameter" in of_starter("unused"),
-    "13-sampler": lambda: list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0],
+    "13-sampler": lambda: (
+        list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0]
+    ),
     "13-hang": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
     "4-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
     "4.1": lambda: filled_at_4() == [5, 6],
     "4.3": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
     "4.4": lambda: hangs_where_it_prints(looks(lambda net: solutions.SmallDDP(net, 100))),
-    # three calls for each of the five inputs, the last question, who was the last, and the parameters
+    # three calls for each of the five inputs, the last question, who was the last, and the
+    # parameters
     "8.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
-    "8.2": lambda: joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0),
-    # three calls an input, and the first question of the third input: its second question is rank 1's call 8
+    "8.2": lambda: (
+        joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0)
+    ),
+    # three calls an input, and the first question of the third input: its second question is rank
+    # 1's call 8
     "8.3": lambda: crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8),
     "8.4": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
-    # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three before it
+    # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three
+    # before it
     "8.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
 }
 
 
 def test_every_answer_is_run_or_has_a_reason_why_not():
-    assert sorted([*EVIDENCE, *(name for names in NOT_RUN.values() for name in names)]) == sorted(questions())
+    assert sorted([*EVIDENCE, *(name for names in NOT_RUN.values() for name in names)]) == sorted(
+        questions()
+    )
 
 
 @pytest.mark.parametrize("name", EVIDENCE)

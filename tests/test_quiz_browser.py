@@ -1,4 +1,5 @@
-"""Quizzes in a real JupyterLab: by keyboard; and every question of the course, answered wrong and right."""
+"""Quizzes in a real JupyterLab: by keyboard; and every question of the course, answered wrong and
+right."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
     page.keyboard.press("Enter")
     page.get_by_text("No: anyone left?").wait_for()
     page.locator("pre", has_text="here is the run").wait_for()
-    page.get_by_text("0 of 0 answered questions right").wait_for()  # the end was made before the answer
+    page.get_by_text(
+        "0 of 0 answered questions right"
+    ).wait_for()  # the end was made before the answer
     page.get_by_role("radio", name="6", exact=True).check()
     page.get_by_role("button", name="Show").nth(1).click()
     page.get_by_text("1 of 2 answered questions right").wait_for()
@@ -79,16 +82,26 @@ def test_every_question_of_the_course_is_shown_and_answered(opened):
     for shown in (".jl-quiz label:first-child", ".jp-OutputArea-output button"):
         expect(page.locator(shown)).to_have_count(len(asked))  # JupyterLab shows them one by one
     verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]"))
-    for first in range(0, len(asked), 20):  # a busy server loses what a kernel says in over 1,000 messages at once
+    for first in range(
+        0, len(asked), 20
+    ):  # a busy server loses what a kernel says in over 1,000 messages at once
         page.evaluate(ANSWER, [first, choices[first : first + 20]])
         expect(verdicts).to_have_count(min(first + 20, len(asked)))
-    page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
+    page.get_by_text(
+        f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)"
+    ).wait_for()
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
-        assert plain(verdict) == plain(f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}")
+        assert plain(verdict) == plain(
+            f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}"
+        )
 
 
 def choice(question: Question, right: bool) -> str:
-    return question.answer if right else next(one for one in question.choices if one != question.answer)
+    return (
+        question.answer
+        if right
+        else next(one for one in question.choices if one != question.answer)
+    )
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Users' own jobs: recorded under torchrun, loaded during and after the run, bounded in size, and never harmed."""
+"""Users' own jobs: recorded under torchrun, loaded during and after the run, bounded in size, and
+never harmed."""
 
 from __future__ import annotations
 
@@ -75,20 +76,30 @@ def ranks_from() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def job_of(ranks_from: subprocess.Popen[bytes], tmp_path: Path) -> Callable[..., AbstractContextManager[Job]]:
+def job_of(
+    ranks_from: subprocess.Popen[bytes], tmp_path: Path
+) -> Callable[..., AbstractContextManager[Job]]:
     """A job of `ranks` that records itself into tmp_path/runs; killed in the end."""
 
     def start(how: str, ranks: int, script: str = TRAIN, *more: str) -> AbstractContextManager[Job]:
         (tmp_path / "train.py").write_text(script)
-        return forked(ranks_from, tmp_path, ranks, ["record", "--into", "runs", *more, "train.py", how])
+        return forked(
+            ranks_from, tmp_path, ranks, ["record", "--into", "runs", *more, "train.py", how]
+        )
 
     return start
 
 
 def python(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The output and exit code of a fresh Python without a launcher's variables, except those in `environ`."""
+    """The output and exit code of a fresh Python without a launcher's variables, except those in
+    `environ`."""
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env={**ENV, **environ}, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env={**ENV, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -155,14 +166,19 @@ else:
 """
 
 
-# ------------------------------------------------------------------------------------------ as under torchrun
+# ------------------------------------------------------------------------------------------ as
+# under torchrun
 
 
-def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp_path: Path, job_of: Any) -> None:
+def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(
+    tmp_path: Path, job_of: Any
+) -> None:
     ranks = 8
     with job_of("sleeping", ranks) as job:
         others_wait = [False, True, *[False] * 6]
-        timeline = until(tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait)
+        timeline = until(
+            tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait
+        )
         assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
         assert timeline.ends[1].text == "still running when its record was read"
         assert timeline.call(0, timeline.ends[0].call)["completed_ns"] is None  # type: ignore[arg-type]
@@ -171,7 +187,10 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     timeline = loaded(tmp_path).raise_for_ending()
     assert ends(timeline) == ["finished"] * ranks
     assert (
-        timeline.calls.filter(pl.col("rank") == ranks - 1)["origin"].to_list().count("all-reduce (DDP backward())") == 4
+        timeline.calls.filter(pl.col("rank") == ranks - 1)["origin"]
+        .to_list()
+        .count("all-reduce (DDP backward())")
+        == 4
     )
     backward = timeline.calls.filter(pl.col("origin") == "all-reduce (DDP backward())")
     assert backward["input"].to_list() == [0, 1, 2, 3] * ranks
@@ -184,9 +203,13 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     assert meta["processes"][1]["command"] == ["train.py", "sleeping"]
     assert meta["versions"]["torch"]
     assert meta["problems"] == []
-    assert [one["file"] for one in meta["functions"]] == [str(tmp_path / "train.py")] * len(meta["functions"])
+    assert [one["file"] for one in meta["functions"]] == [str(tmp_path / "train.py")] * len(
+        meta["functions"]
+    )
     texts = SourceTexts.of(timeline)
-    assert all(any(line.source.lines for line in texts.lines_of(row)) for row in timeline.rows("calls"))
+    assert all(
+        any(line.source.lines for line in texts.lines_of(row)) for row in timeline.rows("calls")
+    )
 
 
 def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
@@ -209,7 +232,9 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
     assert is_over(after) and not is_over(timeline)
 
 
-def test_a_job_whose_futures_callback_will_send_is_not_called_hung(tmp_path: Path, job_of: Any) -> None:
+def test_a_job_whose_futures_callback_will_send_is_not_called_hung(
+    tmp_path: Path, job_of: Any
+) -> None:
     with job_of("", 2, CALLS_BACK) as job:
         until(tmp_path, lambda timeline: set(timeline.calls["op"]) >= {"all_reduce", "recv"})
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
@@ -221,7 +246,9 @@ def test_a_job_whose_futures_callback_will_send_is_not_called_hung(tmp_path: Pat
 
 def test_a_rank_outside_any_call_says_where_it_is(tmp_path: Path, job_of: Any) -> None:
     with job_of("", 2, STANDING, "--still", "0.5") as job:
-        timeline = until(tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1)))
+        timeline = until(
+            tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1))
+        )
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
         assert job.poll() is None
         assert seen.returncode == watch.STILL  # a stand-still, no verdict
@@ -264,13 +291,21 @@ def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path, job_of: Any) -> 
     timeline = loaded(tmp_path)
     assert timeline.ends[1].kind is EndKind.KILLED
     assert timeline.ends[0].kind in (EndKind.RAISED, EndKind.KILLED)
-    assert "rank 1 was killed" in joinlab.diagnose(timeline).sentence.lower() or timeline.ends[0].kind is EndKind.KILLED
+    assert (
+        "rank 1 was killed" in joinlab.diagnose(timeline).sentence.lower()
+        or timeline.ends[0].kind is EndKind.KILLED
+    )
 
 
 def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    assert python(tmp_path, *run, "-m", "joinlab", "record", "--into", "runs", "train.py", "raising").returncode != 0
+    assert (
+        python(
+            tmp_path, *run, "-m", "joinlab", "record", "--into", "runs", "train.py", "raising"
+        ).returncode
+        != 0
+    )
     timeline = loaded(tmp_path)
     assert str(timeline.ends[1]) == "raised"
     assert timeline.ends[1].text == "ValueError: a bad batch"
@@ -299,7 +334,9 @@ dist.destroy_process_group()
 """
 
 
-def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Path, job_of: Any) -> None:
+def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(
+    tmp_path: Path, job_of: Any
+) -> None:
     with job_of("", 4, script=MANY_GROUPS) as job:
         assert job.wait(200) == 0
     timeline = loaded(tmp_path).raise_for_ending()
@@ -322,11 +359,15 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     given: list[tuple[Path, bool]] = []
     monkeypatch.setattr(
-        "joinlab.jobs.record.record", lambda folder, *, everything, **_: given.append((folder, everything))
+        "joinlab.jobs.record.record",
+        lambda folder, *, everything, **_: given.append((folder, everything)),
     )
     (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
     assert main(["record", "--quiet", "--everything", "-m", "a_module_to_record", "--lr", "1"]) == 0
-    assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), True)])
+    assert (capsys.readouterr().out, given) == (
+        "__main__ ['--lr', '1']\n",
+        [(Path("runs/today"), True)],
+    )
     assert main(["record", "nofile.py"]) == 2
     assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
     assert main(["watch", "nofolder", "--exit-code", "--still", "0"]) == 2
@@ -351,12 +392,16 @@ def test_ctrl_c_says_how_to_see_a_job_whose_rank_waits_in_c(tmp_path: Path) -> N
     )
     command = [sys.executable, "-m", "joinlab", "record", "script.py"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, env={**ENV, "RANK": "0"}) as job:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, env={**ENV, "RANK": "0"}
+    ) as job:
         assert job.stdout and job.stderr
         assert job.stdout.readline() == "waits\n"
         job.send_signal(signal.SIGINT)
         said = "joinlab: to see what was recorded: python -m joinlab show runs/today\n"
-        assert any(line == said for line in job.stderr)  # behind a traceback, if the signal came before the wait
+        assert any(
+            line == said for line in job.stderr
+        )  # behind a traceback, if the signal came before the wait
         job.kill()
 
 
@@ -364,7 +409,9 @@ def test_a_job_of_more_ranks_than_a_process_may_open_files_is_read(tmp_path: Pat
     for rank in range(60):
         write(tmp_path, rank, begin(rank, 60))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 30, hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 30, hard)
+    )
     try:
         assert load_recording(tmp_path).meta["missing_ranks"] == []
     finally:
@@ -380,7 +427,11 @@ def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: 
         python(tmp_path, *words, "probe.py", "--lr", RANK="0")
         for words in ((), ("-m", "joinlab", "record", "--quiet", "--into", str(tmp_path / "runs")))
     )
-    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (bare.returncode, bare.stdout, bare.stderr)
+    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (
+        bare.returncode,
+        bare.stdout,
+        bare.stderr,
+    )
     assert bare.returncode
 
 
@@ -388,12 +439,17 @@ def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path:
     for rank in range(3):
         (tmp_path / f"rank-{rank}.0.jsonl").touch()
     timeline = loaded(tmp_path, "")
-    assert [one.partition("was left out: ")[2] for one in timeline.meta["problems"]] == ["it has no beginning yet"] * 3
-    assert [(end.kind, end.text) for end in timeline.ends] == [(EndKind.UNKNOWN, "its record has no beginning yet")] * 3
+    assert [one.partition("was left out: ")[2] for one in timeline.meta["problems"]] == [
+        "it has no beginning yet"
+    ] * 3
+    assert [(end.kind, end.text) for end in timeline.ends] == [
+        (EndKind.UNKNOWN, "its record has no beginning yet")
+    ] * 3
     assert "no beginning yet" in str(joinlab.diagnose(timeline))
 
 
-# ------------------------------------------------------------------------------------------ one line
+# ------------------------------------------------------------------------------------------ one
+# line
 
 SPAWNED = """
 import sys, warnings
@@ -466,7 +522,9 @@ print("the job has finished")
 def alone(folder: Path, harm: str = "", script: str = ALONE) -> subprocess.CompletedProcess[str]:
     """A job of one rank, to whose record something happens."""
     code = script.replace("HARM", harm)
-    return python(folder, "-c", code, str(folder / "runs"), str(folder / "store"), RANK="0", WORLD_SIZE="1")
+    return python(
+        folder, "-c", code, str(folder / "runs"), str(folder / "store"), RANK="0", WORLD_SIZE="1"
+    )
 
 
 def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
@@ -491,7 +549,9 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
     assert json.loads(lines[-1])["x"] == "OSError: [Errno 28] No space left on device"
 
 
-def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed_and_its_gpu_is_told(tmp_path: Path) -> None:
+def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed_and_its_gpu_is_told(
+    tmp_path: Path,
+) -> None:
     gpu = '{"e":"gpu","x":"cuda:3 (NVIDIA H100)"}\n'
     lost = '{"e":"lost","x":"OSError: [Errno 28] No space left on device","t":1700}\n'
     write(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + gpu + call(0, 1500, 1600) + lost)
@@ -503,7 +563,12 @@ def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed_and_its_gpu_is_to
 
 @pytest.mark.parametrize(
     ("environ", "rank"),
-    [({"RANK": "3"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({"SLURM_PROCID": "5"}, 5), ({}, None)],
+    [
+        ({"RANK": "3"}, 3),
+        ({"OMPI_COMM_WORLD_RANK": "2"}, 2),
+        ({"SLURM_PROCID": "5"}, 5),
+        ({}, None),
+    ],
 )
 def test_the_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int | None) -> None:
     assert record._number(record.RANK_NAMES, environ) == rank
@@ -571,18 +636,26 @@ def test_a_long_job_keeps_the_last_calls_and_counts_the_others(busy: Path) -> No
         mine = timeline.calls.filter(pl.col("rank") == rank)
         assert set(mine["group"]) == {default} and mine.height > 10
         before = timeline.meta["skipped"][default][rank]
-        assert mine["seq"].to_list() == mine["input"].to_list() == list(range(before, 1000))  # a step each
+        assert (
+            mine["seq"].to_list() == mine["input"].to_list() == list(range(before, 1000))
+        )  # a step each
         assert mine["stack"].list.len().min() > 0  # type: ignore[operator]
         assert mine["completed_ns"].null_count() == 0
     assert any("only the last calls" in problem for problem in timeline.meta["problems"])
-    written = [path for path in (busy / "runs").iterdir() if (parse_segment_name(path.name) or (1,))[0] == 0]
+    written = [
+        path
+        for path in (busy / "runs").iterdir()
+        if (parse_segment_name(path.name) or (1,))[0] == 0
+    ]
     assert len(written) == 2
     assert all(slot.expected for slot in joinlab.match(timeline))
 
 
 def test_of_a_long_job_no_call_before_a_gap_is_read(tmp_path: Path) -> None:
     issued = '{"e":"issued","g":"0","k":900}\n'
-    text = begin(0, 1) + issued + call(3, 1500, None) + call(900, 1600, 1700) + call(901, 1800, 1900)
+    text = (
+        begin(0, 1) + issued + call(3, 1500, None) + call(900, 1600, 1700) + call(901, 1800, 1900)
+    )
     write(tmp_path, 0, text, "rank-0.7.jsonl")
     timeline = load_recording(tmp_path)
     assert timeline.calls["seq"].to_list() == [900, 901]
@@ -607,7 +680,9 @@ def test_a_link_that_someone_puts_in_a_segment_s_place_is_not_written_through(
     assert '{"e":"lost"' in (tmp_path / "rank-0.0.jsonl").read_text()
 
 
-def test_threads_lose_no_line_while_segments_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_lose_no_line_while_segments_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounded_log, "SEGMENT_BYTES", 40_000)
     monkeypatch.setattr(events, "CHUNK", 5_000)
     monkeypatch.setattr(events, "MOST_AHEAD", 5_000)
@@ -629,13 +704,17 @@ def test_threads_lose_no_line_while_segments_are_replaced(tmp_path: Path, monkey
     log.close()
     segments = sorted(tmp_path.iterdir(), key=lambda path: parse_segment_name(path.name) or (0, 0))
     texts = [path.read_text().splitlines() for path in segments]
-    assert len(texts) == 2 and all(lines[0] == "preamble" and "preamble" not in lines[1:] for lines in texts)
+    assert len(texts) == 2 and all(
+        lines[0] == "preamble" and "preamble" not in lines[1:] for lines in texts
+    )
     for name in "abc":
         kept = [int(line[2:]) for lines in texts for line in lines if line.startswith(f"{name} ")]
         assert kept == list(range(20_000 - len(kept), 20_000))
 
 
-def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_never_takes_more_disk_than_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MOST_BYTES <= 15e6  # what the docstring of record says
     log = BoundedLog(tmp_path, 0, lambda error: pytest.fail(str(error)))
     log.preamble = lambda: ["p" * bounded_log.PREAMBLE_BYTES + "\n"]
@@ -648,7 +727,8 @@ def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= MOST_BYTES
 
 
-# ------------------------------------------------------------------------------------------ what is missing
+# ------------------------------------------------------------------------------------------ what is
+# missing
 
 
 def test_calls_whose_damaged_number_is_another_ones_are_left_out(tmp_path: Path) -> None:
@@ -689,7 +769,9 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"' + "x" * (20 << 20))  # one line, never ended
+    write(
+        tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"' + "x" * (20 << 20)
+    )  # one line, never ended
     write(tmp_path, 1, begin(1, 4) + "no event\n" + "[" * 3000 + "\n" + call(0, 1500, 2000))
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 4
@@ -700,7 +782,10 @@ def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(
     assert "rank-1.0.jsonl': 2 damaged lines were left out" in problems
     assert [end.kind for end in timeline.ends] == [EndKind.UNKNOWN] * 4
     assert timeline.meta["missing_ranks"] == [2, 3]
-    assert main(["watch", str(tmp_path), "--once"]) == 0 and "no record of ranks 2, 3" in capsys.readouterr().out
+    assert (
+        main(["watch", str(tmp_path), "--once"]) == 0
+        and "no record of ranks 2, 3" in capsys.readouterr().out
+    )
 
 
 def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path: Path) -> None:
@@ -715,21 +800,43 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
     assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
 
 
-def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(tmp_path: Path) -> None:
-    for attempt, rank in ((0, 0), (1, 1), (0, 1), (1, 0), (2, 0), (2, 1)):  # the first two jobs begin together
+def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(
+    tmp_path: Path,
+) -> None:
+    for attempt, rank in (
+        (0, 0),
+        (1, 1),
+        (0, 1),
+        (1, 0),
+        (2, 0),
+        (2, 1),
+    ):  # the first two jobs begin together
         place = record._unused(tmp_path, rank)
         job = [None, None, None, None, str(attempt)]
-        write(place, rank, begin(rank, 2, wall=5000 + attempt, job=job) + call(0, 1500, 1600) * (attempt == 1))
+        write(
+            place,
+            rank,
+            begin(rank, 2, wall=5000 + attempt, job=job) + call(0, 1500, 1600) * (attempt == 1),
+        )
     assert place == tmp_path / "job-3"
     newest = load_recording(tmp_path)
     assert (newest.world_size, newest.calls.height, newest.meta["missing_ranks"]) == (2, 0, [])
     problem = newest.meta["problems"][0]
-    assert problem.startswith("4 files such as ") and problem.endswith("Load that file to read its job")
-    for file, ranks in (("rank-1.0", [0, 1]), ("job-2/rank-0.0", [0, 1]), ("rank-0.0", []), ("job-2/rank-1.0", [])):
+    assert problem.startswith("4 files such as ") and problem.endswith(
+        "Load that file to read its job"
+    )
+    for file, ranks in (
+        ("rank-1.0", [0, 1]),
+        ("job-2/rank-0.0", [0, 1]),
+        ("rank-0.0", []),
+        ("job-2/rank-1.0", []),
+    ):
         assert loaded(tmp_path, f"{file}.jsonl").calls["rank"].to_list() == ranks
 
 
-def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(tmp_path: Path) -> None:
+def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(
+    tmp_path: Path,
+) -> None:
     for rank in (0, 1):
         write(tmp_path, rank, begin(rank, 2, wall=5000 + rank))
     write(tmp_path / "job-2", 0, begin(0, 2, wall=9000) + call(0, 1500, None))
@@ -739,7 +846,9 @@ def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(
     assert loaded(tmp_path, "rank-1.0.jsonl").meta["missing_ranks"] == []
 
 
-def test_files_of_another_form_beside_a_record_are_named_and_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_files_of_another_form_beside_a_record_are_named_and_a_pipe_is_not_read(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, 0, begin(0, 2))
     os.mkfifo(tmp_path / "rank-1.0.jsonl")
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}.")
@@ -757,10 +866,14 @@ def test_a_folder_without_a_beginning_is_refused(tmp_path: Path, text: str) -> N
 
 @pytest.mark.gpu
 def test_a_rank_on_a_gpu_says_on_which(tmp_path: Path) -> None:
-    script = ALONE.replace('"gloo"', '"nccl"').replace("torch.ones(1)", 'torch.ones(1, device="cuda")')
+    script = ALONE.replace('"gloo"', '"nccl"').replace(
+        "torch.ones(1)", 'torch.ones(1, device="cuda")'
+    )
     done = alone(tmp_path, script=script)
     assert done.returncode == 0, done.stderr
-    assert loaded(tmp_path).meta["processes"][0]["gpu"] == f"cuda:0 ({torch.cuda.get_device_name(0)})"
+    assert (
+        loaded(tmp_path).meta["processes"][0]["gpu"] == f"cuda:0 ({torch.cuda.get_device_name(0)})"
+    )
 
 
 def test_watch_gives_the_story_as_a_line_of_json(
@@ -780,7 +893,9 @@ def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     recorded = RecordedFolder(tmp_path)
     assert recorded.refresh()
     assert not recorded.refresh()
-    write(tmp_path, 0, begin(0, 1) + call(0, 1500, 1600) + call(1, 1700, 1800), "rank-0.1.jsonl")  # the next segment
+    write(
+        tmp_path, 0, begin(0, 1) + call(0, 1500, 1600) + call(1, 1700, 1800), "rank-0.1.jsonl"
+    )  # the next segment
     assert recorded.refresh()
     assert recorded.timeline().calls["seq"].to_list() == [0, 1]
     assert recorded.place(0) == (2, "all_reduce")
@@ -813,7 +928,12 @@ def test_a_bound_over_a_third_host_counts() -> None:
         call: CallRow = {"rank": rank, "group": group, "seq": 0, "number": 1, "op": "barrier"}
         return {**call, "enqueued_ns": at, "completed_ns": done}
 
-    rows = [row(0, "a", 0, 10), row(1, "a", 100, 110), row(1, "b", 200, 210), row(2, "b", 5200, 5210)]
+    rows = [
+        row(0, "a", 0, 10),
+        row(1, "a", 100, 110),
+        row(1, "b", 200, 210),
+        row(2, "b", 5200, 5210),
+    ]
     groups = {"a": [0, 1], "b": [1, 2]}
     found = offsets(rows, {0: "x", 1: "y", 2: "z"}, groups, {"x": 0, "y": 0, "z": 0}, "x")
     assert (found["y"].offset_ns, found["z"].offset_ns) == (-100, -5100)
@@ -821,13 +941,27 @@ def test_a_bound_over_a_third_host_counts() -> None:
 
 
 def test_refused_calls_and_sends_do_not_shift_which_collectives_bound_a_clock() -> None:
-    def row(rank: int, seq: int, number: int | None, op: str, at: int, error: str | None = None) -> CallRow:
-        call: CallRow = {"rank": rank, "group": "a", "seq": seq, "number": number, "op": op, "error": error}
+    def row(
+        rank: int, seq: int, number: int | None, op: str, at: int, error: str | None = None
+    ) -> CallRow:
+        call: CallRow = {
+            "rank": rank,
+            "group": "a",
+            "seq": seq,
+            "number": number,
+            "op": op,
+            "error": error,
+        }
         return {**call, "enqueued_ns": at, "completed_ns": None if error else at + 10}
 
     barriers = [row(0, n, n + 1, "barrier", 100 * n) for n in range(3)]
-    others = [row(1, 0, 1, "send", 5000), row(1, 1, None, "all_gather", 5000, "ValueError: Tensors must be contiguous")]
-    others += [row(1, n + 2, n + 1, "barrier", 5000 + 100 * n) for n in range(1, 3)]  # its first one was dropped
+    others = [
+        row(1, 0, 1, "send", 5000),
+        row(1, 1, None, "all_gather", 5000, "ValueError: Tensors must be contiguous"),
+    ]
+    others += [
+        row(1, n + 2, n + 1, "barrier", 5000 + 100 * n) for n in range(1, 3)
+    ]  # its first one was dropped
     found = offsets([*barriers, *others], {0: "x", 1: "y"}, {"a": [0, 1]}, {"x": 0, "y": 0}, "x")
     assert (found["y"].offset_ns, found["y"].bound_ns) == (-5000, 11)
 
@@ -837,4 +971,6 @@ def test_without_a_call_that_met_wall_clocks_are_compared_and_it_is_said(tmp_pat
     write(tmp_path, 1, begin(1, 2, wall=9000))
     timeline = load_recording(tmp_path)
     assert timeline.meta["clock"]["hosts"] == {"host0": 0, "host1": 4000}
-    assert any("no call bounds the clock of host host1" in problem for problem in timeline.meta["problems"])
+    assert any(
+        "no call bounds the clock of host host1" in problem for problem in timeline.meta["problems"]
+    )

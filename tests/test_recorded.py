@@ -1,6 +1,8 @@
-"""The emulations that ship with the package agree with the emulator, and are shown while torch loads.
+"""The emulations that ship with the package agree with the emulator, and are shown while torch
+loads.
 
-After an intended change, python -m tests.test_recorded rewrites them, with the fixes tried (ten minutes).
+After an intended change, python -m tests.test_recorded rewrites them, with the fixes tried (ten
+minutes).
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ def unquoted(output: tuple[str, ...]) -> list[list[str]]:
 @pytest.mark.parametrize("case", cases.CASES)
 def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
     for inputs in ((5, 6), (case, 8 - case), (8, 8), (0, 1)):
-        fresh, found = emulated(case, inputs, backend, era), recorded.recorded(case, inputs, backend, era)
+        fresh, found = (
+            emulated(case, inputs, backend, era),
+            recorded.recorded(case, inputs, backend, era),
+        )
         assert found.calls.equals(fresh.calls) and found.spans.equals(fresh.spans)
         assert (found.ends, found.returns) == (fresh.ends, fresh.returns)
         assert unquoted(found.output) == unquoted(fresh.output)
@@ -56,7 +61,8 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
 
 @pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, 2 * [*recorded.FILES], strict=True)])
 def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, at):
-    gc.collect()  # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
+    # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
+    gc.collect()
     fresh, found = emulated(case, (2, 3), *at), recorded.recorded(case, (2, 3), *at)
     assert not found.again and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 
@@ -65,7 +71,12 @@ def test_every_position_of_the_cases_ships_and_no_other():
     assert recorded.titles() == titles()
     for case, inputs in product(cases.CASES, COUNTS):
         assert recorded.recorded(case, inputs).meta["inputs"] == list(inputs)
-    for case, inputs, options in ((7, (1, 1), {}), (4, (9, 1), {}), (4, (1, 1, 1), {}), (4, (1, 1), {"era": "1.10"})):
+    for case, inputs, options in (
+        (7, (1, 1), {}),
+        (4, (9, 1), {}),
+        (4, (1, 1, 1), {}),
+        (4, (1, 1), {"era": "1.10"}),
+    ):
         assert recorded.recorded(case, inputs, **options) is None
 
 
@@ -80,7 +91,9 @@ def in_a_fresh_kernel(code: str) -> str:
     """What code prints that runs in an event loop, as a cell does."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
     whole = f"import asyncio, sys\nimport joinlab\nasync def cell():\n{body}\nasyncio.run(cell())"
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -138,7 +151,9 @@ def test_where_torch_is_loaded_nothing_is_recorded():
     assert asyncio.run(cell()) is False
 
 
-@pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
+@pytest.mark.parametrize(
+    "options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}]
+)
 def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
     shown = in_a_fresh_kernel(
         f"bench = joinlab.bench(**{options!r})\n"

@@ -1,4 +1,5 @@
-"""The recorder on real gloo runs: it records every call of every rank with the right label, and changes nothing."""
+"""The recorder on real gloo runs: it records every call of every rank with the right label, and
+changes nothing."""
 
 from __future__ import annotations
 
@@ -60,8 +61,24 @@ def test_every_collective_is_recorded_with_its_columns() -> None:
         ("all_reduce", "all-reduce", "max", None, [[2]], "[[3.0,10.0]]", "[[3.0,10.0]]"),
         ("broadcast", "broadcast", None, 1, [[2]], "[[3.0,10.0]]", "[[2.0,10.0]]"),
         ("reduce", "reduce", "product", 2, [[2]], "[[3.0,10.0]]", "[[6.0,1000.0]]"),
-        ("all_gather", "all-gather", None, None, [[2]], "[[3.0,10.0]]", "[[1.0,10.0],[2.0,10.0],[3.0,10.0]]"),
-        ("all_gather", "all-gather", None, None, [[2]], "[[3.0,10.0]]", "[[1.0,10.0,2.0,10.0,3.0,10.0]]"),
+        (
+            "all_gather",
+            "all-gather",
+            None,
+            None,
+            [[2]],
+            "[[3.0,10.0]]",
+            "[[1.0,10.0],[2.0,10.0],[3.0,10.0]]",
+        ),
+        (
+            "all_gather",
+            "all-gather",
+            None,
+            None,
+            [[2]],
+            "[[3.0,10.0]]",
+            "[[1.0,10.0,2.0,10.0,3.0,10.0]]",
+        ),
         ("gather", "gather", None, 1, [[2]], "[[3.0,10.0]]", None),
         ("scatter", "scatter", None, 0, [[2]], None, "[[2.0,20.0]]"),
         ("reduce_scatter", "reduce-scatter", "sum", None, [[3]], "[[0.0,1.0,2.0]]", "[[6.0]]"),
@@ -86,7 +103,10 @@ def test_point_to_point_calls_name_their_peer_and_tag() -> None:
 
     timeline = run(program, (1, 1, 1)).raise_for_ending()
     columns = ("op", "peer", "tag", "value_in", "value_out")
-    assert of(timeline, 0, *columns) == [("send", 2, 5, "[[7.0]]", None), ("send", 1, 0, "[[7.0]]", None)]
+    assert of(timeline, 0, *columns) == [
+        ("send", 2, 5, "[[7.0]]", None),
+        ("send", 1, 0, "[[7.0]]", None),
+    ]
     assert of(timeline, 1, *columns) == [("recv", None, 0, None, "[[7.0]]")]
     assert of(timeline, 2, *columns) == [("recv", 0, 5, None, "[[7.0]]")]
     assert timeline.calls["completed_ns"].null_count() == 0
@@ -126,7 +146,8 @@ def test_functional_and_coalesced_collectives_are_recorded() -> None:
     assert of(timeline, 0, "op", "shape") == [("all_reduce", [[1]]), ("all_reduce", [[2], [3]])]
 
 
-# ------------------------------------------------------------------------------------------ DDP and Join
+# ------------------------------------------------------------------------------------------ DDP and
+# Join
 
 
 def origins(timeline: Timeline, rank: int = 0) -> list[str]:
@@ -162,9 +183,12 @@ def test_buffers_and_unused_parameters_have_their_own_names() -> None:
         "broadcast (sync final model params)",
         "broadcast (sync final model params)",
     ]
-    # No host waits for the last map's all-reduce, yet its completion is recorded as it happens, not at the end.
+    # No host waits for the last map's all-reduce, yet its completion is recorded as it happens, not
+    # at the end.
     mine = timeline.calls.filter(pl.col("rank") == 0)
-    told = mine.filter(pl.col("origin") == "all-reduce (join() hook, unused parameters)")["completed_ns"].item()
+    told = mine.filter(pl.col("origin") == "all-reduce (join() hook, unused parameters)")[
+        "completed_ns"
+    ].item()
     assert told < mine["completed_ns"].to_list()[-1]
 
 
@@ -202,7 +226,9 @@ def test_who_listens_to_torchs_dispatcher_hears_ddps_calls() -> None:
         heard: list[str] = []
 
         class Listener(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
                 heard.append(str(func))
                 return func(*args, **(kwargs or {}))
 
@@ -258,16 +284,17 @@ def test_several_buckets_overlap_the_backward_pass() -> None:
 
     timeline = run(program, (3, 3)).raise_for_ending()
     last = timeline.calls.filter(pl.col("rank") == 0, pl.col("input") == 2)
-    backward = timeline.spans.filter(pl.col("rank") == 0, pl.col("input") == 2, pl.col("name") == "backward").row(
-        0, named=True
-    )
+    backward = timeline.spans.filter(
+        pl.col("rank") == 0, pl.col("input") == 2, pl.col("name") == "backward"
+    ).row(0, named=True)
     assert last.height == 4
     assert last["value_in"].null_count() == 4  # too large to keep
     assert last["enqueued_ns"].min() > backward["begin_ns"]  # type: ignore[operator]
     assert last["completed_ns"].max() < backward["end_ns"]  # type: ignore[operator]
 
 
-# ------------------------------------------------------------------------------------------ values, and leaving no mark
+# ------------------------------------------------------------------------------------------ values,
+# and leaving no mark
 
 
 def test_values_out_are_those_of_the_collective_even_if_overwritten_at_once() -> None:
@@ -289,7 +316,10 @@ def test_small_values_of_any_dtype_are_kept_exactly() -> None:
         (torch.tensor([True, False]), "[[true,false]]"),
         (torch.ones(17), None),
         (torch.ones(0), "[[]]"),
-        (torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).t(), "[[1,3,2,4]]"),  # gloo refuses it, and the rank raises
+        (
+            torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).t(),
+            "[[1,3,2,4]]",
+        ),  # gloo refuses it, and the rank raises
     ]
 
     def program(rank: int, inputs: Any) -> None:
@@ -303,7 +333,9 @@ def test_a_call_with_the_same_input_but_another_output_is_measured_anew() -> Non
     def program(rank: int, inputs: Any) -> None:
         for n in (1, 40):  # from one line: what rank 0 receives differs, what it sends does not
             sizes, received = ([1, 1], [1, n]) if rank == 0 else ([n, 1], [1, 1])
-            dist.all_to_all_single(torch.zeros(sum(received)), torch.ones(sum(sizes)), received, sizes)
+            dist.all_to_all_single(
+                torch.zeros(sum(received)), torch.ones(sum(sizes)), received, sizes
+            )
 
     assert of(run(program, (1, 1)).raise_for_ending(), 0, "value_out") == ["[[1.0,1.0]]", None]
 
@@ -333,7 +365,14 @@ def test_works_answer_as_without_a_recorder() -> None:
         future = work.get_future()
         value = future.wait()[0].tolist()
         doubled = work.get_future().then(lambda f: f.value()[0] * 2).wait().tolist()
-        return work.wait(), work.is_completed(), work.is_success(), value, doubled, [t.tolist() for t in work.result()]
+        return (
+            work.wait(),
+            work.is_completed(),
+            work.is_success(),
+            value,
+            doubled,
+            [t.tolist() for t in work.result()],
+        )
 
     assert run(program, (1, 1)).raise_for_ending().returns[0] == (
         True,
@@ -351,12 +390,17 @@ def test_a_check_that_torch_was_asked_for_still_raises() -> None:
         group = dist.new_group()
         dist.all_reduce(torch.ones(2 + rank), group=group)
 
-    assert all("Detected mismatch between collectives on ranks" in end.text for end in run(program).ends)
+    assert all(
+        "Detected mismatch between collectives on ranks" in end.text for end in run(program).ends
+    )
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits(late: bool) -> None:
-    """No GPU is needed to see it: a poll may find a call complete long before the program waits for it."""
+def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits(
+    late: bool,
+) -> None:
+    """No GPU is needed to see it: a poll may find a call complete long before the program waits for
+    it."""
     copied: list[Any] = []
     reader = CudaReader.__new__(CudaReader)
     reader._copy = lambda call, column, tensors: copied.append((column, tensors))  # type: ignore[method-assign]
@@ -370,13 +414,20 @@ def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits
 
 
 def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
-    """No GPU is needed to see it. A call that is known to have completed holds nothing up, and is left out."""
+    """No GPU is needed to see it. A call that is known to have completed holds nothing up, and is
+    left out."""
     others: list[str] = []
     waits: Any = SimpleNamespace(newly_streamed=[])
     reader = CudaReader.__new__(CudaReader)
-    reader._waits, reader._on_other_stream, reader._open = waits, lambda: others.append("other"), deque()
+    reader._waits, reader._on_other_stream, reader._open = (
+        waits,
+        lambda: others.append("other"),
+        deque(),
+    )
     for stream, id, done in ((0, 1, False), (0, 2, True), (7, 3, False)):
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: SimpleNamespace(cuda_stream=stream))
+        monkeypatch.setattr(
+            torch.cuda, "current_stream", lambda stream=stream: SimpleNamespace(cuda_stream=stream)
+        )
         call: Any = SimpleNamespace(id=id, outs=None, done=done)
         assert reader.watch(call)
         reader.after_wait(call)
@@ -385,10 +436,19 @@ def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
 
 @pytest.fixture
 def buckets(tmp_path, monkeypatch):
-    """The recorder's view of buckets that DDP's Reducer issues, without a process group: (make, listeners, log)."""
-    monkeypatch.setattr(reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None))
+    """The recorder's view of buckets that DDP's Reducer issues, without a process group: (make,
+    listeners, log)."""
+    monkeypatch.setattr(
+        reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None)
+    )
     kind: Any = SimpleNamespace(
-        by_reducer=True, direct=True, host_waits=True, waited_at_once=False, of_join_hook=False, small=False, stack=0
+        by_reducer=True,
+        direct=True,
+        host_waits=True,
+        waited_at_once=False,
+        of_join_hook=False,
+        small=False,
+        stack=0,
     )
     group: Any = SimpleNamespace(reader=Reader())
     listeners: dict[int, Any] = {}

@@ -1,4 +1,5 @@
-"""Emulates the programs of the launches in data/, and compares the endings with the recorded ones."""
+"""Emulates the programs of the launches in data/, and compares the endings with the recorded
+ones."""
 
 from __future__ import annotations
 
@@ -42,13 +43,17 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
 @pytest.mark.parametrize(("path", "recording"), EACH)
-def test_the_emulator_ends_it_as_the_recorded_processes_did(path: Path, recording: Recording) -> None:
+def test_the_emulator_ends_it_as_the_recorded_processes_did(
+    path: Path, recording: Recording
+) -> None:
     subject = recording.subject
     assert recording.plan == subject.plan, (
         f"tests/random_programs.py draws another program for {subject} than was recorded. {how_to_record_anew(path)}"
     )
     found = disagreements(subject.program, recording.timeline)
-    assert found == [], f"recorded with {recording.timeline.meta['versions']}; {how_to_record_anew(path)}"
+    assert found == [], (
+        f"recorded with {recording.timeline.meta['versions']}; {how_to_record_anew(path)}"
+    )
 
 
 def test_gloo_is_recorded() -> None:
@@ -60,7 +65,10 @@ def test_a_file_has_the_six_cases_and_enough_random_programs(path: Path) -> None
     file = FILES[path]
     assert path.name == f"recorded_{file.about['backend']}.json.gz"
     recorded = Counter(one.subject.case for one in file.all)
-    assert recorded == {None: RANDOM_PROGRAMS[file.about["backend"]], **dict.fromkeys(cases.DOCUMENTED, 3)}
+    assert recorded == {
+        None: RANDOM_PROGRAMS[file.about["backend"]],
+        **dict.fromkeys(cases.DOCUMENTED, 3),
+    }
     assert len({one.subject for one in file.all}) == len(file.all)
     assert {one.timeline.world_size for one in file.all} == {2}
 
@@ -82,7 +90,9 @@ def test_a_file_is_small_and_names_no_machine(path: Path) -> None:
     text = gzip.decompress(path.read_bytes()).decode()
     assert re.findall(r"(?<![\w.])/(?:work|tmp|home|root|mnt|usr|var|Users)/", text) == []
     assert [
-        place for place in (str(DATA.parent), sys.prefix, str(Path.home())) if len(place) > 1 and place in text
+        place
+        for place in (str(DATA.parent), sys.prefix, str(Path.home()))
+        if len(place) > 1 and place in text
     ] == []
     assert ".py" not in text
 
@@ -92,10 +102,14 @@ def test_a_file_has_something_to_disagree_with(path: Path) -> None:
     calls = pl.concat([one.timeline.calls for one in FILES[path].all])
     completed = calls.filter(pl.col("completed_ns").is_not_null() & (pl.col("op") != "barrier"))
     assert completed["value_out"].count() > 0.5 * completed.height
-    assert {end.kind for one in FILES[path].all for end in one.timeline.ends} >= {EndKind.FINISHED, EndKind.HUNG}
+    assert {end.kind for one in FILES[path].all for end in one.timeline.ends} >= {
+        EndKind.FINISHED,
+        EndKind.HUNG,
+    }
 
 
-# ------------------------------------------------------------------------------------------ recording
+# ------------------------------------------------------------------------------------------
+# recording
 
 
 def pretend(subject: Subject, backend: str) -> Timeline:
@@ -117,7 +131,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         made = pretend(one.subject, "nccl")
         left_out = ["call_site", "stack"]
         assert one.timeline.calls.drop(left_out).equals(made.calls.drop(left_out))
-        assert [replace(end, text=what(end.text) or "") for end in made.ends] == list(one.timeline.ends)
+        assert [replace(end, text=what(end.text) or "") for end in made.ends] == list(
+            one.timeline.ends
+        )
         assert repr(one.timeline.returns) == repr(made.returns)
         assert differences(made, one.timeline) == []
     again = tmp_path / "again.json.gz"
@@ -138,7 +154,8 @@ def test_what_gloo_refuses_at_once_is_not_recorded() -> None:
         assert not any("result type" in end.text for end in ends), subject
 
 
-# ------------------------------------------------------------------------------------------ comparing
+# ------------------------------------------------------------------------------------------
+# comparing
 
 
 def changed(timeline: Timeline, rank: int, index: int, **values: object) -> Timeline:
@@ -146,7 +163,10 @@ def changed(timeline: Timeline, rank: int, index: int, **values: object) -> Time
     calls = timeline.calls.with_row_index("at")
     at = calls.filter(pl.col("rank") == rank)["at"][index]
     new = [
-        pl.when(pl.col("at") == at).then(pl.lit(value, dtype=calls.schema[name])).otherwise(pl.col(name)).alias(name)
+        pl.when(pl.col("at") == at)
+        .then(pl.lit(value, dtype=calls.schema[name]))
+        .otherwise(pl.col(name))
+        .alias(name)
         for name, value in values.items()
     ]
     return replace(timeline, calls=calls.with_columns(new).drop("at"))
@@ -161,10 +181,19 @@ def test_another_value_or_ending_is_a_disagreement(backend: str) -> None:
     launched = case(1, backend)
     program = cases.case_1
     assert disagreements(program, launched) == []
-    for values in ({"value_out": "[[9.0]]"}, {"value_in": "[[9.0]]"}, {"op": "reduce"}, {"completed_ns": None}):
-        (found,) = disagreements(program, changed(launched, 1, 3, **{**values, "host_wait_begin_ns": 1}))
+    for values in (
+        {"value_out": "[[9.0]]"},
+        {"value_in": "[[9.0]]"},
+        {"op": "reduce"},
+        {"completed_ns": None},
+    ):
+        (found,) = disagreements(
+            program, changed(launched, 1, 3, **{**values, "host_wait_begin_ns": 1})
+        )
         assert found.startswith("rank 1, call 3: ")
-    (found,) = disagreements(program, replace(launched, ends=(launched.ends[0], Ending(EndKind.HUNG, proven=True))))
+    (found,) = disagreements(
+        program, replace(launched, ends=(launched.ends[0], Ending(EndKind.HUNG, proven=True)))
+    )
     assert found.startswith("rank 1 ends ")
     (found,) = disagreements(program, replace(launched, returns=(2, 2)))
     assert found == "they return (2, 3) / (2, 2)"
@@ -179,7 +208,8 @@ def test_the_parameters_that_ddp_draws_are_not_compared(backend: str) -> None:
 
 
 def test_what_lies_in_unset_memory_is_not_compared_on_nccl() -> None:
-    """On rank 1 the search for a common rank meets a barrier's float, and reads 4 bytes that nobody had set."""
+    """On rank 1 the search for a common rank meets a barrier's float, and reads 4 bytes that nobody
+    had set."""
     for pad in (0, 1, 12345):
         timeline = emulate(cases.case_4, (2, 3), backend="nccl", pad=pad)
         launched = replace(timeline, meta={**timeline.meta, "transport": None})
@@ -197,7 +227,9 @@ def test_a_call_that_nobody_waits_for_may_be_open_when_its_rank_returns_on_nccl(
     """Case 2 has no item() at its end: its last all-reduce may still run."""
     launched = case(2, "nccl")
     last = launched.calls.filter(pl.col("rank") == 0).height - 1
-    still_open = changed(launched, 0, last, completed_ns=None, value_out=None, host_wait_begin_ns=None)
+    still_open = changed(
+        launched, 0, last, completed_ns=None, value_out=None, host_wait_begin_ns=None
+    )
     pending = Ending(EndKind.FINISHED, pending=True, call=last, group="0")
     assert disagreements(cases.case_2, replace(still_open, ends=(pending, launched.ends[1]))) == []
     # But a call that never completes in the emulator must not have completed.
@@ -214,5 +246,9 @@ def test_over_sockets_the_end_of_a_peer_is_an_error_on_nccl() -> None:
     ends = (launched.ends[0], Ending(EndKind.KILLED, text=text))
     assert len(disagreements(cases.case_3, replace(launched, ends=ends))) == 1
     assert (
-        disagreements(cases.case_3, replace(launched, ends=ends, meta={**launched.meta, "transport": "sockets"})) == []
+        disagreements(
+            cases.case_3,
+            replace(launched, ends=ends, meta={**launched.meta, "transport": "sockets"}),
+        )
+        == []
     )

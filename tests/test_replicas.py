@@ -1,4 +1,5 @@
-"""Replicas: the parameters of DDP's copies of a model are compared at optimizer steps and at the end."""
+"""Replicas: the parameters of DDP's copies of a model are compared at optimizer steps and at the
+end."""
 
 from __future__ import annotations
 
@@ -55,7 +56,13 @@ def replica(program, inputs, backend="nccl"):
 @pytest.mark.parametrize("make", [momentum, adam])
 def test_an_optimizer_that_remembers_lets_replicas_differ_after_an_uneven_epoch(make, backend):
     found = replica(partial(train, make=make), (2, 4), backend)
-    expected = {"name": "weight", "what": "parameter", "model": 0, "group": "0", "steps": {"0": 3, "1": 5}}
+    expected = {
+        "name": "weight",
+        "what": "parameter",
+        "model": 0,
+        "group": "0",
+        "steps": {"0": 3, "1": 5},
+    }
     assert found == expected
 
 
@@ -66,9 +73,13 @@ def test_an_optimizer_state_that_differs_at_the_end_is_named_without_a_step():
 
 @pytest.mark.parametrize(("make", "what"), [(momentum, "state"), (sgd, None)])
 def test_launched_replicas_are_compared_where_ranks_return(make, what):
-    timeline = joinlab.launch(partial(train, make=make), (2, 4), "gloo", progress=False, on_output=None)
+    timeline = joinlab.launch(
+        partial(train, make=make), (2, 4), "gloo", progress=False, on_output=None
+    )
     replica = timeline.meta.get("replicas")
-    assert (replica and (replica["what"], replica["name"], replica["steps"])) == (what and (what, "weight", {}))
+    assert (replica and (replica["what"], replica["name"], replica["steps"])) == (
+        what and (what, "weight", {})
+    )
 
 
 @pytest.mark.parametrize(("make", "inputs"), [(sgd, (2, 4)), (adam, (3, 3)), (zero, (3, 3))])
@@ -120,7 +131,10 @@ def in_another_order(rank, inputs):
 @pytest.mark.parametrize("run", [joinlab.emulate, joinlab.launch])
 def test_gradients_of_two_models_of_one_size_that_met_are_kept(run):
     found = run(in_another_order, (1, 1, 1), "gloo").meta["mixed"]
-    assert [(one["rank"], one["group"], one["model"]) for one in found] == [(0, "0", 0), (1, "0", 1)]
+    assert [(one["rank"], one["group"], one["model"]) for one in found] == [
+        (0, "0", 0),
+        (1, "0", 1),
+    ]
     assert found[0]["seq"] == found[1]["seq"]
 
 

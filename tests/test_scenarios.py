@@ -1,4 +1,5 @@
-"""Every program of joinlab.scenarios, emulated and launched: how it ends, what it returns, which calls it makes."""
+"""Every program of joinlab.scenarios, emulated and launched: how it ends, what it returns, which
+calls it makes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from joinlab import Timeline, scenarios
 from joinlab.analysis.matching import match
 from tests.agreement import differences
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # what torch itself deprecates is not our concern here
 
 FINISH = "finished"
 HANG = "hung (proven)"
@@ -26,14 +29,17 @@ RAISE = "raised"
 
 @cache
 def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline:
-    """One run of a scenario: "nccl" or "gloo" are emulated, "launched" is real processes on gloo."""
+    """One run of a scenario: "nccl" or "gloo" are emulated, "launched" is real processes on
+    gloo."""
     name, _, off = name.partition(", without ")
     program = getattr(scenarios, name)
     if off:
         program = partial(program, **{off: False})
     if how != "launched":
         return joinlab.emulate(program, inputs, backend=how, seed=seed)
-    return joinlab.launch(program, inputs, backend="gloo", seed=seed, on_output=None, progress=False)
+    return joinlab.launch(
+        program, inputs, backend="gloo", seed=seed, on_output=None, progress=False
+    )
 
 
 def everywhere(name: str, inputs: Sequence[int]) -> list[Timeline]:
@@ -115,7 +121,9 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "nccl", "gloo", "returned"), ENDINGS, ids=[f"{row[0]} {row[1]}" for row in ENDINGS]
+    ("name", "inputs", "nccl", "gloo", "returned"),
+    ENDINGS,
+    ids=[f"{row[0]} {row[1]}" for row in ENDINGS],
 )
 def test_how_it_ends_and_what_it_returns(name, inputs, nccl, gloo, returned):
     modelled_nccl, modelled_gloo, launched = everywhere(name, inputs)
@@ -126,7 +134,9 @@ def test_how_it_ends_and_what_it_returns(name, inputs, nccl, gloo, returned):
     if returned is not None:
         assert plain(launched.returns) == returned
     if nccl == gloo and name != "reduce":
-        np.testing.assert_allclose(numbers(modelled_nccl.returns), numbers(launched.returns), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            numbers(modelled_nccl.returns), numbers(launched.returns), rtol=1e-5, atol=1e-6
+        )
 
 
 # ---- collectives
@@ -174,7 +184,9 @@ def test_both_gathers_are_timed_once_an_input():
 
 @pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
 def test_ddp_hands_out_the_parameters_of_rank_0(how):
-    (before_0, after_0), (before_1, after_1) = run("weights_before_and_after", (1, 1), how, seed=(0, 1)).returns
+    (before_0, after_0), (before_1, after_1) = run(
+        "weights_before_and_after", (1, 1), how, seed=(0, 1)
+    ).returns
     assert before_0 != before_1
     assert after_0 == after_1 == before_0
     (same_0, _), (same_1, _) = run("weights_before_and_after", (1, 1), how).returns
@@ -183,13 +195,17 @@ def test_ddp_hands_out_the_parameters_of_rank_0(how):
 
 def test_construction_compares_shapes_and_hands_out_parameters():
     for timeline in everywhere("toy_model", (2, 2)):
-        setup = timeline.calls.filter((pl.col("rank") == 0) & pl.col("origin").str.contains("construction"))
+        setup = timeline.calls.filter(
+            (pl.col("rank") == 0) & pl.col("origin").str.contains("construction")
+        )
         assert setup["op"].to_list() == ["all_gather", "broadcast", "broadcast"]
 
 
 def test_buckets_are_reduced_from_the_back_and_rebuilt_in_the_second_forward():
     for timeline in everywhere("several_buckets", (3, 3)):
-        per_input = [[row for row in calls(timeline, 0, "backward") if row["input"] == i] for i in range(3)]
+        per_input = [
+            [row for row in calls(timeline, 0, "backward") if row["input"] == i] for i in range(3)
+        ]
         sizes = [[row["shape"][0][0] for row in rows] for rows in per_input]
         assert len(sizes[1]) > 1
         assert sum(sizes[0]) == sum(sizes[1]) == sum(sizes[2]) == 901
@@ -205,7 +221,9 @@ def test_buckets_are_reduced_from_the_back_and_rebuilt_in_the_second_forward():
 
 @pytest.mark.parametrize("inputs", [(2, 4, 4), (0, 3), (1, 3, 5), (3, 3)])
 def test_training_under_join_is_training_one_model_on_all_inputs(inputs):
-    for joined, alone in zip(everywhere("linear", inputs), everywhere("without_ddp", inputs), strict=True):
+    for joined, alone in zip(
+        everywhere("linear", inputs), everywhere("without_ddp", inputs), strict=True
+    ):
         for rank in range(len(inputs)):
             for one, other in zip(joined.returns[rank], alone.returns[rank], strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -230,7 +248,9 @@ def test_an_exception_goes_through_join_unchanged():
 
 def test_throwing_early_is_preceded_by_a_check_on_every_rank():
     for timeline in everywhere("throw_early", (2, 3)):
-        assert {"all-reduce (throw check)", "all-reduce (join() throw check)"} <= set(timeline.calls["origin"])
+        assert {"all-reduce (throw check)", "all-reduce (join() throw check)"} <= set(
+            timeline.calls["origin"]
+        )
 
 
 @pytest.mark.slow
@@ -246,21 +266,29 @@ def test_more_than_a_thousand_missing_inputs_are_warned_of():
 def test_a_thousand_are_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [FINISH] * 2
+        assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [
+            FINISH
+        ] * 2
 
 
 # ---- the generic Join, pull request 61555
 
 
 def test_a_keyword_of_the_context_reaches_the_hooks():
-    with_it, without = run("count_inputs", (1, 3), "nccl"), run("count_inputs, without to_all", (1, 3), "nccl")
+    with_it, without = (
+        run("count_inputs", (1, 3), "nccl"),
+        run("count_inputs, without to_all", (1, 3), "nccl"),
+    )
     assert len(calls(with_it, 0, "broadcast")) == 1
     assert calls(without, 0, "broadcast") == []
 
 
 def test_zero_is_shadowed_beside_ddp():
     for timeline in everywhere("ddp_and_zero", (1, 3)):
-        assert len(calls(timeline, 0, "ZeRO join() hook")) == len(calls(timeline, 1, "(ZeRO)")) * 2 // 3
+        assert (
+            len(calls(timeline, 0, "ZeRO join() hook"))
+            == len(calls(timeline, 1, "(ZeRO)")) * 2 // 3
+        )
         assert plain(timeline.returns[0]) == plain(timeline.returns[1])
 
 
@@ -276,9 +304,14 @@ def test_from_threads_the_order_parts_as_well():
 def test_destroying_the_group_waits_for_a_pending_call_which_gloo_fails_when_the_peer_has_ended():
     assert [str(end) for end in run("destroy_behind_a_call", (1, 1), "nccl").ends] == [FINISH, HANG]
     for how in ("gloo", "launched"):
-        assert [end.kind for end in run("destroy_behind_a_call", (1, 1), how).ends] == [FINISH, FINISH]
+        assert [end.kind for end in run("destroy_behind_a_call", (1, 1), how).ends] == [
+            FINISH,
+            FINISH,
+        ]
     assert run("destroy_behind_a_call", (1, 1), "gloo").call(1, 0)["host_wait_begin_ns"] is not None
-    call = run("destroy_behind_a_call", (1, 1), "launched").call(1, 0)  # may fail before rank 1 begins to wait
+    call = run("destroy_behind_a_call", (1, 1), "launched").call(
+        1, 0
+    )  # may fail before rank 1 begins to wait
     assert "Connection closed by peer" in call["error"] or "reset by peer" in call["error"]
 
 
@@ -287,17 +320,26 @@ def test_destroying_the_group_waits_for_a_pending_call_which_gloo_fails_when_the
 PROGRAMS: list[Callable[..., Any]] = [
     function
     for name, function in vars(scenarios).items()
-    if inspect.isfunction(function) and function.__module__ == scenarios.__name__ and not name.startswith("_")
+    if inspect.isfunction(function)
+    and function.__module__ == scenarios.__name__
+    and not name.startswith("_")
 ]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_every_program_is_a_plain_function_that_says_where_it_comes_from(program):
     parameters = inspect.signature(program).parameters.values()
-    assert [p.name for p in parameters if p.default is inspect.Parameter.empty] == ["rank", "inputs"]
+    assert [p.name for p in parameters if p.default is inspect.Parameter.empty] == [
+        "rank",
+        "inputs",
+    ]
     assert program.__closure__ is None
-    last = (program.__doc__ or "").splitlines()[0].rstrip(".").split(". ")[-1]
-    assert any(source in last for source in ("Notes on DDP", "ull request", "PyTorch docs", "Tutorial on Join")), last
+    summary = " ".join((program.__doc__ or "").partition("\n\n")[0].split())
+    last = summary.rstrip(".").split(". ")[-1]
+    assert any(
+        source in last
+        for source in ("Notes on DDP", "ull request", "PyTorch docs", "Tutorial on Join")
+    ), last
 
 
 def test_every_program_is_run_by_a_test():

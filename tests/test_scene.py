@@ -34,11 +34,15 @@ def labels(made, lane):
 
 @settings(max_examples=50)
 @given(timelines())
-def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_if_it_never_ended(timeline):
+def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_if_it_never_ended(
+    timeline,
+):
     made = scene(timeline, unfold=True)
     for rank in range(3):
         boxes = [box for one in made.columns if (box := one.boxes[rank])]
-        assert [box.row for box in boxes] == [row for row in timeline.calls.to_dicts() if row["rank"] == rank]
+        assert [box.row for box in boxes] == [
+            row for row in timeline.calls.to_dicts() if row["rank"] == rank
+        ]
         for box in boxes:
             assert box.label == asks(box.row["origin"], box.row["op"])
             assert box.open == (box.row["completed_ns"] is None and box.row["error"] is None)
@@ -75,7 +79,11 @@ def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
     made = scene(case_timeline(4, 2))
     wrong = [one for one in made.columns if one.flag == "apart"]
     assert [[box.label for box in one.drawn] for one in wrong] == [["anyone left?", "barrier"]]
-    assert made.columns[made.focus] is wrong[0] and wrong[0].clashes == ((0, 1),) and wrong[0].size == "big"
+    assert (
+        made.columns[made.focus] is wrong[0]
+        and wrong[0].clashes == ((0, 1),)
+        and wrong[0].size == "big"
+    )
     assert wrong[0].said.startswith("Face each other, but can never meet")
 
 
@@ -95,7 +103,10 @@ def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
     for at, lane, other_at, other in made.meant:
         assert made.columns[at].boxes[lane].label == made.columns[other_at].boxes[other].label
     assert len(made.meant) == 2 and made.readings[0].taken == "nobody"
-    assert [end[:2] for end in made.ends] == [("✓", "left"), ("✕", "waits")] and made.inputs == (5, 6)
+    assert [end[:2] for end in made.ends] == [("✓", "left"), ("✕", "waits")] and made.inputs == (
+        5,
+        6,
+    )
 
 
 def test_only_calls_that_differ_clash():
@@ -108,7 +119,10 @@ def test_only_calls_that_differ_clash():
 
 
 def test_ranks_that_did_the_same_share_a_lane_and_up_to_four_keep_theirs():
-    for world, names in ((8, ("ranks 0-4, 6, 7", "rank 5")), (4, tuple(f"rank {rank}" for rank in range(4)))):
+    for world, names in (
+        (8, ("ranks 0-4, 6, 7", "rank 5")),
+        (4, tuple(f"rank {rank}" for rank in range(4))),
+    ):
         writer = Writer(world_size=world)
         for rank in range(world):
             for number in range(5):
@@ -126,7 +140,8 @@ def test_who_never_came_is_shown():
 
 
 def test_ranks_that_meet_a_round_late_part_where_nothing_meets_the_last_call():
-    """Of two ranks neither is the odd one: no call is missing or too many in the picture, so the open one is loud."""
+    """Of two ranks neither is the odd one: no call is missing or too many in the picture, so the
+    open one is loud."""
     writer = Writer(world_size=2)
     for rank, rounds in ((0, range(4)), (1, (0, 1, 3))):
         for at in rounds:
@@ -137,7 +152,11 @@ def test_ranks_that_meet_a_round_late_part_where_nothing_meets_the_last_call():
 
 def test_a_stack_says_what_it_holds():
     first = scene(case_timeline(1, 2)).columns[0]
-    assert first.stack and first.drawn[0].kind is RowKind.FOLD and "DDP's setup" in first.drawn[0].label
+    assert (
+        first.stack
+        and first.drawn[0].kind is RowKind.FOLD
+        and "DDP's setup" in first.drawn[0].label
+    )
     assert first.said == "all matched"
 
 
@@ -145,20 +164,31 @@ def test_a_stack_says_what_it_holds():
 def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_counted(ranks):
     timeline = large(ranks, 2000)
     made = scene(timeline)
-    assert 8 < len(made.columns) <= MOST and made.columns[0].stack == f"{made.columns[0].until + 1:,} rows"
+    assert (
+        8 < len(made.columns) <= MOST
+        and made.columns[0].stack == f"{made.columns[0].until + 1:,} rows"
+    )
     assert [one.slot for one in made.columns[1:]] == [one.until + 1 for one in made.columns[:-1]]
     assert made.columns[-1].until == read(timeline).count - 1
     for one in made.columns:
         if one.stack:  # no stack that holds a mismatch says that all matched
-            assert (one.said == "all matched") == (not read(timeline).odd[one.slot : one.until + 1].any())
+            assert (one.said == "all matched") == (
+                not read(timeline).odd[one.slot : one.until + 1].any()
+            )
     assert [made.ranks[lane] for lane in made.columns[-1].absent] == [(ranks - 1,)]
     assert made.ranks[1] == (1,)  # the odd one; of 8, those that look the same share a lane
-    assert made.names == ("ranks 0, 3-6", "rank 1", "rank 2", "rank 7") if ranks > NARROW else len(made.names) == ranks
+    assert (
+        made.names == ("ranks 0, 3-6", "rank 1", "rank 2", "rank 7")
+        if ranks > NARROW
+        else len(made.names) == ranks
+    )
 
 
 @pytest.mark.filterwarnings("ignore:there is no record of")
 def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_path):
-    groups = {str(at): tuple(range(8 * at, 8 * at + 8)) for at in range(8)} | {"all": tuple(range(64))}
+    groups = {str(at): tuple(range(8 * at, 8 * at + 8)) for at in range(8)} | {
+        "all": tuple(range(64))
+    }
     calls = tuple((group, "all_reduce") for _ in range(3) for group in groups)
     job = standing(groups, calls, culprit=21, at=11)
     for missing in ((), (21,)):
@@ -170,15 +200,22 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
         assert made.ends[made.odd][1] == ("no record" if missing else "not known")
         for one in made.columns:
             assert not missing or one.boxes[made.odd] is None
-    assert not any("did not match" in one.said for one in made.columns)  # what is not recorded differs from nothing
+    assert not any(
+        "did not match" in one.said for one in made.columns
+    )  # what is not recorded differs from nothing
 
 
 def test_the_shadows_of_a_long_healthy_run_matched():
-    """Rank 0 shadows 600 inputs: its calls come from other lines than those of rank 1, and meet them."""
-    (told,) = {(one.flag, one.said) for one in scene(emulate(case_6, (300, 900))).columns if one.stack}
+    """Rank 0 shadows 600 inputs: its calls come from other lines than those of rank 1, and meet
+    them."""
+    (told,) = {
+        (one.flag, one.said) for one in scene(emulate(case_6, (300, 900))).columns if one.stack
+    }
     assert told == ("met", "all matched")
 
 
 def test_a_timeline_without_calls_has_its_endings():
-    made = scene(timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"}))
+    made = scene(
+        timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"})
+    )
     assert made.columns == () and [end[1] for end in made.ends] == ["left", "killed"]

@@ -1,4 +1,5 @@
-"""The package's scripts pass type checking by their comments, and join into one module that parses."""
+"""The package's scripts pass type checking by their comments, and join into one module that
+parses."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from joinlab.picture.lane_data import LOOKS
 
 TYPESCRIPT = "typescript@5.9.3"
 STATIC = Path(str(files("joinlab.picture") / "static"))
-CHECK = ["--noEmit", "--allowJs", "--checkJs", "--noImplicitAny", "--noImplicitThis", "--target", "es2022"]
+CHECK = [
+    "--noEmit",
+    "--allowJs",
+    "--checkJs",
+    "--noImplicitAny",
+    "--noImplicitThis",
+    "--target",
+    "es2022",
+]
 CHECK += ["--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable"]
 
 
@@ -30,8 +39,14 @@ def test_the_scripts_are_typed_and_a_wrong_type_is_found(tsc, tmp_path):
     broken = asset("every.js").replace("this.zoom(2)", "this.zooms(2)")
     (tmp_path / "broken.js").write_text(broken)
     scripts = sorted(str(path) for path in tmp_path.iterdir() if path.suffix in (".js", ".ts"))
-    found = subprocess.run([tsc, *CHECK, *scripts], capture_output=True, text=True, timeout=90).stdout
-    wrong = [line for line in found.splitlines() if "broken.js" in line and "Property 'zooms' does not exist" in line]
+    found = subprocess.run(
+        [tsc, *CHECK, *scripts], capture_output=True, text=True, timeout=90
+    ).stdout
+    wrong = [
+        line
+        for line in found.splitlines()
+        if "broken.js" in line and "Property 'zooms' does not exist" in line
+    ]
     assert wrong and found.splitlines() == wrong
 
 
@@ -40,7 +55,9 @@ def test_modules_are_joined_below_those_that_they_need(name):
     joined = script(name)
     assert not re.search(r"(?m)^import ", joined)
     for export in re.findall(r"(?m)^export (?:async )?(?:function|class|const) (\w+)", joined):
-        assert len(re.findall(rf"(?m)^export .*\b(?:function|class|const) {export}\b", joined)) == 1, export
+        assert (
+            len(re.findall(rf"(?m)^export .*\b(?:function|class|const) {export}\b", joined)) == 1
+        ), export
     assert joined.index("export class Scene") < joined.index("new Scene")
 
 
@@ -49,7 +66,9 @@ def test_a_joined_module_parses(name, tmp_path):
     if not shutil.which("node"):
         pytest.skip("no node to parse a script with")
     (tmp_path / "joined.mjs").write_text(script(name))
-    done = subprocess.run(["node", "--check", tmp_path / "joined.mjs"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["node", "--check", tmp_path / "joined.mjs"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,4 +1,5 @@
-"""The site: its pages before and after a reader chooses an answer; none sends a request to a network."""
+"""The site: its pages before and after a reader chooses an answer; none sends a request to a
+network."""
 
 import re
 from itertools import pairwise
@@ -23,13 +24,16 @@ ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The essay with its figures, and one symptom: 10 s, so all its tests run beside the browser's."""
+    """The essay with its figures, and one symptom: 10 s, so all its tests run beside the
+    browser's."""
     root = tmp_path_factory.mktemp("site")
     for name in ("figures", "symptoms"):
         (root / name).mkdir()
     (root / "index.html").write_text(site.essay(root / "figures"), "utf-8")
     one = SYMPTOMS["early_stopping"]
-    (root / "symptoms" / "early_stopping.html").write_text(site._symptom(one, root / "symptoms"), "utf-8")
+    (root / "symptoms" / "early_stopping.html").write_text(
+        site._symptom(one, root / "symptoms"), "utf-8"
+    )
     (root / "symptoms" / "index.html").write_text(site._symptoms(), "utf-8")
     return root
 
@@ -117,7 +121,8 @@ def test_answers_and_figures_appear_when_one_commits(folder: Path, browser: Any)
 @pytest.mark.browser
 @pytest.mark.slow
 def test_every_figure_is_moved_and_its_position_has_an_address(folder: Path, browser: Any) -> None:
-    """Without inputs on rank 0 loops 1 and 6 still finish, in fewer calls; each other figure shows another ending."""
+    """Without inputs on rank 0 loops 1 and 6 still finish, in fewer calls; each other figure shows
+    another ending."""
     for figure in sorted((folder / "figures").iterdir()):
         with watched(browser, [folder.as_uri()], viewport={"width": 390, "height": 844}) as page:
             page.goto(figure.as_uri())
@@ -133,7 +138,10 @@ def test_every_figure_is_moved_and_its_position_has_an_address(folder: Path, bro
             else:
                 expect(told).not_to_have_text(before)
             after, address = told.inner_text(), page.url
-            assert "inputs=0," in address and page.evaluate("document.documentElement.scrollWidth") <= 390
+            assert (
+                "inputs=0," in address
+                and page.evaluate("document.documentElement.scrollWidth") <= 390
+            )
             page.goto("about:blank")
             page.goto(address)
             expect(told).to_have_text(after)

@@ -1,4 +1,5 @@
-"""Sources: a run has the text and first line of each of the learner's functions that calls came from."""
+"""Sources: a run has the text and first line of each of the learner's functions that calls came
+from."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ import pytest
 import joinlab
 from joinlab.analysis.source import SourceTexts
 from joinlab.cli.report import run_report
-from joinlab.program.sources import MAX_TEXT, MAX_TEXTS, PIECE, other_functions, source_at, source_of
+from joinlab.program.sources import (
+    MAX_TEXT,
+    MAX_TEXTS,
+    PIECE,
+    other_functions,
+    source_at,
+    source_of,
+)
 from joinlab.recorder.rank_log import RankLog, about_calls
 from joinlab.timeline import Ending, Timeline
 from tests.timelines import Writer
@@ -107,11 +115,17 @@ def run(request: pytest.FixtureRequest, program: ModuleType) -> Timeline:
 def ways(timeline: Timeline) -> set[tuple[tuple[str, str], ...]]:
     """For each call: file and text of the lines that led to it, innermost first."""
     known = SourceTexts.of(timeline)
-    return {tuple((line.source.name, line.text) for line in known.lines_of(row)) for row in timeline.rows("calls")}
+    return {
+        tuple((line.source.name, line.text) for line in known.lines_of(row))
+        for row in timeline.rows("calls")
+    }
 
 
 def test_a_run_carries_every_function_that_its_calls_came_from_once(run: Timeline) -> None:
-    known = [(Path(one["file"]).name, one["text"].split("(")[0].split("\n")[-1]) for one in run.meta["functions"]]
+    known = [
+        (Path(one["file"]).name, one["text"].split("(")[0].split("\n")[-1])
+        for one in run.meta["functions"]
+    ]
     assert run.meta["source"]["text"].startswith("def worker(rank, inputs):")  # type: ignore[index]
     assert known == [
         ("far_helpers.py", "def average"),
@@ -140,14 +154,25 @@ def test_every_call_says_by_which_lines_it_came_about(run: Timeline) -> None:
         (own("dist.all_reduce(tensor)"), own("[nested(torch.ones(1)) for _ in range(2)]")),
         (helper(HELPERS.strip().split("\n")[-1]), own("far_helpers.first(torch.ones(1))")),
         (("<string>", ""), own('made["from_nowhere"](torch.ones(1))')),
-        (helper("dist.all_reduce(tensor)"), own("far_helpers.average(torch.ones(1))"), own("tell(rank)")),
+        (
+            helper("dist.all_reduce(tensor)"),
+            own("far_helpers.average(torch.ones(1))"),
+            own("tell(rank)"),
+        ),
     }
 
 
-def test_a_call_from_a_text_that_is_not_known_is_named_and_its_callers_are_shown(run: Timeline) -> None:
+def test_a_call_from_a_text_that_is_not_known_is_named_and_its_callers_are_shown(
+    run: Timeline,
+) -> None:
     row = next(row for row in run.rows("calls") if (row["call_site"] or "").startswith("<string>"))
     inner, outer = SourceTexts.of(run).lines_of(row)
-    assert (inner.source.name, inner.line, inner.text, inner.source.lines) == ("<string>", 2, "", ())
+    assert (inner.source.name, inner.line, inner.text, inner.source.lines) == (
+        "<string>",
+        2,
+        "",
+        (),
+    )
     assert outer.text == 'made["from_nowhere"](torch.ones(1))'
 
 
@@ -178,7 +203,12 @@ def test_a_cell_that_no_file_holds_is_known_in_launched_ranks_too() -> None:
         return made(text, file)
 
     names: dict[str, object] = {}
-    exec(cell(1, "import torch.distributed as dist\ndef ask(tensor):\n    dist.all_reduce(tensor)\n"), names)
+    exec(
+        cell(
+            1, "import torch.distributed as dist\ndef ask(tensor):\n    dist.all_reduce(tensor)\n"
+        ),
+        names,
+    )
     exec(cell(2, "import torch\ndef worker(rank, inputs):\n    ask(torch.ones(1))\n"), names)
     for timeline in (
         joinlab.emulate(names["worker"], (1, 1), "gloo"),  # type: ignore[arg-type]
@@ -192,7 +222,10 @@ def test_of_what_stands_outside_of_functions_the_statement_is_the_text(tmp_path:
     text = "import os\n\nfor step in range(2):\n    print(step)\n\nif os.name:\n    print(\n        1)\n"
     (tmp_path / "script.py").write_text(text)
     code = made(text, str(tmp_path / "script.py"))
-    assert [(found and (found["first_line"], found["text"])) for found in (source_at(code, 4), source_at(code, 8))] == [
+    assert [
+        (found and (found["first_line"], found["text"]))
+        for found in (source_at(code, 4), source_at(code, 8))
+    ] == [
         (3, "for step in range(2):\n    print(step)\n"),
         (6, "if os.name:\n    print(\n        1)\n"),
     ]
@@ -227,7 +260,10 @@ def test_of_a_long_function_the_lines_around_the_call_are_kept(tmp_path: Path) -
     code = function(file.read_text(), str(file), "long").__code__
     found = source_at(code, 2 * PIECE + 7)
     assert found is not None and len(found["text"]) <= MAX_TEXT
-    assert found["text"].split("\n")[2 * PIECE + 7 - found["first_line"]].strip() == lines[2 * PIECE + 6].strip()
+    assert (
+        found["text"].split("\n")[2 * PIECE + 7 - found["first_line"]].strip()
+        == lines[2 * PIECE + 6].strip()
+    )
     assert source_at(code, 2 * PIECE + 8) == found
 
 
@@ -246,9 +282,13 @@ def test_all_texts_together_are_bounded_and_inner_functions_left_out() -> None:
 
 def test_a_record_tells_its_texts_and_a_damaged_one_is_left_out() -> None:
     log = RankLog(0)
-    log.feed(b'{"e":"text","f":"a.py","n":3,"x":"def f():\\n"}\n{"e":"text","f":"a.py","n":3,"x":"other"}\n')
+    log.feed(
+        b'{"e":"text","f":"a.py","n":3,"x":"def f():\\n"}\n{"e":"text","f":"a.py","n":3,"x":"other"}\n'
+    )
     log.feed(b'{"e":"text","f":"a.py","n":"3","x":"def g():\\n"}\n{"e":"text","f":"a.py","n":9}\n')
-    assert about_calls([log])["functions"] == [{"file": "a.py", "first_line": 3, "text": "def f():\n"}]
+    assert about_calls([log])["functions"] == [
+        {"file": "a.py", "first_line": 3, "text": "def f():\n"}
+    ]
     assert log.damaged == 2
 
 
@@ -258,7 +298,9 @@ def test_a_record_tells_its_texts_and_a_damaged_one_is_left_out() -> None:
 def lines(stack: list[str], site: str | None, texts: dict[tuple[str, int], str]) -> list[str]:
     writer = Writer()
     writer.call(0, "all_reduce", call_site=site, stack=stack)
-    known = [{"file": file, "first_line": first, "text": text} for (file, first), text in texts.items()]
+    known = [
+        {"file": file, "first_line": first, "text": text} for (file, first), text in texts.items()
+    ]
     timeline = writer.timeline([Ending("finished")] * 2, functions=known)
     return [
         f"{one.source.name}:{one.line} {one.text}".strip()
@@ -286,5 +328,8 @@ def test_a_call_of_the_autograd_engine_has_the_line_of_backward_and_no_callers()
 
 
 def test_the_smallest_text_around_a_line_is_its_own() -> None:
-    texts = {("a.py", 1): "if True:\n    def f():\n        g()\n    f()", ("a.py", 2): "def f():\n    g()"}
+    texts = {
+        ("a.py", 1): "if True:\n    def f():\n        g()\n    f()",
+        ("a.py", 2): "def f():\n    g()",
+    }
     assert lines(["a.py:4 <module>", "a.py:3 f"], "a.py:3", texts) == ["a.py:3 g()", "a.py:4 f()"]

@@ -1,4 +1,5 @@
-"""The column `input` of a program with its own DataLoader counts backward passes, equally in both engines."""
+"""The column `input` of a program with its own DataLoader counts backward passes, equally in both
+engines."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def loader(rank: int) -> DataLoader[Any]:
 
 
 def own_loader(rank: int, inputs: Any) -> None:
-    """Rank 1 has one batch more. Each step: the backward pass, its optimizer, and the mean of the losses."""
+    """Rank 1 has one batch more. Each step: the backward pass, its optimizer, and the mean of the
+    losses."""
     model = DDP(torch.nn.Linear(1, 1))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     dist.barrier()
@@ -87,8 +89,14 @@ def test_a_launched_run_has_the_numbers_of_the_emulated_one(run: Timeline) -> No
 
 def test_each_step_holds_a_forward_a_backward_pass_and_an_optimizer(run: Timeline) -> None:
     for rank in (0, 1):
-        spans = [row[1:] for row in run.spans.select("rank", "name", "input").rows() if row[0] == rank]
-        assert spans == [(name, step) for step in range(5 + rank) for name in ("forward", "backward", "optimizer")]
+        spans = [
+            row[1:] for row in run.spans.select("rank", "name", "input").rows() if row[0] == rank
+        ]
+        assert spans == [
+            (name, step)
+            for step in range(5 + rank)
+            for name in ("forward", "backward", "optimizer")
+        ]
 
 
 def test_what_comes_before_the_first_step_and_what_join_makes_belong_to_none(run: Timeline) -> None:
@@ -96,7 +104,9 @@ def test_what_comes_before_the_first_step_and_what_join_makes_belong_to_none(run
     for rank, rows in of.items():
         outside = [row["origin"] for row in rows if row["input"] is None]
         assert outside[:2] == ["all-gather (DDP construction)", "broadcast (DDP construction)"]
-        assert ("all-reduce (join() hook)" in outside) == (rank == 0)  # it has run out, and repeats rank 1's calls
+        assert ("all-reduce (join() hook)" in outside) == (
+            rank == 0
+        )  # it has run out, and repeats rank 1's calls
     assert {row["input"] for row in of[1] if "backward" in row["origin"]} == set(range(6))
 
 
@@ -124,7 +134,9 @@ def test_a_rank_that_iterates_over_its_inputs_makes_the_column_say_inputs() -> N
     assert {row["input"] for row in run.rows("calls") if row["rank"] == 0} == {None, 0, 1}
 
 
-def test_two_backward_passes_of_one_forward_are_two_steps_and_two_forwards_of_one_backward_are_one() -> None:
+def test_two_backward_passes_of_one_forward_are_two_steps_and_two_forwards_of_one_backward_are_one() -> (
+    None
+):
     steps = Steps()
     seen = []
     for event in ("forward", "backward", "backward", "forward", "forward", "backward", "forward"):
@@ -141,7 +153,8 @@ def test_two_backward_passes_of_one_forward_are_two_steps_and_two_forwards_of_on
 
 
 def all_but_the_last_unsynchronised(rank: int, inputs: Any) -> None:
-    """What the course's exercise on accumulation asks for: slices, and the last input by its index."""
+    """What the course's exercise on accumulation asks for: slices, and the last input by its
+    index."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.no_sync():
         for batch in inputs[:-1]:
@@ -166,11 +179,17 @@ def test_a_slice_of_the_inputs_is_a_list_of_those_and_marks_them() -> None:
     timeline = joinlab.emulate(backwards_by_two, (5, 5), "gloo").raise_for_ending()
     assert timeline.calls["input"].to_list() == [4, 2, 0] * 2
     timeline = joinlab.emulate(all_but_the_last_unsynchronised, (4, 4), "gloo").raise_for_ending()
-    forwards = [span["input"] for span in timeline.rows("spans") if (span["rank"], span["name"]) == (0, "forward")]
+    forwards = [
+        span["input"]
+        for span in timeline.rows("spans")
+        if (span["rank"], span["name"]) == (0, "forward")
+    ]
     assert forwards == [0, 1, 2, None]
 
 
 def test_a_loop_by_index_has_the_numbers_of_its_backward_passes() -> None:
     timeline = joinlab.emulate(by_index, (3, 3), "gloo").raise_for_ending()
-    reduced = [row["input"] for row in timeline.rows("calls") if "DDP backward()" in (row["origin"] or "")]
+    reduced = [
+        row["input"] for row in timeline.rows("calls") if "DDP backward()" in (row["origin"] or "")
+    ]
     assert reduced == [0, 1, 2] * 2 and timeline.meta["input_column"] == BY_BACKWARD

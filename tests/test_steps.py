@@ -37,15 +37,23 @@ def test_setup_that_went_wrong_is_not_stacked():
         for root in (0, 0, rank):
             writer.call(rank, "broadcast", "broadcast (DDP construction)", root=root, line=1)
     made = scene(writer.timeline([DONE, DONE]))
-    assert [(bool(one.stack), one.flag in ("wrong", "apart")) for one in made.columns] == [(True, False), (False, True)]
+    assert [(bool(one.stack), one.flag in ("wrong", "apart")) for one in made.columns] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 @pytest.mark.parametrize("case", DOCUMENTED)
 def test_unfolded_rows_are_those_of_the_matching(case):
     timeline = case_timeline(case, backend="nccl", era="1.9")
     calls = rows(timeline)
-    ours = [{calls[index]["rank"]: calls[index]["origin"] for index in step.calls} for step in plan(Matched(timeline))]
-    assert [(row.get(0), row.get(1)) for row in ours] == [row[1:] for row in documented_rows(timeline, setup=True)]
+    ours = [
+        {calls[index]["rank"]: calls[index]["origin"] for index in step.calls}
+        for step in plan(Matched(timeline))
+    ]
+    assert [(row.get(0), row.get(1)) for row in ours] == [
+        row[1:] for row in documented_rows(timeline, setup=True)
+    ]
 
 
 def test_calls_issued_crosswise_get_a_row_each():
@@ -68,7 +76,9 @@ def test_a_wrong_meeting_says_what_boxes_do_not_show():
 
 def test_a_rank_that_never_came_is_named_once():
     texts = [step.text for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9")))]
-    assert [text for text in texts if "Nothing" in text] == ["Nothing meets this call: rank 1 never issued one."]
+    assert [text for text in texts if "Nothing" in text] == [
+        "Nothing meets this call: rank 1 never issued one."
+    ]
 
 
 def test_alike_calls_of_other_ranks_are_grouped():
@@ -99,7 +109,10 @@ def test_calls_that_met_from_different_lines_say_so_once():
         for rank in range(3):
             writer.call(rank, "broadcast", call_site=f"a/p.py:{4 if rank == 1 else 7}")
     steps = plan(Matched(writer.timeline([DONE] * 3)))
-    assert [step.text for step in steps] == ["Met from different lines: rank 1 p.py:4; ranks 0, 2 p.py:7.", ""]
+    assert [step.text for step in steps] == [
+        "Met from different lines: rank 1 p.py:4; ranks 0, 2 p.py:7.",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,34 @@ def texts(drawn):
 @given(timelines())
 def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
     made = scene(timeline)
-    found = [one.attrib for one in ET.fromstring(svg(made, width=980)).iter(f"{NS}rect") if one.get("class") == "fill"]
+    found = [
+        one.attrib
+        for one in ET.fromstring(svg(made, width=980)).iter(f"{NS}rect")
+        if one.get("class") == "fill"
+    ]
     for rect in Across(made, 980).boxes():
         if rect.box.row is not None:
-            here = {"x": f"{rect.x:.1f}", "y": f"{rect.y:.1f}", "height": f"{rect.h:.1f}", "fill": FILLS[rect.box.kind]}
+            here = {
+                "x": f"{rect.x:.1f}",
+                "y": f"{rect.y:.1f}",
+                "height": f"{rect.h:.1f}",
+                "fill": FILLS[rect.box.kind],
+            }
             assert any(here.items() <= one.items() for one in found)
 
 
 def test_it_says_what_each_call_is_and_how_each_rank_ended():
     said = texts(svg(scene(case_timeline(4, 2)), heading="one of many"))
-    assert {"anyone left?", "barrier", "≠", "rank 0", "2 inputs", "✕ waits…", "recorded", "one of many"} <= set(said)
+    assert {
+        "anyone left?",
+        "barrier",
+        "≠",
+        "rank 0",
+        "2 inputs",
+        "✕ waits…",
+        "recorded",
+        "one of many",
+    } <= set(said)
     assert said[0].startswith("Rank 0 called")
 
 
@@ -53,4 +71,9 @@ def test_nothing_from_a_program_is_taken_for_markup():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce", "<script>", call_site="</svg>")
     drawn = svg(scene(writer.timeline([Ending("killed", text="<b>")])), heading="<i>")
-    assert "<script" not in drawn and "<b>" not in drawn and "<i>" not in drawn and drawn.count("</svg>") == 1
+    assert (
+        "<script" not in drawn
+        and "<b>" not in drawn
+        and "<i>" not in drawn
+        and drawn.count("</svg>") == 1
+    )

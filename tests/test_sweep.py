@@ -42,7 +42,10 @@ def test_the_worst_ending_is_the_overall_one():
         if len(inputs) == 2:
             raise RuntimeError("two")
 
-    assert set(sweep(program, [(1,), (2,), (1, 2)]).overall.values()) == {Overall.FINISHES, Overall.RAISES}
+    assert set(sweep(program, [(1,), (2,), (1, 2)]).overall.values()) == {
+        Overall.FINISHES,
+        Overall.RAISES,
+    }
 
 
 def test_it_shows_its_map_by_itself(found):
@@ -56,7 +59,9 @@ def test_it_shows_its_map_by_itself(found):
     page = unescape(found._repr_html_())
     told = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])
     kinds = [kind["sign"] for kind in told["map"]["kinds"]]
-    assert {counts: kinds[kind] for counts, kind in told["map"]["cells"].items() if counts[0] == "0"} == {
+    assert {
+        counts: kinds[kind] for counts, kind in told["map"]["cells"].items() if counts[0] == "0"
+    } == {
         "0,0": "·",
         "0,1": "✕",
         "0,2": "✕",
@@ -67,10 +72,14 @@ def test_it_shows_its_map_by_itself(found):
 def test_any_number_of_ranks_can_be_asked_and_two_have_a_map():
     three = sweep(cases.case_1, [(1, 1, 2)])
     assert list(three.overall) == [(1, 1, 2)]
-    assert three._repr_html_() is None and repr(three) == "<Sweep of 'case_1': 1 x all ranks finish>"
+    assert (
+        three._repr_html_() is None and repr(three) == "<Sweep of 'case_1': 1 x all ranks finish>"
+    )
 
 
-@pytest.mark.parametrize(("counts", "message"), [(7, "counts="), ([(1, -1)], "0 inputs"), (["56"], "inputs=")])
+@pytest.mark.parametrize(
+    ("counts", "message"), [(7, "counts="), ([(1, -1)], "0 inputs"), (["56"], "inputs=")]
+)
 def test_counts_that_are_none_are_refused(counts, message):
     with pytest.raises(ProgramError, match=message):
         pairs(counts)

@@ -1,4 +1,5 @@
-"""The symptoms: each program fails as its page says, and its cure fixes it, on every backend it runs on."""
+"""The symptoms: each program fails as its page says, and its cure fixes it, on every backend it
+runs on."""
 
 import inspect
 from typing import Any
@@ -9,9 +10,15 @@ import joinlab
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.scenarios import symptoms as programs
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # what torch itself deprecates is not our concern here
 
-EACH = [pytest.param(one, backend, id=f"{one.name}-{backend}") for one in SYMPTOMS.values() for backend in one.backends]
+EACH = [
+    pytest.param(one, backend, id=f"{one.name}-{backend}")
+    for one in SYMPTOMS.values()
+    for backend in one.backends
+]
 
 
 def good(timeline: joinlab.Timeline) -> bool:

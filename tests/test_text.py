@@ -1,6 +1,7 @@
 """Pasted text: the facts about calls and ranks in its lines, and nothing beyond them.
 
-The excerpts in tests/material/logs are from public reports, gloo, torchrun, faulthandler and py-spy.
+The excerpts in tests/material/logs are from public reports, gloo, torchrun, faulthandler and
+py-spy.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ TOLD = dict(line.split(": ", 1) for line in (LOGS / "told.txt").read_text("utf-8
 ROWS = {
     "watchdog_behind": [(12, "0", 2069, "reduce", [[1]]), (14, "0", 2069, "reduce", [[1]])],
     "watchdog_2_1": [(0, "0", 96116, "all_reduce", None), (0, "0", 96119, "all_reduce", None)],
-    "watchdog_subgroup": [(4, "22", 809867, "all_gather", [[1048576]]), (5, "22", 809867, "all_gather", [[1048576]])],
+    "watchdog_subgroup": [
+        (4, "22", 809867, "all_gather", [[1048576]]),
+        (5, "22", 809867, "all_gather", [[1048576]]),
+    ],
     "detail_gloo": [(0, "0", 3, "all_reduce", [[20, 10]]), (1, "0", 3, "broadcast", [[3]])],
     "detail_numbers": [(0, "0", 21, "all_reduce", [[25]]), (1, "0", 20, "broadcast", [[1]])],
-    "nccl_log": [(1, "16 ranks", 247, "all_reduce", [[128]]), (2, "16 ranks", 247, "all_gather", [[512]])],
+    "nccl_log": [
+        (1, "16 ranks", 247, "all_reduce", [[128]]),
+        (2, "16 ranks", 247, "all_gather", [[512]]),
+    ],
     "ncclras": [(0, "32 ranks", 639, "all_gather", None), (1, "32 ranks", 639, "all_gather", None)],
     "monitored_barrier": [(0, "0", 0, "barrier", None), (3, "0", 0, "barrier", None)],
 }
@@ -43,10 +50,15 @@ def loaded(path: Path) -> joinlab.Timeline:
 def test_the_story_of_an_excerpt_claims_no_more_than_it_holds(name: str) -> None:
     timeline = loaded(LOGS / f"{name}.log")
     if name in ROWS:
-        assert timeline.calls.select("rank", "group", "seq", "op", "shape").head(2).rows() == ROWS[name]
+        assert (
+            timeline.calls.select("rank", "group", "seq", "op", "shape").head(2).rows()
+            == ROWS[name]
+        )
     story, missing = str(joinlab.diagnose(timeline)), timeline.meta["missing_ranks"]
     assert story.splitlines()[0] == TOLD[name]
-    assert f"This was read from {timeline.meta['program']}. What it leaves out is not known" in story
+    assert (
+        f"This was read from {timeline.meta['program']}. What it leaves out is not known" in story
+    )
     assert (f"; no line is of {ranks_text(missing)}." in story) == bool(missing)
 
 
@@ -62,28 +74,41 @@ def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
 def test_the_story_says_how_far_each_rank_had_enqueued() -> None:
     timeline = loaded(LOGS / "watchdog_behind.log")
     assert timeline.meta["progress"]["0"][3] == {"enqueued": 2082, "completed": 2069}
-    assert "Rank 3 had enqueued 2,082 calls and rank 12 had enqueued 2,070 calls." in str(joinlab.diagnose(timeline))
+    assert "Rank 3 had enqueued 2,082 calls and rank 12 had enqueued 2,070 calls." in str(
+        joinlab.diagnose(timeline)
+    )
 
 
 def test_a_rank_that_enqueued_fewer_calls_had_not_come(tmp_path: Path) -> None:
     whole = (LOGS / "watchdog_behind.log").read_text()
     lines = whole.replace(
-        "NCCL work: 2082, last completed NCCL work: 2069", "NCCL work: 2068, last completed NCCL work: 2068"
+        "NCCL work: 2082, last completed NCCL work: 2069",
+        "NCCL work: 2068, last completed NCCL work: 2068",
     )
     (tmp_path / "train.log").write_text(lines)
     story = str(joinlab.diagnose(loaded(tmp_path / "train.log")))
-    assert story.startswith("Rank 3 had not come to reduce 2,070 of 1 number, where ranks 12, 14 waited.")
+    assert story.startswith(
+        "Rank 3 had not come to reduce 2,070 of 1 number, where ranks 12, 14 waited."
+    )
 
 
-@pytest.mark.parametrize("name", ["watchdog_one_short", "detail_ops", "nccl_log", "monitored_barrier"])
-def test_a_log_of_a_terminal_and_of_another_launcher_reads_the_same(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["watchdog_one_short", "detail_ops", "nccl_log", "monitored_barrier"]
+)
+def test_a_log_of_a_terminal_and_of_another_launcher_reads_the_same(
+    name: str, tmp_path: Path
+) -> None:
     plain = (LOGS / f"{name}.log").read_text()
-    odd = "\n".join(f"\x1b[36m(Worker pid=615, ip=10.7.6)\x1b[0m {line}" for line in plain.splitlines())
+    odd = "\n".join(
+        f"\x1b[36m(Worker pid=615, ip=10.7.6)\x1b[0m {line}" for line in plain.splitlines()
+    )
     (tmp_path / "train.log").write_text(odd)
     assert loaded(tmp_path / "train.log").calls.equals(loaded(LOGS / f"{name}.log").calls)
 
 
-def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(tmp_path: Path) -> None:
+def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(
+    tmp_path: Path,
+) -> None:
     line = "node1:{pid}:{pid} [{rank}] NCCL INFO AllReduce: opCount {number:x} sendbuff 0x1 recvbuff 0x2 "
     line += "count 8 datatype 7 op 0 root 0 comm 0x{pid}a [nranks=2] stream 0x3"
     calls = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
@@ -97,7 +122,9 @@ def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(
         (1, 0, 0),
         (1, 1, 0),
     ]
-    assert str(joinlab.diagnose(timeline)).startswith("Rank 1 had not come to all-reduce 3 of 8 numbers, where rank 0")
+    assert str(joinlab.diagnose(timeline)).startswith(
+        "Rank 1 had not come to all-reduce 3 of 8 numbers, where rank 0"
+    )
 
 
 def test_ranks_of_a_communicator_are_those_that_its_beginning_tells(tmp_path: Path) -> None:
@@ -119,9 +146,17 @@ def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_pat
     (tmp_path / "notes.txt").write_text("tuesday's run\n")
     timeline = loaded(tmp_path)
     assert timeline.meta["missing_ranks"] == [2]
-    assert timeline.meta["stood"][2][0]["frames"] == ["train.py:8 <module>", "data.py:40 fetch", "data.py:61 load"]
+    assert timeline.meta["stood"][2][0]["frames"] == [
+        "train.py:8 <module>",
+        "data.py:40 fetch",
+        "data.py:61 load",
+    ]
     assert "Rank 2 stands in load (data.py:61)." in str(joinlab.diagnose(timeline))
-    assert [one for one in timeline.meta["problems"] if "notes.txt' was left out: no line says what" in one]
+    assert [
+        one
+        for one in timeline.meta["problems"]
+        if "notes.txt' was left out: no line says what" in one
+    ]
     assert loaded(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
 
 
@@ -130,11 +165,20 @@ def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:
     write(tmp_path, dumps(job))
     (tmp_path / "train.log").write_text((LOGS / "torchrun_raised.log").read_text())
     timeline = loaded(tmp_path)
-    assert (timeline.ends[1].kind, timeline.ends[1].text) == (EndKind.RAISED, "ValueError: bad sample 7")
+    assert (timeline.ends[1].kind, timeline.ends[1].text) == (
+        EndKind.RAISED,
+        "ValueError: bad sample 7",
+    )
 
 
 def test_stacks_are_read_as_py_spy_and_faulthandler_write_them() -> None:
     told = text.Told()
-    assert told.take((LOGS / "pyspy_rank_2.txt").read_text(), 2) and told.take((LOGS / "stack_3.txt").read_text(), 3)
+    assert told.take((LOGS / "pyspy_rank_2.txt").read_text(), 2) and told.take(
+        (LOGS / "stack_3.txt").read_text(), 3
+    )
     assert told.stood(2)[0]["frames"][-1] == "data.py:61 load"
-    assert told.stood(3)[0]["frames"] == ["train.py:8 <module>", "train.py:5 fetch", "train.py:3 load"]
+    assert told.stood(3)[0]["frames"] == [
+        "train.py:8 <module>",
+        "train.py:5 fetch",
+        "train.py:3 load",
+    ]

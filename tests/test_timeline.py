@@ -10,8 +10,20 @@ from joinlab.ops import CallRow, SpanRow
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, timeline_from_rows
 
 DONE: CallRow = {"rank": 0, "group": "0", "seq": 0, "op": "broadcast", "completed_ns": 5}
-FAILED: CallRow = {"rank": 0, "group": "0", "seq": 1, "op": "all_reduce", "error": "RuntimeError: gone"}
-LATE: CallRow = {"rank": 0, "group": "1", "seq": 2, "op": "all_reduce", "error": "RuntimeError: late"}
+FAILED: CallRow = {
+    "rank": 0,
+    "group": "0",
+    "seq": 1,
+    "op": "all_reduce",
+    "error": "RuntimeError: gone",
+}
+LATE: CallRow = {
+    "rank": 0,
+    "group": "1",
+    "seq": 2,
+    "op": "all_reduce",
+    "error": "RuntimeError: late",
+}
 OPEN: CallRow = {"rank": 0, "group": "1", "seq": 3, "op": "barrier"}
 
 
@@ -20,10 +32,15 @@ OPEN: CallRow = {"rank": 0, "group": "1", "seq": 3, "op": "barrier"}
     [
         ([], Ending(EndKind.FINISHED)),
         ([DONE, FAILED], Ending(EndKind.FINISHED)),
-        ([DONE, OPEN, {**OPEN, "seq": 4}], Ending(EndKind.FINISHED, pending=True, call=3, group="1")),
+        (
+            [DONE, OPEN, {**OPEN, "seq": 4}],
+            Ending(EndKind.FINISHED, pending=True, call=3, group="1"),
+        ),
     ],
 )
-def test_a_finished_rank_leaves_its_first_open_call_pending(calls: list[CallRow], ending: Ending) -> None:
+def test_a_finished_rank_leaves_its_first_open_call_pending(
+    calls: list[CallRow], ending: Ending
+) -> None:
     assert Ending.finished(calls) == ending
 
 
@@ -35,7 +52,9 @@ def test_a_finished_rank_leaves_its_first_open_call_pending(calls: list[CallRow]
         ("ValueError: x", (None, None)),
     ],
 )
-def test_a_raised_rank_ended_in_the_last_call_whose_message_it_repeats(text: str, where: tuple) -> None:
+def test_a_raised_rank_ended_in_the_last_call_whose_message_it_repeats(
+    text: str, where: tuple
+) -> None:
     ending = Ending.raised([DONE, FAILED, LATE], text)
     assert (ending.kind, ending.text, (ending.call, ending.group)) == (EndKind.RAISED, text, where)
 
@@ -43,9 +62,17 @@ def test_a_raised_rank_ended_in_the_last_call_whose_message_it_repeats(text: str
 @pytest.mark.parametrize(("row", "columns"), [(CallRow, CALL_COLUMNS), (SpanRow, SPAN_COLUMNS)])
 def test_a_row_has_the_columns_of_its_frame(row: type, columns: dict) -> None:
     assert set(row.__annotations__) == set(columns)
-    may_be_absent = {name for name, hint in get_type_hints(row, include_extras=True).items() if get_args(hint)}
-    may_be_null = {name for name, hint in get_type_hints(row).items() if type(None) in get_args(hint)}
-    assert may_be_null == may_be_absent == set(columns) - {"rank", "group", "seq", "op", "name", "begin_ns"}
+    may_be_absent = {
+        name for name, hint in get_type_hints(row, include_extras=True).items() if get_args(hint)
+    }
+    may_be_null = {
+        name for name, hint in get_type_hints(row).items() if type(None) in get_args(hint)
+    }
+    assert (
+        may_be_null
+        == may_be_absent
+        == set(columns) - {"rank", "group", "seq", "op", "name", "begin_ns"}
+    )
 
 
 def test_rows_may_leave_out_columns_and_come_back_with_all() -> None:

@@ -1,4 +1,5 @@
-"""A sample of PyTorch's own distributed tests passes emulated and launched. `python -m tests.torch_bodies` runs all."""
+"""A sample of PyTorch's own distributed tests passes emulated and launched. `python -m
+tests.torch_bodies` runs all."""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ SAMPLE = (
 @pytest.mark.slow
 def test_bodies_pass_on_both_engines():
     """In a process of their own: the runner changes torch."""
-    run = subprocess.run([sys.executable, "-m", "tests.torch_bodies", *SAMPLE], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.torch_bodies", *SAMPLE], capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
     assert f"{len(SAMPLE)} bodies run, {len(SAMPLE)} pass" in run.stdout

@@ -1,4 +1,5 @@
-"""Tutorials' training scripts give the same numbers emulated on NCCL, emulated on gloo, and launched."""
+"""Tutorials' training scripts give the same numbers emulated on NCCL, emulated on gloo, and
+launched."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import pytest
 from joinlab import emulate, launch
 from tests.material.tutorials import SCRIPTS
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # what torch itself deprecates is not our concern here
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

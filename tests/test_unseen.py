@@ -1,4 +1,5 @@
-"""The table of tests/unseen.py: its lines exist, its programs end as it says, and their stories are true."""
+"""The table of tests/unseen.py: its lines exist, its programs end as it says, and their stories are
+true."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ BACKENDS = ("gloo", "nccl")
 @pytest.mark.parametrize("name", table())
 def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
     row = table()[name]
-    for text in (*row.parts, *row.may, *row.calls, *row.raised, *(text for pair in row.met for text in pair)):
+    for text in (
+        *row.parts,
+        *row.may,
+        *row.calls,
+        *row.raised,
+        *(text for pair in row.met for text in pair),
+    ):
         assert site_of(name, text)
     for rank in (*row.odd, *row.waits, *row.only):
         assert rank < len(row.inputs)
@@ -65,10 +72,18 @@ def story_of(*lines: Line, ends: str = "FH") -> Story:
     """A story with these lines behind a headline that says nothing wrong."""
     kinds = {"F": "finished", "H": "hung", "R": "raised"}
     head = Line(
-        LineKind.HEADLINE, "alone", (0, 1), (call(1),), facts={"sides": [[1]], "absent": [0], "how": "finished"}
+        LineKind.HEADLINE,
+        "alone",
+        (0, 1),
+        (call(1),),
+        facts={"sides": [[1]], "absent": [0], "how": "finished"},
     )
     ranks = tuple(RankEnd(rank, kinds[letter]) for rank, letter in enumerate(ends))
-    return Story((*(() if lines and lines[0].kind is LineKind.HEADLINE else (head,)), *lines), ranks, "modelled")
+    return Story(
+        (*(() if lines and lines[0].kind is LineKind.HEADLINE else (head,)), *lines),
+        ranks,
+        "modelled",
+    )
 
 
 def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Call:
@@ -77,7 +92,13 @@ def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Call:
 
 def parted(line: str, *sides: tuple[int, ...]) -> Line:
     lines = (SourceLine(site_of("pf.f01", line)),)
-    return Line(LineKind.PARTING, "parted", (0, 1), lines=lines, facts={"went": [{"ranks": side} for side in sides]})
+    return Line(
+        LineKind.PARTING,
+        "parted",
+        (0, 1),
+        lines=lines,
+        facts={"went": [{"ranks": side} for side in sides]},
+    )
 
 
 GOOD = parted("for x in inputs:", (0,), (1,))
@@ -96,7 +117,10 @@ def test_silence_about_the_parting_is_found(uneven: tuple[Timeline, Story]) -> N
 
 
 def test_a_parting_at_another_line_is_false(uneven: tuple[Timeline, Story]) -> None:
-    assert "FALSE parting" in found(uneven, story_of(parted("net = DDP(nn.Linear(1, 1))", (0,), (1,))))[0]
+    assert (
+        "FALSE parting"
+        in found(uneven, story_of(parted("net = DDP(nn.Linear(1, 1))", (0,), (1,))))[0]
+    )
 
 
 def test_ranks_that_went_the_same_way_are_not_on_two_sides() -> None:
@@ -137,7 +161,9 @@ def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
     assert list(checked.tried([good], fewer=True)) == []
     assert "does not say that it leaves some out" in next(checked.tried([good]))
     assert "FALSE fix" in next(checked.tried([bad]))
-    assert "cannot be applied" in next(checked.tried([dataclasses.replace(good, removed=("another",))]))
+    assert "cannot be applied" in next(
+        checked.tried([dataclasses.replace(good, removed=("another",))])
+    )
 
 
 def test_words_about_a_healthy_program_are_an_alarm() -> None:

@@ -34,14 +34,18 @@ def notebook(browser, served):
     write_notebook(served.folder / "view.ipynb", CELLS)
     with watched(browser, [served.url], viewport={"width": 1400, "height": 1300}) as page:
         sent: list[bytes | str] = []
-        page.on("websocket", lambda socket: socket.on("framereceived", lambda one: sent.append(one)))
+        page.on(
+            "websocket", lambda socket: socket.on("framereceived", lambda one: sent.append(one))
+        )
         opened = Notebook(page, served.url, served.token, "view.ipynb")
         opened.sent = sent
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-scene').length === 6")
         for more in opened.page.get_by_role("button", name="More").all()[:2]:
             more.click()
-        opened.page.wait_for_function("() => document.querySelectorAll('.jl-chart svg').length === 2")
+        opened.page.wait_for_function(
+            "() => document.querySelectorAll('.jl-chart svg').length === 2"
+        )
         yield opened
     end_kernels(served.url, served.token)
 
@@ -62,7 +66,9 @@ def test_the_first_view_is_small_on_the_wire(notebook):
 
 def test_a_cell_that_ends_in_a_timeline_shows_the_view_with_its_verdict(notebook):
     cell = notebook.page.locator(".jp-CodeCell").nth(2)
-    expect(cell.locator(".jl-headline")).to_have_text("Both ranks finished; every call met a call of its kind.")
+    expect(cell.locator(".jl-headline")).to_have_text(
+        "Both ranks finished; every call met a call of its kind."
+    )
     expect(cell.locator(".jl-stage .jl-end")).to_have_text(["✓ left", "✓ left"])
     assert "Measured: 2 real processes" in cell.locator(".jl-title").text_content()
 
@@ -94,12 +100,16 @@ def test_the_axis_goes_both_ways(notebook):
     first(notebook, ".jl-bar button:text-is('on the clock')").click()
     notebook.wait_for("view.axis", "time")
     notebook.tell("view.axis = 'logical'")
-    expect(first(notebook, ".jl-bar button:text-is('in order')")).to_have_attribute("aria-pressed", "true")
+    expect(first(notebook, ".jl-bar button:text-is('in order')")).to_have_attribute(
+        "aria-pressed", "true"
+    )
 
 
 def test_a_move_of_a_slider_is_small_on_the_wire_and_drawn(notebook):
     notebook.sent.clear()
-    backwards = first(notebook, ".jl-chart").locator("rect title", has_text=re.compile(": backward"))
+    backwards = first(notebook, ".jl-chart").locator(
+        "rect title", has_text=re.compile(": backward")
+    )
     for n in (4, 6, 1):
         notebook.tell(f"view.timeline = case_timeline(4, {n}, 'nccl', '1.9')")
         notebook.page.wait_for_function(
@@ -131,17 +141,25 @@ def test_a_comparison_is_two_pictures_on_one_axis_below_one_sentence(notebook):
     one, other = cell.locator(".jl-picture").all()
     assert one.bounding_box()["y"] + one.bounding_box()["height"] <= other.bounding_box()["y"]
     for call in ("anyone left?", "forward 1"):  # a call that both issue stands at one place
-        places = [of.locator(f".jl-col:has(title:text('{call}')) .jl-fill").first.bounding_box() for of in (one, other)]
+        places = [
+            of.locator(f".jl-col:has(title:text('{call}')) .jl-fill").first.bounding_box()
+            for of in (one, other)
+        ]
         assert places[0]["x"] == places[1]["x"] and places[0]["width"] == places[1]["width"]
     expect(cell.locator(".jl-scrub")).to_have_count(1)
     cell.locator(".jl-scrub").press("Home")  # one position moves both
     assert all(of.locator(".jl-future").count() for of in (one, other))
 
 
-def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook, served):
+def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(
+    notebook, served
+):
     stills = notebook.page.locator(".joinlab-still")
-    assert stills.count() == 4 and not any(one.is_visible() for one in stills.all())  # the views live
-    notebook.page.evaluate(  # a still that JupyterLab renders again, behind the view's back, stays out of sight
+    assert stills.count() == 4 and not any(
+        one.is_visible() for one in stills.all()
+    )  # the views live
+    # a still that JupyterLab renders again, behind the view's back, stays out of sight
+    notebook.page.evaluate(
         """() => { for (const one of document.querySelectorAll('.joinlab-still'))
             one.closest('.jp-OutputArea-child').style.display = ''; }"""
     )

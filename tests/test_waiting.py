@@ -41,8 +41,11 @@ def call(group: str = "0", done: bool = False, **more: Any) -> dict[str, Any]:
     return {"op": "all_reduce", "group": group, "done": done, **more}
 
 
-def hand_made(ranks: Sequence[Sequence[dict[str, Any]]], groups: dict[str, list[int]], **meta: Any) -> Timeline:
-    """A job on NCCL of which no rank's ending is known, given each rank's calls and the groups but that of all."""
+def hand_made(
+    ranks: Sequence[Sequence[dict[str, Any]]], groups: dict[str, list[int]], **meta: Any
+) -> Timeline:
+    """A job on NCCL of which no rank's ending is known, given each rank's calls and the groups but
+    that of all."""
     writer = Writer(len(ranks), groups={"0": list(range(len(ranks))), **groups})
     for rank, calls in enumerate(ranks):
         for one in calls:
@@ -52,7 +55,9 @@ def hand_made(ranks: Sequence[Sequence[dict[str, Any]]], groups: dict[str, list[
 
 MESH = {"a": [0, 1], "b": [2, 3], "c": [0, 2], "d": [1, 3]}
 OVER = [[call("0", True), call(column, True)] for column in "cdcd"]
-JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, one of which is to blame, and what is said
+# by name: each rank's calls, the groups, the ranks that are named, one of which is to blame, and
+# what is said
+JOBS = {
     "peers": (
         [
             [call("a", True), call("c")],
@@ -127,18 +132,26 @@ def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
 
 
 @pytest.mark.parametrize("done", [(False, True, True), (True, False, False)])
-def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_it(done: tuple[bool, ...]) -> None:
+def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_it(
+    done: tuple[bool, ...],
+) -> None:
     sizes = [[call(done=over, shape=[[1 if rank else 5]])] for rank, over in enumerate(done)]
-    more = [[call(shape=[[7]])] if over else [] for over in done]  # on gloo the smaller call may complete
+    more = [
+        [call(shape=[[7]])] if over else [] for over in done
+    ]  # on gloo the smaller call may complete
     found = who_waits(hand_made([[*one, *two] for one, two in zip(sizes, more, strict=True)], {}))
     assert found.ranks == (0,) and found.culprits[0].waiting == (1, 2)
-    assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(found)
+    assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(
+        found
+    )
 
 
 def test_a_rank_that_ended_is_named_with_its_ending() -> None:
     writer = Writer()
     writer.call(0, "all_reduce", done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.HUNG, call=0, proven=True), Ending(EndKind.FINISHED)]))
+    found = who_waits(
+        writer.timeline([Ending(EndKind.HUNG, call=0, proven=True), Ending(EndKind.FINISHED)])
+    )
     assert found.ranks == (1,)
     assert told(found).splitlines()[0].endswith("but it has finished.")
 
@@ -152,7 +165,10 @@ def test_nobody_is_blamed_in_a_run_that_finished(case: int) -> None:
 def test_the_story_of_a_record_without_endings_names_the_culprit() -> None:
     ranks, groups, *_ = JOBS["chain"]
     story = diagnose(hand_made(ranks, groups))
-    assert story.sentence.startswith("Rank 2 keeps") and "for rank 2 in" in story.texts(LineKind.CAUSE)[0]
+    assert (
+        story.sentence.startswith("Rank 2 keeps")
+        and "for rank 2 in" in story.texts(LineKind.CAUSE)[0]
+    )
 
 
 def test_a_rank_that_alone_waits_keeps_no_others_waiting() -> None:
@@ -168,17 +184,25 @@ def test_ranks_that_wait_elsewhere_are_not_put_into_the_group() -> None:
     story = diagnose(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
     assert story.headline.ranks == (2,)
     (cause,) = story.texts(LineKind.CAUSE)
-    assert cause.startswith("Rank 0 waits for rank 2 in collective 1 (all_reduce) of group 73, and rank 1 elsewhere.")
+    assert cause.startswith(
+        "Rank 0 waits for rank 2 in collective 1 (all_reduce) of group 73, and rank 1 elsewhere."
+    )
 
 
 def test_of_a_rank_that_raised_nothing_is_supposed() -> None:
     writer = Writer(3)
     writer.call(0, "all_reduce", done=False)
-    ends = [Ending(EndKind.UNKNOWN), Ending(EndKind.RAISED, text="KeyError: 1"), Ending(EndKind.UNKNOWN)]
+    ends = [
+        Ending(EndKind.UNKNOWN),
+        Ending(EndKind.RAISED, text="KeyError: 1"),
+        Ending(EndKind.UNKNOWN),
+    ]
     story = diagnose(writer.timeline(ends, backend="nccl"))
     assert "stalled" not in str(story)
 
 
 def test_the_headline_names_a_rank_without_a_record() -> None:
     timeline = hand_made([[call()], []], {}, missing_ranks=[1])
-    assert diagnose(timeline).sentence.startswith("There is no record of rank 1; rank 0 waits in all-reduce, call 1")
+    assert diagnose(timeline).sentence.startswith(
+        "There is no record of rank 1; rank 0 waits in all-reduce, call 1"
+    )

@@ -1,4 +1,5 @@
-"""Ending an emulation (timeout=, Ctrl-C) never interrupts an import, and leaves no thread of a rank behind."""
+"""Ending an emulation (timeout=, Ctrl-C) never interrupts an import, and leaves no thread of a rank
+behind."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ print([str(end) for end in second.ends])
 
 def test_in_a_fresh_process_neither_a_timeout_nor_an_interrupt_breaks_what_comes_after():
     ends = [("0", "0.2"), ("1.2", "60")]  # when the interrupt comes, and the timeout
-    started = [subprocess.Popen([sys.executable, "-c", FIRST, *one], stdout=-1, stderr=-1, text=True) for one in ends]
+    started = [
+        subprocess.Popen([sys.executable, "-c", FIRST, *one], stdout=-1, stderr=-1, text=True)
+        for one in ends
+    ]
     for one, process in zip(ends, started, strict=True):
         out, err = process.communicate()
         assert out == "['finished', 'hung (proven)']\n", (one, err)
@@ -80,7 +84,9 @@ def test_an_import_that_fails_is_tried_again():
 
 def test_an_import_within_an_import_does_not_wait_for_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "outer_one.py").write_text("from joinlab.interrupts import import_whole\nimport_whole('inner_one')\n")
+    (tmp_path / "outer_one.py").write_text(
+        "from joinlab.interrupts import import_whole\nimport_whole('inner_one')\n"
+    )
     (tmp_path / "inner_one.py").write_text("found = 7\n")
     import_whole("outer_one")
     assert sys.modules["inner_one"].found == 7
@@ -88,7 +94,9 @@ def test_an_import_within_an_import_does_not_wait_for_it(tmp_path, monkeypatch):
 
 def test_a_rank_is_not_ended_inside_an_import(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "slow_one.py").write_text("for count in range(1_000_000):\n    pass\nwhole = True\n")
+    (tmp_path / "slow_one.py").write_text(
+        "for count in range(1_000_000):\n    pass\nwhole = True\n"
+    )
 
     def program(rank, inputs):
         import slow_one
@@ -112,7 +120,11 @@ def _others() -> None:
 
 
 def ranks_alive() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("rank ") and one not in BEFORE]
+    return [
+        one.name
+        for one in threading.enumerate()
+        if one.name.startswith("rank ") and one not in BEFORE
+    ]
 
 
 def endless(rank, inputs):
@@ -135,7 +147,9 @@ def test_a_second_interrupt_leaves_no_rank_behind(gap):
             for second in threading.enumerate():
                 if isinstance(second, threading.Timer):
                     second.join()  # the second interrupt may come when the emulation is over
-    first = caught.value if isinstance(caught.value, LaunchInterrupted) else caught.value.__context__
+    first = (
+        caught.value if isinstance(caught.value, LaunchInterrupted) else caught.value.__context__
+    )
     assert ranks_alive() == []
     assert [end.text for end in first.timeline.ends] == ["interrupted by the user"] * 2
     assert emulate(lambda rank, inputs: rank, (1, 1)).returns == (0, 1)
@@ -185,6 +199,8 @@ def test_a_machine_without_threads_to_give_is_named(monkeypatch, started):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(LaunchError, match=f"3 ranks needs a thread for each, and this machine gave {started}"):
+    with pytest.raises(
+        LaunchError, match=f"3 ranks needs a thread for each, and this machine gave {started}"
+    ):
         emulate(endless, (1, 1, 1), timeout=20)
     assert ranks_alive() == []

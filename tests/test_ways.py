@@ -1,4 +1,5 @@
-"""Ways: a thread's steps in the program's lines, and the values that its tests read. Needs no torch."""
+"""Ways: a thread's steps in the program's lines, and the values that its tests read. Needs no
+torch."""
 
 from __future__ import annotations
 
@@ -68,20 +69,27 @@ def line_of(function, text):
 def test_a_loop_on_one_line_is_at_that_line_once_more_in_each_turn(text):
     line = line_of(turns, text)
     short, long = (
-        sum(step.line == line and step.event == "line" for step in steps_of(lambda values=values: turns(values)))
+        sum(
+            step.line == line and step.event == "line"
+            for step in steps_of(lambda values=values: turns(values))
+        )
         for values in ([1], [1, 2, 3])
     )
     assert long - short == 2
 
 
 def test_a_function_of_the_program_that_a_library_calls_is_followed():
-    functions = [step.function for step in steps_of(lambda: loops(Counter())) if step.event == "call"]
+    functions = [
+        step.function for step in steps_of(lambda: loops(Counter())) if step.event == "call"
+    ]
     assert functions.count("<lambda>") == 3  # the one that is followed, and the key of each number
 
 
 def test_an_exception_is_a_step_and_the_end_of_a_loop_is_none():
     raised = [step for step in steps_of(fails) if step.event == "raise"]
-    assert [(step.line, step.values) for step in raised] == [(line_of(fails, "int("), (("", "ValueError"),))]
+    assert [(step.line, step.values) for step in raised] == [
+        (line_of(fails, "int("), (("", "ValueError"),))
+    ]
     assert not [step for step in steps_of(lambda: list(yields())) if step.event == "raise"]
 
 
@@ -149,14 +157,17 @@ def test_between_two_calls_a_recorded_way_is_bounded():
     assert len(log) == MOST_BETWEEN and log[-1]["s"][0] == "cut"
 
 
-@pytest.mark.parametrize("event", [{"s": ["line"]}, {"v": [["a", [1]]]}, {"s": ["line", 1, "f", "g", 2, [["a", {}]]]}])
+@pytest.mark.parametrize(
+    "event", [{"s": ["line"]}, {"v": [["a", [1]]]}, {"s": ["line", 1, "f", "g", 2, [["a", {}]]]}]
+)
 def test_an_event_of_another_form_is_refused(event):
     with pytest.raises(ValueError):
         take_step(deque([Step(0, "line", 1, HERE, "f", 1)]), event, 0)
 
 
 def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypatch):
-    """IPython's tracebacks set `parent` of all nodes of a file; `Load` is one node for all files."""
+    """IPython's tracebacks set `parent` of all nodes of a file; `Load` is one node for all
+    files."""
 
     class WholeFile:
         def __deepcopy__(self, memo):
@@ -167,7 +178,9 @@ def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypat
     assert outcome(test, {"rank": 1}) is True
 
 
-@pytest.mark.parametrize(("value", "result"), [(None, True), (1, False), ("a", False), (float("inf"), False)])
+@pytest.mark.parametrize(
+    ("value", "result"), [(None, True), (1, False), ("a", False), (float("inf"), False)]
+)
 def test_a_test_of_none_is_decided_without_a_warning(value, result, recwarn):
     assert outcome(ast.parse("self.item is None", mode="eval").body, {"self.item": value}) is result
     assert not recwarn

@@ -24,10 +24,23 @@ from tests.drawn import unzipped
 def test_what_controls_a_screen_leaves_as_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control characters, writing directions and lone surrogates, in every text that a program or a stranger chose."""
+    """Control characters, writing directions and lone surrogates, in every text that a program or a
+    stranger chose."""
     hostile = "\x1b]52;c;eA==\x07\x1b[2J\x00\x9b \udce9\ud800 \u202eabc\r"
-    call = {"rank": 0, "group": "0", "seq": 0, "op": "all_reduce", "dtype": "float32", "enqueued_ns": 1}
-    call |= {"origin": hostile, "error": hostile, "call_site": f"{hostile}.py:1", "stack": [hostile]}
+    call = {
+        "rank": 0,
+        "group": "0",
+        "seq": 0,
+        "op": "all_reduce",
+        "dtype": "float32",
+        "enqueued_ns": 1,
+    }
+    call |= {
+        "origin": hostile,
+        "error": hostile,
+        "call_site": f"{hostile}.py:1",
+        "stack": [hostile],
+    }
     meta = {"program": hostile, "engine": "launched", "backend": "gloo", "inputs": [1, 1]}
     meta["source"] = {"file": f"{hostile}.py", "first_line": 1, "text": hostile}
     timeline = timeline_from_rows(
@@ -55,7 +68,8 @@ def test_what_controls_a_screen_leaves_as_escapes(
 
 
 def test_a_line_of_a_notebook_is_named_by_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the compiler of a notebook's kernel knows its cells; of another kernel's, no number is known."""
+    """As the compiler of a notebook's kernel knows its cells; of another kernel's, no number is
+    known."""
     compiler = XCachingCompiler()
     file = compiler.cache("import joinlab\n", 2)
     shell = SimpleNamespace(compile=compiler)

@@ -45,7 +45,9 @@ def on_the_wire(made: Bench) -> str:
 
     def walk(widget: Any) -> None:
         state = widget.get_state()
-        told.append(repr({name: value for name, value in state.items() if not isinstance(value, bytes)}))
+        told.append(
+            repr({name: value for name, value in state.items() if not isinstance(value, bytes)})
+        )
         for value in state.values():
             if isinstance(value, bytes) and value:
                 told.append(unzipped(value).partition(b"\0")[0].decode())
@@ -75,7 +77,9 @@ def test_a_bench_opens_with_case_4_emulated():
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
     assert "Rank 0 has exhausted all 5" in made.printed[0][1]
     assert (made.go, made.launches, made.covered) == ("", False, [])
-    assert repr(made).startswith("<Bench: case_4, inputs (5, 6), emulated nccl; <Timeline of 'case_4'")
+    assert repr(made).startswith(
+        "<Bench: case_4, inputs (5, 6), emulated nccl; <Timeline of 'case_4'"
+    )
 
 
 def test_the_first_mismatch_is_selected():
@@ -116,7 +120,10 @@ def test_what_was_emulated_lately_is_kept(emulated):
 def test_what_ships_for_another_pytorch_is_shown_until_torch_is_loaded_and_no_longer(monkeypatch):
     monkeypatch.setattr(recorded, "_installed_torch", lambda: "2.14.0")
     monkeypatch.setattr(settings, "torch_is_loaded", lambda: False)
-    kept, setting = settings.Emulations(), settings.Setting(None, 4, (5, 6), ENGINES["emulated nccl"])
+    kept, setting = (
+        settings.Emulations(),
+        settings.Setting(None, 4, (5, 6), ENGINES["emulated nccl"]),
+    )
     shipped = kept.emulate(setting)
     monkeypatch.setattr(settings, "torch_is_loaded", lambda: True)
     assert kept.emulate(setting) is not shipped
@@ -219,14 +226,21 @@ def test_what_the_bench_cannot_show_is_refused(options, message):
 def test_what_cannot_be_set_is_refused_and_nothing_changes():
     made = bench(case=1)
     before = made.timeline
-    for name, value in (("counts", (1, -1)), ("case", 9), ("engine", "mpi"), ("said", ("hangs", "hangs"))):
+    for name, value in (
+        ("counts", (1, -1)),
+        ("case", 9),
+        ("engine", "mpi"),
+        ("said", ("hangs", "hangs")),
+    ):
         with pytest.raises(ProgramError):
             setattr(made, name, value)
     assert made.timeline is before and made.counts == (5, 6)
 
 
 def interrupt(*_: Any, **__: Any) -> Any:
-    timeline = timeline_from_rows([], [Ending("killed", text="interrupted by the user")], {"backend": "nccl"})
+    timeline = timeline_from_rows(
+        [], [Ending("killed", text="interrupted by the user")], {"backend": "nccl"}
+    )
     raise LaunchInterrupted("interrupted", timeline)
 
 
@@ -250,7 +264,14 @@ def test_what_is_covered_has_not_been_sent():
     assert made.covered and made.timeline is None and "covered" in repr(made)
     told = on_the_wire(made)
     assert "not shown yet" in told and "case_4" in told
-    for secret in ("hung", "all-reduce (", "_find_common_rank", "exhausted all 5", "Documented", "hangs in"):
+    for secret in (
+        "hung",
+        "all-reduce (",
+        "_find_common_rank",
+        "exhausted all 5",
+        "Documented",
+        "hangs in",
+    ):
         assert secret not in told
     made.said = ("hangs", "hangs")
     made.run()
@@ -271,12 +292,18 @@ def test_a_prediction_is_judged_and_every_change_covers_again():
     press(made, press="go")
     assert not made.covered and made.covered == [] and made.timeline is not None
     (found,) = made.scores
-    assert (found.said, found.ended, found.right) == (("finishes", "raises"), ("finishes", "hangs"), (True, False))
+    assert (found.said, found.ended, found.right) == (
+        ("finishes", "raises"),
+        ("finishes", "hangs"),
+        (True, False),
+    )
     assert made.results == ("✓ it finishes", "✗ it hangs")
     assert "1 of 2 right" in status(made)
     for name, value in (("counts", (1, 1)), ("case", 2), ("engine", "emulated gloo"), ("pad", 1)):
         setattr(made, name, value)
-        assert made.covered and made.timeline is None and made.said == ("", "") and made.results == ()
+        assert (
+            made.covered and made.timeline is None and made.said == ("", "") and made.results == ()
+        )
         assert made.covered == [0, 1] and made._seen.calls.height == 0
         made.said = ("finishes", "finishes")
         made.run()
@@ -318,7 +345,9 @@ def test_a_launched_case_4_shows_its_proven_hang():
     assert (made.go, made.launches) == ("▶ Run", True)
     assert "Not run yet" in status(made)
     timeline = made.run()
-    assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+    assert (
+        made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+    )
     assert "never meet" not in status(made)
     made.counts = (2, 3)
     assert made.timeline is None and "Not run yet" in status(made)
@@ -330,12 +359,15 @@ def patient(rank, inputs):
 
 
 def waiting(monkeypatch, cell: str, run: str) -> Bench:
-    """A bench made by that run of that notebook cell; its run is under way, and its ranks wait for ever."""
+    """A bench made by that run of that notebook cell; its run is under way, and its ranks wait for
+    ever."""
 
     in_cell(monkeypatch, cell, run)
     made = bench(patient, inputs=(1, 1), engine="launched gloo")
     heard = threading.Event()
-    made.observe(lambda change: heard.set() if "Running" in change["new"]["text"] else None, "status")
+    made.observe(
+        lambda change: heard.set() if "Running" in change["new"]["text"] else None, "status"
+    )
     press(made, press="go")
     assert heard.wait(100) and made.running
     return made
@@ -356,7 +388,9 @@ def test_the_bench_reports_and_stops_a_run_under_way(monkeypatch):
     assert "Running" in status(made) and made.timeline is None
     made.stop()
     assert not made.running
-    assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
+    assert [(end.kind, end.text) for end in made.timeline.ends] == [
+        (EndKind.KILLED, "stopped on request")
+    ] * 2
     made.stop()
     assert_nothing_left()
 
@@ -377,7 +411,9 @@ def test_an_interrupted_cell_ends_the_run(monkeypatch):
 
 def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
     ended = [Ending("killed", text="stopped on request"), Ending("finished")]
-    stopped = timeline_from_rows([], ended, {"program": "case_4", "backend": "gloo", "inputs": [5, 6]})
+    stopped = timeline_from_rows(
+        [], ended, {"program": "case_4", "backend": "gloo", "inputs": [5, 6]}
+    )
     monkeypatch.setattr(launcher, "launch", lambda *_, **__: stopped)
     made = bench(predict=True, engine="launched gloo")
     made.said = ("hangs", "finishes")
@@ -400,10 +436,16 @@ def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
 
 
 def test_the_bench_names_what_the_machine_lacks_and_starts_nothing(monkeypatch):
-    monkeypatch.setattr(workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
+    monkeypatch.setattr(
+        workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else ""
+    )
     made = bench(engine="launched nccl")
     assert "No GPU." in status(made) and not made.can_go
-    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.engines
+    assert {
+        "name": "launched nccl",
+        "label": "▶ really, on NCCL",
+        "missing": "No GPU.",
+    } in made.engines
     with pytest.raises(ProgramError, match="No GPU"):
         made.run()
 
@@ -435,14 +477,21 @@ def test_two_pictures_have_one_axis():
     assert data["texts"][one["apart"]].startswith("They part")
     assert [data["texts"][each["scene"]["head"][0][0]] for each in (one, other)] == ["1.9", "today"]
     mine, yours = one["scene"]["columns"], other["scene"]["columns"]
-    assert [(each["size"], each["far"]) for each in mine] == [(each["size"], each["far"]) for each in yours]
-    assert one["scene"]["behind"] == other["scene"]["behind"] and one["scene"]["focus"] == other["scene"]["focus"]
+    assert [(each["size"], each["far"]) for each in mine] == [
+        (each["size"], each["far"]) for each in yours
+    ]
+    assert (
+        one["scene"]["behind"] == other["scene"]["behind"]
+        and one["scene"]["focus"] == other["scene"]["focus"]
+    )
     with pytest.raises(ProgramError, match="compare takes a Timeline"):
         joinlab.compare(left, "right")
 
 
 def test_a_call_that_one_run_lacks_leaves_its_place_empty():
-    data, one = told(joinlab.compare(*(joinlab.emulate(cases.case_1, counts) for counts in ((1, 3), (1, 2)))))
+    data, one = told(
+        joinlab.compare(*(joinlab.emulate(cases.case_1, counts) for counts in ((1, 3), (1, 2))))
+    )
     other = data["runs"][one["beside"]]
     assert len(one["scene"]["columns"]) == len(other["scene"]["columns"])
     empty = [[not any(each["boxes"]) for each in run["scene"]["columns"]] for run in (one, other)]
@@ -454,7 +503,11 @@ def test_a_call_that_one_run_lacks_leaves_its_place_empty():
 
 def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
     old = waiting(monkeypatch, "one", "first")
-    for cell, run in (("other", "second"), ("one", "first"), ("", "third")):  # another cell; a second bench; not known
+    for cell, run in (
+        ("other", "second"),
+        ("one", "first"),
+        ("", "third"),
+    ):  # another cell; a second bench; not known
         in_cell(monkeypatch, cell, run)
         bench(case=1, inputs=(1, 1))
         assert old.running
@@ -474,9 +527,15 @@ def test_a_cell_that_runs_again_begins_with_what_its_bench_was_left_with(monkeyp
     in_cell(monkeypatch, "left", "third")
     again, also = bench(case=1), bench(case=1, engine="emulated nccl 1.9")
     assert (again.counts, again.engine) == ((2, 3, 1), "emulated gloo")
-    assert again.timeline.meta["inputs"] == [2, 3, 1] and (also.counts, also.barrier_value) == ((1, 1), 9)
+    assert again.timeline.meta["inputs"] == [2, 3, 1] and (also.counts, also.barrier_value) == (
+        (1, 1),
+        9,
+    )
     in_cell(monkeypatch, "left", "fourth")
-    assert bench(case=1, inputs=(4, 4)).counts == (4, 4)  # the cell's text asks for something else now
+    assert bench(case=1, inputs=(4, 4)).counts == (
+        4,
+        4,
+    )  # the cell's text asks for something else now
 
 
 def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch):
@@ -517,7 +576,9 @@ def test_the_first_view_is_small_on_the_wire():
     made = bench(case=4)
     sent = made.get_state().values()
     size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
-    assert 100_000 < size < 170_000  # the names of the traits, and of the widgets around, come on top
+    assert (
+        100_000 < size < 170_000
+    )  # the names of the traits, and of the widgets around, come on top
 
 
 # ---- output

@@ -1,4 +1,5 @@
-"""The bench in a real JupyterLab, by keyboard alone, in a browser that refuses every external request."""
+"""The bench in a real JupyterLab, by keyboard alone, in a browser that refuses every external
+request."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def notebook(browser, served):
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-scene').length === 5")
         for more in opened.page.get_by_role("button", name="More").all():
             more.click()
-        opened.page.wait_for_function("() => document.querySelectorAll('.jl-chart svg').length === 5")
+        opened.page.wait_for_function(
+            "() => document.querySelectorAll('.jl-chart svg').length === 5"
+        )
         yield opened
     end_kernels(served.url, served.token)
 
@@ -77,7 +80,9 @@ def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
     press(notebook, where.get_by_label("rank 1: inputs"), "ArrowRight")
     where.locator(".jl-title", has_text="inputs (2, 3)").wait_for()
     after = Counter(notebook.ask("labels(follows.timeline)"))
-    expect(where.locator(".jl-lane rect title")).to_have_count(after.total())  # drawn after the title
+    expect(where.locator(".jl-lane rect title")).to_have_count(
+        after.total()
+    )  # drawn after the title
     assert drawn(where) == after
     # rank 1 goes through one input more, and rank 0, which has joined, shadows it
     own = {f"rank 1: {what}": 1 for what in ("forward 1", "forward 2", "backward")}
@@ -153,7 +158,9 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")
     where.locator(".jl-stage .jl-end", has_text="killed").first.wait_for()
     assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
-    where.get_by_role("combobox", name="Program").select_option(label="Case 4: join(), and a barrier inside the loop")
+    where.get_by_role("combobox", name="Program").select_option(
+        label="Case 4: join(), and a barrier inside the loop"
+    )
     where.locator(".jl-title", has_text="case_4").wait_for()
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")
     expect(where.locator(".jl-stage .jl-end", has_text="waits")).to_have_count(2)
@@ -206,10 +213,14 @@ def test_a_move_is_drawn_while_python_is_busy_and_python_then_says_the_same(note
     where.locator(".jlb-status", has_text="busy").wait_for()
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowLeft", times=2)
     where.locator(".jl-title", has_text="inputs (2, 2)").wait_for()
-    expect(where.locator(".jl-every")).to_have_css("visibility", "hidden")  # its calls are another position's
+    expect(where.locator(".jl-every")).to_have_css(
+        "visibility", "hidden"
+    )  # its calls are another position's
 
     def seen():
-        return where.locator(".jl-col title").all_text_contents(), where.locator(".jl-headline").text_content()
+        return where.locator(".jl-col title").all_text_contents(), where.locator(
+            ".jl-headline"
+        ).text_content()
 
     early = seen()
     expect(where.locator('.jlm-grid [aria-selected="true"]')).to_have_attribute("data-cell", "2,2")
@@ -271,16 +282,36 @@ def test_axe_finds_no_serious_violation(notebook, axe, theme):
 
 def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(browser, served, axe):
     """`python -m tests.first_screen` visits all 81."""
-    counts = [(0, 0), (0, 1), (1, 0), (2, 3), (3, 2), (4, 4), (0, 8), (8, 0), (5, 6), (8, 7), (8, 8)]
+    counts = [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (2, 3),
+        (3, 2),
+        (4, 4),
+        (0, 8),
+        (8, 0),
+        (5, 6),
+        (8, 7),
+        (8, 8),
+    ]
     for _, found in first_screen.bench(browser, *served, (1440, 900), "light", axe, counts=counts):
-        assert found["words"] <= first_screen.MOST_WORDS and found["controls"] <= first_screen.MOST_CONTROLS
-        assert found["least"] >= first_screen.LEAST_TEXT and found["cut"] == [] and not found.get("moved")
+        assert (
+            found["words"] <= first_screen.MOST_WORDS
+            and found["controls"] <= first_screen.MOST_CONTROLS
+        )
+        assert (
+            found["least"] >= first_screen.LEAST_TEXT
+            and found["cut"] == []
+            and not found.get("moved")
+        )
 
 
 @pytest.mark.parametrize("width", [900, 1400])
 def test_nothing_is_wider_than_its_notebook(notebook, width):
     notebook.page.set_viewport_size({"width": width, "height": 1300})
-    notebook.page.wait_for_function(  # JupyterLab, the cells and the pictures follow one after the other
+    # JupyterLab, the cells and the pictures follow one after the other
+    notebook.page.wait_for_function(
         """() => { const all = (name) => [...document.querySelectorAll(name)];
             return all('.jp-WindowedPanel-outer').every((one) => one.getBoundingClientRect().right <= innerWidth)
                 && all('.jp-OutputArea-output').every((one) => one.scrollWidth - one.clientWidth <= 1); }"""

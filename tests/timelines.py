@@ -22,7 +22,9 @@ from joinlab.timeline import Ending, Timeline, timeline_from_rows
 TICK_NS = 1_000
 DOCUMENTED = {
     case["case"]: case
-    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
+    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())[
+        "cases"
+    ]
 }
 """By case, what the thread documents."""
 
@@ -31,9 +33,12 @@ SIZES = (1, 2, 5)
 
 
 class Writer:
-    """Writes rows, each rank's calls in order; a call is complete and was waited for unless told otherwise."""
+    """Writes rows, each rank's calls in order; a call is complete and was waited for unless told
+    otherwise."""
 
-    def __init__(self, world_size: int = 2, backend: str = "gloo", groups: dict[str, list[int]] | None = None) -> None:
+    def __init__(
+        self, world_size: int = 2, backend: str = "gloo", groups: dict[str, list[int]] | None = None
+    ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.backend = backend
         self.groups = {"0": list(range(world_size))} if groups is None else groups
@@ -54,7 +59,8 @@ class Writer:
         line: int | None = None,
         **columns: Any,
     ) -> int:
-        """Add one call and return its seq. `values` are those in and out; `waits`: the host waited for it."""
+        """Add one call and return its seq. `values` are those in and out; `waits`: the host waited
+        for it."""
         seq = self._seqs[rank, group] = self._seqs.get((rank, group), -1) + 1
         self._ticks[rank] += 1
         at = self._ticks[rank] * TICK_NS
@@ -84,7 +90,13 @@ class Writer:
 
     def timeline(self, ends: Sequence[Ending], **meta: Any) -> Timeline:
         """The Timeline of what was written."""
-        told = {"program": "hand-made", "engine": "launched", "backend": self.backend, "groups": self.groups, **meta}
+        told = {
+            "program": "hand-made",
+            "engine": "launched",
+            "backend": self.backend,
+            "groups": self.groups,
+            **meta,
+        }
         return timeline_from_rows(self.rows, ends, told)
 
 
@@ -98,13 +110,21 @@ def case_timeline(case: int, n: int = 2, backend: str = "gloo", era: str = "toda
     era  "today", or "1.9", where the barrier is an all-reduce of one byte that is not 0 (the pad of a line is 0)
     """
     run = _emulated(case, n, backend, era)
-    line = [next((LINES[part] for part in LINES if part in origin), 28) for origin in run.calls["origin"]]
+    line = [
+        next((LINES[part] for part in LINES if part in origin), 28)
+        for origin in run.calls["origin"]
+    ]
     calls = run.calls.with_columns(
         call_site=pl.concat_str(pl.lit("train.py:"), pl.Series(line).cast(pl.String)),
         stack=pl.lit(None, pl.List(pl.String)),
         started_ns=pl.lit(None, pl.Int64),
     )
-    facts = {"program": f"case_{case}", "engine": "launched", "backend": backend, "inputs": [n, n + 1]}
+    facts = {
+        "program": f"case_{case}",
+        "engine": "launched",
+        "backend": backend,
+        "inputs": [n, n + 1],
+    }
     return Timeline(calls, run.spans.clear(), run.ends, {**facts, "groups": run.meta["groups"]})
 
 
@@ -116,8 +136,12 @@ def _emulated(case: int, n: int, backend: str, era: str) -> Timeline:
 
 
 def documented_rows(timeline: Timeline, setup: bool = False) -> list[tuple[Any, ...]]:
-    """The matching as the documented traces list it: the input, then each rank's call. `setup`: with DDP's own."""
-    labels = {(row["rank"], row["group"], row["seq"]): row["origin"] or row["op"] for row in timeline.rows("calls")}
+    """The matching as the documented traces list it: the input, then each rank's call. `setup`:
+    with DDP's own."""
+    labels = {
+        (row["rank"], row["group"], row["seq"]): row["origin"] or row["op"]
+        for row in timeline.rows("calls")
+    }
     found = []
     for slot in match(timeline):
         shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}

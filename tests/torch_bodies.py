@@ -1,11 +1,13 @@
 """PyTorch's own tests of torch.distributed as programs: their bodies, run on joinlab's two engines.
 
-The bodies are the methods of `_DistTestBase` in torch/testing/_internal/distributed/distributed_test.py. PyTorch runs
-each in several processes; here each is a program for `emulate` and `launch`. Its assertions decide how it ends, and
-both engines must agree.
+The bodies are the methods of `_DistTestBase` in
+torch/testing/_internal/distributed/distributed_test.py. PyTorch runs each in several processes;
+here each is a program for `emulate` and `launch`. Its assertions decide how it ends, and both
+engines must agree.
 
-`python -m tests.torch_bodies` runs all, prints the results, and exits with 1 if the engines differ, or if a body fails
-that is not in UNFIT. `--backend nccl` only emulates the bodies that fit NCCL, without a GPU.
+`python -m tests.torch_bodies` runs all, prints the results, and exits with 1 if the engines differ,
+or if a body fails that is not in UNFIT. `--backend nccl` only emulates the bodies that fit NCCL,
+without a GPU.
 
 The bodies are changed for both engines:
 
@@ -37,7 +39,8 @@ from typing import Any
 
 RANKS = 4
 COPY = "distributed_test_bodies"
-"""PyTorch's file is copied to where it is no part of torch, so that its lines count as a program's."""
+"""PyTorch's file is copied to where it is no part of torch, so that its lines count as a
+program's."""
 
 SKIPPED = "skipped: "
 """How the result begins of a body that skips itself."""
@@ -76,7 +79,8 @@ UNFIT: dict[str, tuple[str, ...]] = {
     ),
     "takes minutes": ("test_ddp_uneven_inputs",),
 }  # fmt: skip
-"""Bodies that are not run, and why. What a body's own decorators ask for in vain is printed with its reason."""
+"""Bodies that are not run, and why. What a body's own decorators ask for in vain is printed with
+its reason."""
 
 UNFIT_ON_GLOO: dict[str, tuple[str, ...]] = {
     "SyncBatchNorm takes tensors on a GPU alone": (
@@ -99,16 +103,20 @@ UNFIT_ON_NCCL: dict[str, tuple[str, ...]] = {
 """Not run on emulated NCCL, but on gloo."""
 
 
-# ---------------------------------------------------------------------------------------- in every process
+# ---------------------------------------------------------------------------------------- in every
+# process
 
 
 def load(backend: str, folder: Path) -> ModuleType:
-    """The module with the bodies. It is for a process that does nothing else: torch stays changed."""
+    """The module with the bodies. It is for a process that does nothing else: torch stays
+    changed."""
     if COPY in sys.modules:
         return sys.modules[COPY]
     os.environ.update(BACKEND=backend, WORLD_SIZE=str(RANKS), MASTER_ADDR="localhost")
     os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"
-    if "expecttest" not in sys.modules:  # torch.testing takes the base class of its TestCase from there
+    if (
+        "expecttest" not in sys.modules
+    ):  # torch.testing takes the base class of its TestCase from there
         sys.modules["expecttest"] = ModuleType("expecttest")
         sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # slow to import, and not used
@@ -131,7 +139,12 @@ def _ask_for_no_gpu(backend: str) -> None:
 
     for name in ("skip_if_no_gpu", "skip_if_small_worldsize", "skip_if_rocm_multiprocess"):
         setattr(common, name, lambda body: body)
-    names = ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "requires_nccl_version")
+    names = (
+        "skip_if_lt_x_gpu",
+        "nccl_skip_if_lt_x_gpu",
+        "require_n_gpus_for_nccl_backend",
+        "requires_nccl_version",
+    )
     for name in names:
         setattr(common, name, lambda *args, **kwargs: lambda body: body)
     common.init_multigpu_helper = lambda size, backend: {rank: [rank] for rank in range(size)}
@@ -142,12 +155,16 @@ def _ask_for_no_gpu(backend: str) -> None:
 def _stay_in_host_memory() -> None:
     """Lines that name a GPU mean the host's memory, in both engines."""
     import torch
-    import torch.distributed.optim  # it scripts functions, and torch.jit knows torch.zeros and its like by identity
+
+    # it scripts functions, and torch.jit knows torch.zeros and its like by identity
+    import torch.distributed.optim
     from torch.nn.parallel import DistributedDataParallel
 
     from joinlab.emulator.devices import _FACTORIES, _METHODS, is_gpu
 
-    def replace(owner: Any, name: str, changed: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+    def replace(
+        owner: Any, name: str, changed: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> None:
         """Call the function with other arguments."""
         before = getattr(owner, name)
 
@@ -209,7 +226,13 @@ def _run(name: str, rank: int, backend: str, folder: Path) -> str:
             dist.barrier(fence)
 
         def call_dist_op(
-            self, title: str, is_async: bool, op: Any, *args: Any, secondary_op_call: Any = None, **kwargs: Any
+            self,
+            title: str,
+            is_async: bool,
+            op: Any,
+            *args: Any,
+            secondary_op_call: Any = None,
+            **kwargs: Any,
         ) -> None:
             for name in ("expect_event", "profile_cuda", "tensor_shapes"):
                 kwargs.pop(name, None)
@@ -239,12 +262,14 @@ def _run(name: str, rank: int, backend: str, folder: Path) -> str:
     return "passed"
 
 
-# ---------------------------------------------------------------------------------------- on both engines
+# ---------------------------------------------------------------------------------------- on both
+# engines
 
 
 TOGETHER = 20
-"""Bodies that pass when they are emulated one by one are launched so many in a program: it spares 0.6 s of import for
-each rank of each. Where one of them does not pass, all of them are launched one by one."""
+"""Bodies that pass when they are emulated one by one are launched so many in a program: it spares
+0.6 s of import for each rank of each. Where one of them does not pass, all of them are launched one
+by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +289,23 @@ class Ended:
 def run_on_both(names: Sequence[str], backend: str, folder: Path) -> list[Ended]:
     """Run each body: emulated, then launched, except on NCCL and where it skips itself."""
     emulated = {name: _emulated(name, backend, folder) for name in names}
-    asked = [] if backend == "nccl" else [name for name in names if not emulated[name][0].startswith(SKIPPED)]
+    asked = (
+        []
+        if backend == "nccl"
+        else [name for name in names if not emulated[name][0].startswith(SKIPPED)]
+    )
     passing = [name for name in asked if emulated[name] == PASSED]
     together = [passing[at : at + TOGETHER] for at in range(0, len(passing), TOGETHER)]
     with ThreadPoolExecutor(2) as lanes:
         launched = dict.fromkeys(passing, PASSED)
         ends = lanes.map(lambda some: _launched(some, folder), together)
-        alone = [name for some, end in zip(together, ends, strict=True) if end != PASSED for name in some]
+        alone = [
+            name for some, end in zip(together, ends, strict=True) if end != PASSED for name in some
+        ]
         alone += [name for name in asked if name not in launched]
-        launched.update(zip(alone, lanes.map(lambda name: _launched([name], folder), alone), strict=True))
+        launched.update(
+            zip(alone, lanes.map(lambda name: _launched([name], folder), alone), strict=True)
+        )
     return [Ended(name, emulated[name], launched.get(name, ())) for name in names]
 
 
@@ -280,7 +313,9 @@ def _emulated(name: str, backend: str, folder: Path) -> tuple[str, ...]:
     from joinlab import emulate
 
     try:
-        return _endings(emulate(program_of([name], backend, folder), (1,) * RANKS, backend, timeout=120))
+        return _endings(
+            emulate(program_of([name], backend, folder), (1,) * RANKS, backend, timeout=120)
+        )
     except Exception as error:  # what joinlab refuses to model
         return (f"{type(error).__name__}: {error}",) * RANKS
     finally:
@@ -292,7 +327,9 @@ def _launched(names: Sequence[str], folder: Path) -> tuple[str, ...]:
 
     _clear(folder)
     program = program_of(names, "gloo", folder)
-    return _endings(launch(program, (1,) * RANKS, "gloo", no_progress=60, on_output=None, progress=False))
+    return _endings(
+        launch(program, (1,) * RANKS, "gloo", no_progress=60, on_output=None, progress=False)
+    )
 
 
 def _clear(folder: Path) -> None:
@@ -307,7 +344,11 @@ def _endings(timeline: Any) -> tuple[str, ...]:
 
     def of(end: Any, value: Any) -> str:
         if end.kind == "finished":
-            return "passed" if set(value) == {"passed"} else next(one for one in value if one != "passed")
+            return (
+                "passed"
+                if set(value) == {"passed"}
+                else next(one for one in value if one != "passed")
+            )
         return f"{end.kind}: {what(end.text)}" if end.kind == "raised" else str(end.kind)
 
     return tuple(of(end, value) for end, value in zip(timeline.ends, timeline.returns, strict=True))
@@ -324,14 +365,22 @@ def prepared(backend: str, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run PyTorch's own distributed tests on both engines.")
+    parser = argparse.ArgumentParser(
+        description="Run PyTorch's own distributed tests on both engines."
+    )
     parser.add_argument("names", nargs="*", help="bodies to run (default: all)")
-    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: emulated only")
+    parser.add_argument(
+        "--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: emulated only"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         unfit = {**UNFIT, **(UNFIT_ON_GLOO if asked.backend == "gloo" else UNFIT_ON_NCCL)}
-        names = [name for name in prepared(asked.backend, folder) if not any(name in some for some in unfit.values())]
+        names = [
+            name
+            for name in prepared(asked.backend, folder)
+            if not any(name in some for some in unfit.values())
+        ]
         ended = run_on_both(asked.names or names, asked.backend, folder)
     wrong = 0
     skipped: dict[str, list[str]] = {}

@@ -1,4 +1,5 @@
-"""Checks the stories of 200 programs against tests/material/unseen, which has the programs and the facts.
+"""Checks the stories of 200 programs against tests/material/unseen, which has the programs and the
+facts.
 
     python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL
     python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend
@@ -6,8 +7,8 @@
     python -m tests.unseen --tell pd.d01         and print the story
     python -m tests.unseen --jobs                34 scripts under torchrun
 
-It prints a line per run with its errors, and a summary. There are two kinds of errors: FALSE, the story says something
-untrue, and SILENT, the story lacks a fact of the table.
+It prints a line per run with its errors, and a summary. There are two kinds of errors: FALSE, the
+story says something untrue, and SILENT, the story lacks a fact of the table.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ MATERIAL = Path(__file__).parent / "material" / "unseen"
 LAUNCHED = ("pa", "pb")
 """The files whose programs `--launched` runs: 60."""
 
-LETTERS = {EndKind.FINISHED: "F", EndKind.HUNG: "H", EndKind.RAISED: "R", EndKind.KILLED: "K", EndKind.UNKNOWN: "?"}
+LETTERS = {
+    EndKind.FINISHED: "F",
+    EndKind.HUNG: "H",
+    EndKind.RAISED: "R",
+    EndKind.KILLED: "K",
+    EndKind.UNKNOWN: "?",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,10 @@ def table() -> dict[str, Row]:
         for name, row in rows.items():
             unknown = row.keys() - {one.name for one in fields(Row)}
             assert not unknown, f"{file}.{name}: no field is called {', '.join(unknown)}"
-            lists = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+            lists = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in row.items()
+            }
             found[f"{file}.{name}"] = Row(**lists)
     return found
 
@@ -88,12 +98,15 @@ def table() -> dict[str, Row]:
 def program_of(name: str) -> Callable[..., Any]:
     """The program of a row."""
     file, function = name.split(".")
-    program: Callable[..., Any] = getattr(importlib.import_module(f"tests.material.unseen.{file}"), function)
+    program: Callable[..., Any] = getattr(
+        importlib.import_module(f"tests.material.unseen.{file}"), function
+    )
     return program
 
 
 def place_in(file: Path, text: str, begin: int = 1, end: int | None = None) -> str:
-    """The place "pa.py:15" of the line of a file, from `begin` to `end`, that has this text; "" if none has."""
+    """The place "pa.py:15" of the line of a file, from `begin` to `end`, that has this text; "" if
+    none has."""
     text, _, which = text.partition("#") if re.search(r"#\d+$", text) else (text, "", "")
     lines = file.read_text(encoding="utf-8").splitlines()[begin - 1 : end and end - 1]
     places = [at for at, line in enumerate(lines, begin) if text in line]
@@ -108,7 +121,11 @@ def site_of(name: str, text: str) -> str:
     program = program_of(name)
     source = Path(inspect.getsourcefile(program) or "")
     block, first = inspect.getsourcelines(program)
-    for file, begin, end in ((source, first, first + len(block)), (source, 1, None), (MATERIAL / "pa.py", 1, None)):
+    for file, begin, end in (
+        (source, first, first + len(block)),
+        (source, 1, None),
+        (MATERIAL / "pa.py", 1, None),
+    ):
         if found := place_in(file, text, begin, end):
             return found
     raise LookupError(f"{name}: no line has {text!r}")
@@ -120,13 +137,23 @@ class Check:
     program: Callable[..., Any]
 
     def __init__(
-        self, row: Row, place: Callable[[str], str], timeline: Timeline, story: Story, text: str | None = None
+        self,
+        row: Row,
+        place: Callable[[str], str],
+        timeline: Timeline,
+        story: Story,
+        text: str | None = None,
     ) -> None:
         """`place`: where the line with a text is; `text`: what the story says, if not that."""
         self.row, self.place, self.timeline, self.story = row, place, timeline, story
-        self.backend, self.launched = str(timeline.meta["backend"]), timeline.meta.get("engine") != "emulated"
+        self.backend, self.launched = (
+            str(timeline.meta["backend"]),
+            timeline.meta.get("engine") != "emulated",
+        )
         self.text = str(story) if text is None else text
-        self.told = [line for line in story.lines if line.kind in (LineKind.HEADLINE, LineKind.CAUSE)]
+        self.told = [
+            line for line in story.lines if line.kind in (LineKind.HEADLINE, LineKind.CAUSE)
+        ]
         self.raises_only = self.row.gloo_raises and self.backend == "gloo"
 
     def problems(self) -> list[str]:
@@ -134,7 +161,14 @@ class Check:
         ends = list(self.ends())
         if ends:
             return ends  # another run than the one that the row speaks of
-        false = (*self.said(), *self.counted(), *self.fates(), *self.places(), *self.parting(), *self.fixes())
+        false = (
+            *self.said(),
+            *self.counted(),
+            *self.fates(),
+            *self.places(),
+            *self.parting(),
+            *self.fixes(),
+        )
         return [*false, *self.silences()]
 
     def sites(self, *kinds: str) -> set[str]:
@@ -143,7 +177,9 @@ class Check:
 
     def ends(self) -> Iterator[str]:
         expected = getattr(self.row, self.backend, "")  # a job that has just begun has none
-        found = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
+        found = "".join(
+            "P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks
+        )
         if expected and found != expected and not (self.row.race and self.launched):
             yield f"FALSE ends {found}, not {expected}"
 
@@ -159,7 +195,11 @@ class Check:
         ):
             yield "FALSE it says that every call fits"
         if self.row.healthy and "F" * len(self.row.inputs) == getattr(self.row, self.backend, ""):
-            more = [line for line in self.story.lines if line.kind not in (LineKind.HEADLINE, LineKind.FATE)]
+            more = [
+                line
+                for line in self.story.lines
+                if line.kind not in (LineKind.HEADLINE, LineKind.FATE)
+            ]
             yield from (f"FALSE alarm: a {line.kind} ({line.form})" for line in more)
             if self.text and "every call met" not in self.text.partition("\n")[0]:
                 yield f"FALSE alarm: {self.story.headline}"
@@ -171,7 +211,9 @@ class Check:
             r" \((\d+) and (\d+)\)"
         )
         for found in re.finditer(said, self.text):
-            names = {call.name for line in self.told for call in line.calls if call.name in found[3]}
+            names = {
+                call.name for line in self.told for call in line.calls if call.name in found[3]
+            }
             sites = set(re.findall(r"[\w.]+:\d+", found[3]))
             for ranks, many in ((found[1], found[5]), (found[4], found[6])):
                 counts = {rank: self.count(rank, names, sites) for rank in ranks_of(ranks)}
@@ -186,8 +228,12 @@ class Check:
             "R": r"(?:has |have )?raised",
             "K": r"(?:was |were |has been |have been )killed",
         }
-        ends = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
-        text = re.sub(r"(?m)^AT .*(\n {7}.*)*", "", self.text)  # what a rank raised there, it may have caught
+        ends = "".join(
+            "P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks
+        )
+        text = re.sub(
+            r"(?m)^AT .*(\n {7}.*)*", "", self.text
+        )  # what a rank raised there, it may have caught
         for letters, verb in said.items():
             for found in re.finditer(rf"\b[Rr]anks? (\d[\d, -]*?) {verb}", text):
                 for rank in ranks_of(found[1]):
@@ -229,10 +275,13 @@ class Check:
             yield f"SILENT of the parting: {self.row.parts[0]}"
 
     def silences(self) -> Iterator[str]:
-        """Facts of the row that the story lacks: which ranks are odd, which calls met, where a rank raised."""
+        """Facts of the row that the story lacks: which ranks are odd, which calls met, where a rank
+        raised."""
         if self.row.healthy or self.row.free or self.raises_only:
             return
-        named = {rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks}
+        named = {
+            rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks
+        }
         if missing := set(self.row.odd) - named:
             yield f"SILENT of rank {', '.join(map(str, sorted(missing)))}"
         pairs_met = [(self.place(a), self.place(b)) for a, b in self.row.met]
@@ -261,7 +310,8 @@ class Check:
                 yield from self.tried(line.edits, line.facts.get("fewer", False))
 
     def tried(self, edits: Iterable[Edit], fewer: bool = False) -> Iterator[str]:
-        """Whether every rank finishes with these edits, and trains on as many inputs unless the fix says otherwise."""
+        """Whether every rank finishes with these edits, and trains on as many inputs unless the fix
+        says otherwise."""
         try:
             program = edited(self.program, edits)
         except (AssertionError, SyntaxError) as error:
@@ -270,7 +320,13 @@ class Check:
         again = joinlab.emulate(program, inputs=self.row.inputs, backend=self.backend)
         if not all(end.kind is EndKind.FINISHED and not end.pending for end in again.ends):
             yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
-        if any(now < before for now, before in zip(trained(again), trained(self.timeline), strict=True)) and not fewer:
+        if (
+            any(
+                now < before
+                for now, before in zip(trained(again), trained(self.timeline), strict=True)
+            )
+            and not fewer
+        ):
             yield f"FALSE fix: it trains {trained(again)} inputs, and does not say that it leaves some out"
 
 
@@ -301,7 +357,9 @@ def tells(line: Line, pair: tuple[str, str]) -> bool:
     """Whether a line names calls from both places; two calls, where they are one place."""
     calls = {(call.rank, call.group, call.seq): short(call.site) for call in line.calls}
     sites = [*calls.values(), *(short(one.site) for one in line.lines)]
-    return list(calls.values()).count(pair[0]) > 1 if pair[0] == pair[1] else set(pair) <= set(sites)
+    return (
+        list(calls.values()).count(pair[0]) > 1 if pair[0] == pair[1] else set(pair) <= set(sites)
+    )
 
 
 def pairs(sides: Iterable[Sequence[int]]) -> Iterator[tuple[int, int]]:
@@ -320,7 +378,9 @@ def edited(program: Callable[..., Any], edits: Iterable[Edit]) -> Callable[..., 
     source = Path(inspect.getsourcefile(program) or "")
     lines = source.read_text(encoding="utf-8").splitlines()
     for edit in sorted(edits, key=lambda one: -one.begin):
-        assert Path(edit.file).name == source.name, f"{edit.file} is edited, and the program is in {source.name}"
+        assert Path(edit.file).name == source.name, (
+            f"{edit.file} is edited, and the program is in {source.name}"
+        )
         there = lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)]
         assert there == list(edit.removed), f"line {edit.begin} is {there}, not {edit.removed}"
         lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)] = edit.added
@@ -335,11 +395,16 @@ def edited(program: Callable[..., Any], edits: Iterable[Edit]) -> Callable[..., 
     return function
 
 
-def run(name: str, backend: str, launched: bool = False, fixes: bool = False) -> tuple[Timeline, Story]:
-    """Run one program, and read its story; with `fixes`, which are tried for up to seconds, as `diagnose` tells it."""
+def run(
+    name: str, backend: str, launched: bool = False, fixes: bool = False
+) -> tuple[Timeline, Story]:
+    """Run one program, and read its story; with `fixes`, which are tried for up to seconds, as
+    `diagnose` tells it."""
     row = table()[name]
     if launched:
-        timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False, on_output=None)
+        timeline = joinlab.launch(
+            program_of(name), inputs=row.inputs, backend="gloo", progress=False, on_output=None
+        )
     else:
         timeline = joinlab.emulate(program_of(name), inputs=row.inputs, backend=backend)  # type: ignore[arg-type]
     if fixes:
@@ -365,13 +430,21 @@ def checker(name: str, timeline: Timeline, story: Story, text: str | None = None
 
 def main() -> int:
     """Run the table, or some of it; 1 if anything is false."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="rows (pa.a01) or files of rows (pa); all if none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", help="rows (pa.a01) or files of rows (pa); all if none is named"
+    )
     parser.add_argument("--nccl", action="store_true", help="with the rules of NCCL alone")
     parser.add_argument("--gloo", action="store_true", help="with the rules of gloo alone")
     parser.add_argument("--launched", action="store_true", help="as real processes on gloo")
-    parser.add_argument("--jobs", action="store_true", help="34 scripts under torchrun instead: see tests/jobs.py")
-    parser.add_argument("--ways", action="store_true", help="with --jobs: record their branches, too")
+    parser.add_argument(
+        "--jobs", action="store_true", help="34 scripts under torchrun instead: see tests/jobs.py"
+    )
+    parser.add_argument(
+        "--ways", action="store_true", help="with --jobs: record their branches, too"
+    )
     parser.add_argument("--quick", action="store_true", help="try no fix")
     parser.add_argument("--tell", action="store_true", help="print each story, too")
     parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
@@ -381,10 +454,16 @@ def main() -> int:
 
         return jobs.main(told.names, told.tell, told.ways)
     warnings.filterwarnings("ignore")
-    names = [name for name in table() if not told.names or name in told.names or name.split(".")[0] in told.names]
+    names = [
+        name
+        for name in table()
+        if not told.names or name in told.names or name.split(".")[0] in told.names
+    ]
     if told.launched and not told.names:
         names = [name for name in names if name.split(".")[0] in LAUNCHED]
-    backends = ["gloo"] if told.launched else ["gloo"] * (not told.nccl) + ["nccl"] * (not told.gloo)
+    backends = (
+        ["gloo"] if told.launched else ["gloo"] * (not told.nccl) + ["nccl"] * (not told.gloo)
+    )
     runs = wrong = silent = 0
     for name in names:
         for backend in backends:
@@ -400,7 +479,9 @@ def main() -> int:
                 print(f"{name} {backend}: {'; '.join(problems) or 'so'}", flush=True)
             if told.tell:
                 print("    " + str(story).replace("\n", "\n    "))
-    print(f"{runs} runs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right")
+    print(
+        f"{runs} runs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right"
+    )
     return int(bool(wrong))
 
 

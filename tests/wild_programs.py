@@ -1,10 +1,12 @@
 """Wild random programs: anything that a program may do with gloo, from a seed.
 
-Each rank has a list of steps. All ranks get the same collectives in the same order, a send and its recv go to the same
-place in two lists, and every rank waits for its calls at places of its own: soon, late, with a time limit, or after
-asking whether they are complete. Then, in half of the programs, one rank's list is disturbed.
+Each rank has a list of steps. All ranks get the same collectives in the same order, a send and its
+recv go to the same place in two lists, and every rank waits for its calls at places of its own:
+soon, late, with a time limit, or after asking whether they are complete. Then, in half of the
+programs, one rank's list is disturbed.
 
-A rank's process imports this module, so it imports nothing heavy. against_gloo.py compares the engines.
+A rank's process imports this module, so it imports nothing heavy. against_gloo.py compares the
+engines.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ COLLECTIVES = (
 LAYOUTS = ("plain", "plain", "plain", "column", "transposed", "gapped")
 WAITS = ("oldest", "newest", "all", "poll", "brief")
 BRIEF_S = 0.4
-"""A time limit that ranks which do not sleep keep to, and that one which sleeps for LATE_S breaks."""
+"""A time limit that ranks which do not sleep keep to, and that one which sleeps for LATE_S
+breaks."""
 LATE_S = 1.2
 
 
@@ -62,7 +65,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A drawn program. `groups` that are not `early` are made by their members alone, where the list says "group"."""
+    """A drawn program. `groups` that are not `early` are made by their members alone, where the
+    list says "group"."""
 
     seed: int
     ranks: int
@@ -78,15 +82,28 @@ class Plan:
 
     def __str__(self) -> str:
         """One line for each rank."""
-        head = f"{self.ranks} ranks, groups {self.groups}, early {self.early}, catches {self.catches}"
-        return "\n".join([head, *(f"  {rank}: " + ", ".join(map(str, steps)) for rank, steps in enumerate(self.lists))])
+        head = (
+            f"{self.ranks} ranks, groups {self.groups}, early {self.early}, catches {self.catches}"
+        )
+        return "\n".join(
+            [
+                head,
+                *(
+                    f"  {rank}: " + ", ".join(map(str, steps))
+                    for rank, steps in enumerate(self.lists)
+                ),
+            ]
+        )
 
 
 def draw(seed: int, mismatch: float = 0.5) -> Plan:
     """The plan of that number. `mismatch` is how often one rank's list is disturbed."""
     rng = random.Random(f"wild {seed}")
     n = rng.choice((2, 2, 3, 3, 4))
-    groups = tuple(tuple(sorted(rng.sample(range(n), rng.randint(2, n)))) for _ in range(rng.choice((0, 1, 1, 2, 3))))
+    groups = tuple(
+        tuple(sorted(rng.sample(range(n), rng.randint(2, n))))
+        for _ in range(rng.choice((0, 1, 1, 2, 3)))
+    )
     plan = Plan(seed, n, groups, tuple(rng.random() < 0.7 for _ in groups), rng.random() < 0.3)
     lists: list[list[Step]] = [[] for _ in range(n)]
     for index, members in enumerate(groups):
@@ -136,13 +153,17 @@ def _draw_pair(rng: random.Random, plan: Plan, lists: list[list[Step]]) -> None:
     source, target = rng.sample(range(plan.ranks), 2)
     dtype, count, tag = rng.choice(DTYPES), rng.choice((1, 2, 5)), rng.choice((0, 0, 1))
     for rank, op, peer in ((source, "send", target), (target, "recv", source)):
-        lists[rank].append(Step(op, None, dtype, count, peer=peer, tag=tag, asynchronous=rng.random() < 0.6))
+        lists[rank].append(
+            Step(op, None, dtype, count, peer=peer, tag=tag, asynchronous=rng.random() < 0.6)
+        )
 
 
 def _disturb(rng: random.Random, plan: Plan, steps: list[Step]) -> None:
     if not steps or rng.random() < 0.2:
         step = _draw_collective(rng, plan)
-        steps.insert(rng.randint(0, len(steps)), replace(step, group=None, root=rng.randrange(plan.ranks)))
+        steps.insert(
+            rng.randint(0, len(steps)), replace(step, group=None, root=rng.randrange(plan.ranks))
+        )
         return
     at = rng.randrange(len(steps))
     match rng.randrange(6):
@@ -179,8 +200,11 @@ def tensor_of(step: Step, start: int, count: int | None = None) -> Any:
             return torch.arange(count).add(start).to(dtype)
 
 
-def collective(step: Step, rank: int, members: Sequence[int], group: Any, index: int, kept: list[Any]) -> Any:
-    """Call it in `group`; returns the Work, if it is asynchronous. The tensors that are looked at are added to `kept`.
+def collective(
+    step: Step, rank: int, members: Sequence[int], group: Any, index: int, kept: list[Any]
+) -> Any:
+    """Call it in `group`; returns the Work, if it is asynchronous. The tensors that are looked at
+    are added to `kept`.
 
     index  which of the rank's calls it is: tensors begin with other values in each
     """
@@ -204,7 +228,9 @@ def collective(step: Step, rank: int, members: Sequence[int], group: Any, index:
             kept.append(found)
             return None
         case "sparse":
-            sparse = torch.sparse_coo_tensor([[rank, 0]], torch.tensor([1.0, 2.0]), (step.count + 5,))
+            sparse = torch.sparse_coo_tensor(
+                [[rank, 0]], torch.tensor([1.0, 2.0]), (step.count + 5,)
+            )
             kept.append(sparse)
             return dist.all_reduce(sparse, **options)
     kept.append(value)
@@ -213,7 +239,9 @@ def collective(step: Step, rank: int, members: Sequence[int], group: Any, index:
             return dist.all_reduce(value, reduce_op, **options)
         case "coalesced":
             kept.append(like[0])
-            return dist.all_reduce_coalesced([value, like[0]], reduce_op, group)  # async it gives a future
+            return dist.all_reduce_coalesced(
+                [value, like[0]], reduce_op, group
+            )  # async it gives a future
         case "broadcast":
             return dist.broadcast(value, root, **options)
         case "reduce":
@@ -241,7 +269,9 @@ def collective(step: Step, rank: int, members: Sequence[int], group: Any, index:
             return dist.reduce_scatter_tensor(value, whole, reduce_op, **options)
         case "all_to_all":
             kept.append(like)
-            return dist.all_to_all(like, [tensor_of(step, 10 * rank + i) for i in range(size)], **options)
+            return dist.all_to_all(
+                like, [tensor_of(step, 10 * rank + i) for i in range(size)], **options
+            )
         case "all_to_all_single":  # everyone sends splits[i] elements to place i
             flat = torch.arange(sum(splits)).add(100 * rank).to(value.dtype)
             out = torch.zeros(size * splits[place], dtype=value.dtype)
@@ -251,7 +281,8 @@ def collective(step: Step, rank: int, members: Sequence[int], group: Any, index:
 
 
 def program_of(plan: Plan) -> Callable[[int, Any], Any]:
-    """The plan as a program for joinlab.launch and joinlab.emulate: it returns what its steps gave, at the end."""
+    """The plan as a program for joinlab.launch and joinlab.emulate: it returns what its steps gave,
+    at the end."""
 
     def worker(rank: int, inputs: Any) -> Any:
         import time
@@ -264,7 +295,9 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
             dist.new_group(list(members)) if early else None
             for members, early in zip(plan.groups, plan.early, strict=True)
         ]
-        pending: list[tuple[Any, int, int]] = []  # a Work, and which of `kept` its call may still write to
+        pending: list[
+            tuple[Any, int, int]
+        ] = []  # a Work, and which of `kept` its call may still write to
         kept: list[Any] = []
 
         def wait(which: str) -> None:
@@ -291,7 +324,9 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                 time.sleep(LATE_S)
             elif step.op == "group":
                 members = plan.groups[step.group or 0]
-                made[step.group or 0] = dist.new_group(list(members), use_local_synchronization=True)
+                made[step.group or 0] = dist.new_group(
+                    list(members), use_local_synchronization=True
+                )
             elif step.op in ("send", "recv"):
                 value = tensor_of(step, 7 * rank + index)
                 kept.append(value)
@@ -319,7 +354,10 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                 kept.append("raised")
         for _, first, last in pending:  # whether these calls have written by now is a race
             kept[first:last] = ["in flight"] * (last - first)
-        return [one.to_dense() if isinstance(one, torch.Tensor) and one.is_sparse else one for one in kept]
+        return [
+            one.to_dense() if isinstance(one, torch.Tensor) and one.is_sparse else one
+            for one in kept
+        ]
 
     worker.__name__ = f"wild_{plan.seed}"
     return worker

@@ -1,4 +1,5 @@
-"""Alignment: where the calls of two ranks in one group part, by where in the program they came from.
+"""Alignment: where the calls of two ranks in one group part, by where in the program they came
+from.
 
 one     a  b  c  d            they part at 1; from there on each call of `one` fits the one behind it in `other`, which
 other   a  x  b  c  d         has issued one more: `more` is -1
@@ -19,7 +20,8 @@ from joinlab.program.labels import kind_of
 from joinlab.timeline import CallRow
 
 FURTHEST = 3
-"""Most calls that one rank may be ahead of another while both still count as issuing the same calls."""
+"""Most calls that one rank may be ahead of another while both still count as issuing the same
+calls."""
 
 LONGEST = 8
 """Most calls that may come in a different order."""
@@ -29,7 +31,8 @@ Place = tuple[object, ...]
 
 
 class Departure(NamedTuple):
-    """`at`: the first calls that are not meant for each other, by index; the rest as drawn above, 0 without such."""
+    """`at`: the first calls that are not meant for each other, by index; the rest as drawn above, 0
+    without such."""
 
     at: int
     more: int
@@ -39,7 +42,8 @@ class Departure(NamedTuple):
 def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
     """Where two sequences of calls part; None if one is the beginning of the other.
 
-    Calls are meant for each other if they come from the same place, or if each side has its own line for them:
+    Calls are meant for each other if they come from the same place, or if each side has its own
+    line for them:
 
         if rank == 0: broadcast(a, 0)           # each rank has only one of these lines
         else:         broadcast(b, 0)
@@ -49,7 +53,9 @@ def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
     def fits(a: Place, b: Place) -> bool:
         return a == b or (not {a, b} & both and (a[0], *a[2:4]) == (b[0], *b[2:4]))
 
-    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
+    at = next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None
+    )
     if at is None:
         return None
     more = 0
@@ -59,7 +65,9 @@ def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
             more = by
             break
     sizes = range(2, min(LONGEST, len(one) - at, len(other) - at) + 1)
-    turned = (size for size in sizes if Counter(one[at : at + size]) == Counter(other[at : at + size]))
+    turned = (
+        size for size in sizes if Counter(one[at : at + size]) == Counter(other[at : at + size])
+    )
     return Departure(at, more, next(turned, 0))
 
 

@@ -1,9 +1,10 @@
-"""Comparison: the calls of two Timelines row by row on one axis, and the first place where the two runs part.
+"""Comparison: the calls of two Timelines row by row on one axis, and the first place where the two
+runs part.
 
-The two may differ in anything: emulated and launched, with a barrier and without, PyTorch 1.9 and today, other
-inputs. A row has a slot (see matching) of one run, or the same slot of both. Rows can differ in small things, such as
-the dtype of a barrier, long before these matter. The runs part where a rank issues another call, or where a call ends
-in only one of them.
+The two may differ in anything: emulated and launched, with a barrier and without, PyTorch 1.9 and
+today, other inputs. A row has a slot (see matching) of one run, or the same slot of both. Rows can
+differ in small things, such as the dtype of a barrier, long before these matter. The runs part
+where a rank issues another call, or where a call ends in only one of them.
 """
 
 from __future__ import annotations
@@ -58,24 +59,37 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     here, there = (f"with {name}" for name in told_apart(left, right))
     one, other = _Side(left), _Side(right)
     rows = tuple(ComparedRow(*pair) for pair in _aligned(one.keys, other.keys))
-    first: dict[str, tuple[ComparedRow, str]] = {}  # by kind: the first row with such a difference, and what it is
+    first: dict[
+        str, tuple[ComparedRow, str]
+    ] = {}  # by kind: the first row with such a difference, and what it is
     parting = None
     for at, row in enumerate(rows):
-        calls = {} if row.left is None else one.calls[row.left], {} if row.right is None else other.calls[row.right]
+        calls = (
+            {} if row.left is None else one.calls[row.left],
+            {} if row.right is None else other.calls[row.right],
+        )
         for kind, text in _differences(*calls, here, there):
             first.setdefault(kind, (row, text))
         if "parts" in first:
             parting = at
             break
-    for kind in ("read", "parts") if parting is not None else ("data",):  # what a rank read led it elsewhere
+    for kind in (
+        ("read", "parts") if parting is not None else ("data",)
+    ):  # what a rank read led it elsewhere
         if kind in first:
             row, text = first[kind]
-            places = [side.keys[at][0] for side, at in ((one, row.left), (other, row.right)) if at is not None]
+            places = [
+                side.keys[at][0]
+                for side, at in ((one, row.left), (other, row.right))
+                if at is not None
+            ]
             lead = "What is carried differs" if kind == "data" else "They part"
             return Comparison(rows, parting, f"{lead} {_where(min(places), left)}: {text}.")
     ends = [[end.kind for end in side.ends] for side in (left, right)]
     but = "." if ends[0] == ends[1] else "; only how the ranks end differs."
-    return Comparison(rows, parting, f"Both runs issue the same calls, and each call ends alike{but}")
+    return Comparison(
+        rows, parting, f"Both runs issue the same calls, and each call ends alike{but}"
+    )
 
 
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
@@ -89,7 +103,9 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
     def told(timeline: Timeline) -> list[str]:
         meta = timeline.meta
-        engine = "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
+        engine = (
+            "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
+        )
         era = str((meta.get("emulation") or {}).get("era", "today"))
         return [
             era,
@@ -99,7 +115,9 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
             f"inputs {tuple(meta.get('inputs') or ())}",
         ]
 
-    pairs = [(one, other) for one, other in zip(told(left), told(right), strict=True) if one != other]
+    pairs = [
+        (one, other) for one, other in zip(told(left), told(right), strict=True) if one != other
+    ]
     if not pairs:
         return "the first", "the second"
     ones, others = zip(*pairs, strict=True)
@@ -111,10 +129,18 @@ class _Side:
 
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
-        numbers = {name: at for at, name in enumerate(matched.groups)}  # the names are not the same in every run
-        self.calls: list[Calls] = [dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots]
+        numbers = {
+            name: at for at, name in enumerate(matched.groups)
+        }  # the names are not the same in every run
+        self.calls: list[Calls] = [
+            dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots
+        ]
         self.keys: list[Key] = [
-            (_place(slot, calls), numbers[slot.group], tuple((rank, _name(call)) for rank, call in calls.items()))
+            (
+                _place(slot, calls),
+                numbers[slot.group],
+                tuple((rank, _name(call)) for rank, call in calls.items()),
+            )
             for slot, calls in zip(matched.slots, self.calls, strict=True)
         ]
 
@@ -130,7 +156,8 @@ def _place(slot: Slot, calls: Calls) -> int:
 
 
 def _name(call: Call) -> tuple[Any, ...]:
-    """Key of a call. A barrier has one key, whether it is an all-reduce (NCCL) or gloo's own call."""
+    """Key of a call. A barrier has one key, whether it is an all-reduce (NCCL) or gloo's own
+    call."""
     label = call["origin"] or call["op"]
     return ("barrier" if label == "all-reduce (barrier)" else label, call["root"], call["peer"])
 
@@ -139,7 +166,9 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
     """Pairs of indices of equal keys; a common beginning is always paired."""
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))))
     yield from ((at, at) for at in range(same))
-    for tag, a, a_end, b, b_end in SequenceMatcher(None, left[same:], right[same:], autojunk=False).get_opcodes():
+    for tag, a, a_end, b, b_end in SequenceMatcher(
+        None, left[same:], right[same:], autojunk=False
+    ).get_opcodes():
         ours, theirs = list(range(same + a, same + a_end)), list(range(same + b, same + b_end))
         if tag == "equal":
             yield from zip(ours, theirs, strict=True)
@@ -152,12 +181,18 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
 
 
 def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[tuple[str, str]]:
-    """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends in only one run).
+    """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends
+    in only one run).
 
-    The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce operation).
+    The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce
+    operation).
     """
     both = sorted(ours.keys() & theirs.keys())
-    alike = {rank: (ours[rank], theirs[rank]) for rank in both if _name(ours[rank]) == _name(theirs[rank])}
+    alike = {
+        rank: (ours[rank], theirs[rank])
+        for rank in both
+        if _name(ours[rank]) == _name(theirs[rank])
+    }
     if other := sorted((ours.keys() | theirs.keys()) - alike.keys()):
         yield "parts", f"{here} {_issued(ours, other)}; {there} {_issued(theirs, other)}"
     fates = [
@@ -171,13 +206,20 @@ def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[
         if _fate(one) == _fate(two) and _read(one) != _read(two):
             yield "read", f"rank {rank} reads {_read(one)} {here}, and {_read(two)} {there}"
         if _carried(one) != _carried(two):
-            yield "data", f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}"
+            yield (
+                "data",
+                f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}",
+            )
 
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
     """Which calls these ranks issue: "rank 0 issues barrier"."""
-    told = by_key((quoted(calls[rank]) if rank in calls else "no call here", rank) for rank in ranks)
-    return ", ".join(f"{ranks_text(some)} issue{'s' * (len(some) == 1)} {what}" for what, some in told.items())
+    told = by_key(
+        (quoted(calls[rank]) if rank in calls else "no call here", rank) for rank in ranks
+    )
+    return ", ".join(
+        f"{ranks_text(some)} issue{'s' * (len(some) == 1)} {what}" for what, some in told.items()
+    )
 
 
 def _where(place: int, timeline: Timeline) -> str:
@@ -194,10 +236,16 @@ def _fate(call: Call) -> str:
 
 def _read(call: Call) -> str | None:
     """The value that a rank read, and its conclusion; None without a conclusion."""
-    said = conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
+    said = (
+        conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
+    )
     value, _, concluded = (said or "").partition(" and concluded that ")
     return f"{value.removeprefix('read ')} ({concluded})" if concluded else None
 
 
 def _carried(call: Call) -> str:
-    return "without data" if call["dtype"] is None else ", ".join(filter(None, (tensor(call), call["reduce_op"])))
+    return (
+        "without data"
+        if call["dtype"] is None
+        else ", ".join(filter(None, (tensor(call), call["reduce_op"])))
+    )

@@ -5,12 +5,12 @@ Two folds, both of a Timeline alone. Ranks that did the same become one lane:
     ranks 0-4, 6, 7   all-reduce  broadcast  barrier       7 ranks: same calls, same meetings, same endings
     rank 5            all-reduce  broadcast  broadcast
 
-and rounds that repeat become one row: "5 x forward, backward, barrier". Terminal, page, figure and view all use these
-folds.
+and rounds that repeat become one row: "5 x forward, backward, barrier". Terminal, page, figure and
+view all use these folds.
 
-Never folded into a row: calls that met what they should not, that never completed or failed, that met the same call
-from another line, that some rank of the group did not issue, and the last call of every rank.
-Thus a folded row holds calls that matched, all of them.
+Never folded into a row: calls that met what they should not, that never completed or failed, that
+met the same call from another line, that some rank of the group did not issue, and the last call of
+every rank. Thus a folded row holds calls that matched, all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from joinlab.timeline import Timeline, derived
 FEWEST = 3
 """Fewest rows that a fold hides, unless it is DDP's own setup."""
 
-_CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
+# periods tried at one place: the distances to the next places where the same row comes again
+_CANDIDATES = 64
 
 Classes = tuple[tuple[int, ...], ...]
 
@@ -94,7 +95,12 @@ class Folding:
         folding.label(folding.parts[0])         # "5 x forward, backward, barrier"
         """
         slots = self.slots[part.begin : part.end]
-        rows = (row for slot in slots for of, row in self.matched.calls_of(slot).items() if rank in (None, of))
+        rows = (
+            row
+            for slot in slots
+            for of, row in self.matched.calls_of(slot).items()
+            if rank in (None, of)
+        )
         asked = ((asks_of(row), is_setup(row["origin"] or "")) for row in rows)
         both = ("forward 1", "forward 2")  # shown as one: both belong to a forward pass
         words = dict.fromkeys(("forward" if word in both else word, own) for word, own in asked)
@@ -121,7 +127,9 @@ def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding
 
 @derived
 def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
-    classes = rank_lanes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+    classes = (
+        rank_lanes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+    )
     told = None if whole else read(timeline).told
     every = Matched(timeline, told)
     fewer = len(classes) < timeline.world_size
@@ -136,8 +144,9 @@ def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
 def rank_lanes(timeline: Timeline) -> Classes:
     """Ranks with the same calls, meetings and endings, in order of their first rank.
 
-    A rank's own number counts as the same: ranks that each send to the next are alike, and so are ranks of groups
-    that did the same. It works on columns, not on rows: two million calls take about a second.
+    A rank's own number counts as the same: ranks that each send to the next are alike, and so are
+    ranks of groups that did the same. It works on columns, not on rows: two million calls take
+    about a second.
     """
     signatures, groups = _signatures(timeline)
     found: dict[object, list[int]] = {}
@@ -150,7 +159,8 @@ def rank_lanes(timeline: Timeline) -> Classes:
 
 
 def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
-    """A number per rank; ranks with the same calls in the same order and the same meetings share it.
+    """A number per rank; ranks with the same calls in the same order and the same meetings share
+    it.
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
     """
@@ -163,21 +173,34 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
     more = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
-    mine = found.kinds + mixed(hash_columns(calls, "tag", "input", "error")) + hash_columns(more, *more.columns)
+    mine = (
+        found.kinds
+        + mixed(hash_columns(calls, "tag", "input", "error"))
+        + hash_columns(more, *more.columns)
+    )
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
-    each = mixed(mine + np.where(found.odd[found.slot], mixed(found.slot.astype(np.uint64)), np.uint64(0)))
+    each = mixed(
+        mine + np.where(found.odd[found.slot], mixed(found.slot.astype(np.uint64)), np.uint64(0))
+    )
     starts = np.searchsorted(ranks, np.arange(world + 1))
     at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
-    summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (mixed(at) | np.uint64(1)), dtype=np.uint64)])
+    summed = np.concatenate(
+        [np.zeros(1, np.uint64), np.cumsum(each * (mixed(at) | np.uint64(1)), dtype=np.uint64)]
+    )
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 
 
-def _local_groups(found: Reading) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
-    """Of every call the number of its group, in the order in which its rank first used them; and by rank and group."""
+def _local_groups(
+    found: Reading,
+) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
+    """Of every call the number of its group, in the order in which its rank first used them; and by
+    rank and group."""
     names, place, world = found.names, found.place, found.world_size
     first = np.full(len(names) * world, len(place))
     first[place[::-1]] = np.arange(len(place))[::-1]
-    used = np.argsort(first)[: np.count_nonzero(first < len(place))]  # rank by rank: calls are sorted so
+    used = np.argsort(first)[
+        : np.count_nonzero(first < len(place))
+    ]  # rank by rank: calls are sorted so
     ranks = used % world
     local = np.zeros(len(first), np.int64)
     local[used] = np.arange(len(used)) - np.searchsorted(ranks, ranks)
@@ -189,14 +212,20 @@ def _local_groups(found: Reading) -> tuple[npt.NDArray[np.int64], dict[tuple[int
 
 def fold_rows(matched: Matched) -> tuple[Part, ...]:
     """The rows of a matched Timeline, those that agree and repeat folded."""
-    last = {row["rank"]: (row["group"], row["seq"]) for row in matched.rows}  # calls are in order of issue
-    ends = {(rank, group, seq) for rank, (group, seq) in last.items()} | {end[:3] for end in matched.ends}
+    last = {
+        row["rank"]: (row["group"], row["seq"]) for row in matched.rows
+    }  # calls are in order of issue
+    ends = {(rank, group, seq) for rank, (group, seq) in last.items()} | {
+        end[:3] for end in matched.ends
+    }
     names: dict[object, int] = {}
     looks: list[int | None] = []  # by row the number of its look; None: it stays a row of its own
     setup: list[bool] = []
     for slot in matched.slots:
         rows = [*matched.calls_of(slot).values()]
-        plain = _matched_fully(slot, rows) and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
+        plain = _matched_fully(slot, rows) and ends.isdisjoint(
+            (row["rank"], row["group"], row["seq"]) for row in rows
+        )
         looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
     inputs = [slot.input for slot in matched.slots]
@@ -210,7 +239,8 @@ def fold_rows(matched: Matched) -> tuple[Part, ...]:
 
 
 def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all ranks of the group met here as meant, and every call completed and let its host go."""
+    """Whether all ranks of the group met here as meant, and every call completed and let its host
+    go."""
     whole = slot.met or (len(slot.needs) == 1 and not slot.pair)
     done = all(
         row["completed_ns"] is not None
@@ -225,17 +255,33 @@ def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 def _look(rows: Sequence[Mapping[str, Any]]) -> object:
     """Key of a row within a round. Values are not part of it."""
-    names = ("rank", "group", "op", "origin", "dtype", "reduce_op", "root", "peer", "tag", "call_site")
+    names = (
+        "rank",
+        "group",
+        "op",
+        "origin",
+        "dtype",
+        "reduce_op",
+        "root",
+        "peer",
+        "tag",
+        "call_site",
+    )
     return tuple((*(row[name] for name in names), str(row["shape"])) for row in rows)
 
 
 def _stretch(
-    begin: int, end: int, looks: Sequence[int | None], setup: Sequence[bool], inputs: Sequence[int | None]
+    begin: int,
+    end: int,
+    looks: Sequence[int | None],
+    setup: Sequence[bool],
+    inputs: Sequence[int | None],
 ) -> Iterator[Part]:
-    """The rows from begin to end, which all matched, folded: round by round if the program marks inputs, else singly.
+    """The rows from begin to end, which all matched, folded: round by round if the program marks
+    inputs, else singly.
 
-    DDP's own setup comes in the middle of a round (the bucket rebuild, in the second one). It counts as no part of
-    the round's pattern, and goes into the fold of its round.
+    DDP's own setup comes in the middle of a round (the bucket rebuild, in the second one). It
+    counts as no part of the round's pattern, and goes into the fold of its round.
 
         setup | input 0 a b | input 1 a setup b | input 2 a b      ->      setup | 3 x a, b
     """
@@ -246,9 +292,14 @@ def _stretch(
         yield begin
     marked = any(number is not None for number in inputs)
     starts = [
-        at for at in range(first, end) if at == first or (inputs[at] != inputs[at - 1] if marked else not setup[at])
+        at
+        for at in range(first, end)
+        if at == first or (inputs[at] != inputs[at - 1] if marked else not setup[at])
     ]
-    words = [tuple(looks[at] for at in range(*edges) if not setup[at]) for edges in pairwise((*starts, end))]
+    words = [
+        tuple(looks[at] for at in range(*edges) if not setup[at])
+        for edges in pairwise((*starts, end))
+    ]
     yield from _repeats([*starts, end], words, looks if marked else None)
 
 
@@ -280,7 +331,8 @@ def _repeats(
 
 
 def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
-    """The period and the number of repeats that cover most of what follows; the shortest period of several."""
+    """The period and the number of repeats that cover most of what follows; the shortest period of
+    several."""
     rest = codes[at:]
     best = (1, 1)
     for period in (np.flatnonzero(rest[1:] == rest[0])[:_CANDIDATES] + 1).tolist():

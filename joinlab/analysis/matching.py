@@ -1,12 +1,14 @@
 """Matching: which calls of the ranks met, and how they differ.
 
-A backend pairs calls by its own rule, not by the program's intention. On NCCL the k-th collective of one rank on a
-communicator meets the k-th of the other, of whatever kinds they are. On gloo they must also be of the same kind, or
-they miss each other and both wait. Sends and recvs pair up by sender, receiver and, on gloo, tag, outside that count. A
-`Slot` is one such pairing, met or missed; `match` lists them all in an order that agrees with each rank's own.
+A backend pairs calls by its own rule, not by the program's intention. On NCCL the k-th collective
+of one rank on a communicator meets the k-th of the other, of whatever kinds they are. On gloo they
+must also be of the same kind, or they miss each other and both wait. Sends and recvs pair up by
+sender, receiver and, on gloo, tag, outside that count. A `Slot` is one such pairing, met or missed;
+`match` lists them all in an order that agrees with each rank's own.
 
-Some calls with different labels are meant to meet: `join()` lets a rank without inputs shadow, call by call, the
-forward and backward passes of the others. `meanings` lists these pairs. Any other two labels should not meet.
+Some calls with different labels are meant to meet: `join()` lets a rank without inputs shadow, call
+by call, the forward and backward passes of the others. `meanings` lists these pairs. Any other two
+labels should not meet.
 """
 
 from __future__ import annotations
@@ -55,13 +57,16 @@ class Slot:
 
     @property
     def expected(self) -> bool:
-        """Whether they should have met: they fit, and the lines that issued them meant each other."""
+        """Whether they should have met: they fit, and the lines that issued them meant each
+        other."""
         return not self.differs
 
     @property
     def absent(self) -> tuple[int, ...]:
         """Ranks that have to take part, and issued no call here."""
-        return () if self.refused else tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
+        return (
+            () if self.refused else tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
+        )
 
 
 class Matched:
@@ -76,10 +81,15 @@ class Matched:
     is_part  slots were left out
     """
 
-    def __init__(self, timeline: Timeline, told: Numbers | None = None, ranks: Collection[int] | None = None) -> None:
-        """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost` in their slots."""
+    def __init__(
+        self, timeline: Timeline, told: Numbers | None = None, ranks: Collection[int] | None = None
+    ) -> None:
+        """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost`
+        in their slots."""
         found = read(timeline)
-        self.timeline = replace(timeline)  # a copy: the Timeline may keep what is made here, and a circle outlive it
+        self.timeline = replace(
+            timeline
+        )  # a copy: the Timeline may keep what is made here, and a circle outlive it
         self.groups, self.ends = found.groups, found.ends
         slot, here = found.slot, np.ones(len(found.slot), bool)
         hidden: dict[int, list[int]] = {}
@@ -97,7 +107,9 @@ class Matched:
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
         members = by_key(zip(slot[here].tolist(), self.rows, strict=True))
         self.numbers = sorted(members)
-        self.slots = tuple(_slots(((members[at], hidden.get(at, ())) for at in self.numbers), found))
+        self.slots = tuple(
+            _slots(((members[at], hidden.get(at, ())) for at in self.numbers), found)
+        )
 
     @cached_property
     def calls(self) -> list[IssuedCall]:
@@ -110,25 +122,36 @@ class Matched:
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
-    """Every slot of every group, in an order that agrees with each rank's order of issue wherever there is one.
+    """Every slot of every group, in an order that agrees with each rank's order of issue wherever
+    there is one.
 
     [slot for slot in match(timeline) if slot.met and not slot.expected]      # what should not have met
     """
     return Matched(timeline).slots
 
 
-def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Reading) -> Iterator[Slot]:
-    """A slot for each place, given its rows and the ranks that issued a call there and are not shown.
+def _slots(
+    places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Reading
+) -> Iterator[Slot]:
+    """A slot for each place, given its rows and the ranks that issued a call there and are not
+    shown.
 
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
     """
     input: int | None = None
     skipped: Mapping[str, Mapping[int, int]] = found.meta.get("skipped", {})
     for members, hidden in places:
-        group, number, pair = members[0]["group"], members[0]["number"], members[0]["op"] in POINT_TO_POINT
+        group, number, pair = (
+            members[0]["group"],
+            members[0]["number"],
+            members[0]["op"] in POINT_TO_POINT,
+        )
         lost = () if number is None else tuple(hidden)
         if number is not None and not pair and group in skipped:
-            lost = (*(rank for rank in found.groups[group] if skipped[group].get(rank, 0) >= number), *lost)
+            lost = (
+                *(rank for rank in found.groups[group] if skipped[group].get(rank, 0) >= number),
+                *lost,
+            )
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
         calls = {row["rank"]: row["seq"] for row in members}
@@ -170,41 +193,61 @@ def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> b
 def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     """In what calls that met differ, of what must be the same."""
     carried = {
-        (row["op"], row["origin"] or "", row["dtype"], elements_in(row), row["reduce_op"], row["root"])
+        (
+            row["op"],
+            row["origin"] or "",
+            row["dtype"],
+            elements_in(row),
+            row["reduce_op"],
+            row["root"],
+        )
         for row in members
     }
     if len(carried) == 1:
         return ()
-    # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, or got more or less
-    # than was given in all, they did not.
+    # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete,
+    # or got more or less than was given in all, they did not.
     sizes = [elements_of(row["shape"]) or 0 for row in members if row["op"] == Op.ALL_GATHER]
     unequal = len(set(sizes)) > 1 and any(
-        row["completed_ns"] is None or ((got := decode_values(row["value_out"])) and sum(map(len, got)) != sum(sizes))
+        row["completed_ns"] is None
+        or ((got := decode_values(row["value_out"])) and sum(map(len, got)) != sum(sizes))
         for row in members
     )
     return _differing(frozenset(carried)) or ("shape",) * unequal
 
 
 def elements_in(row: CallRow) -> int | None:
-    """Elements of a call's tensors; of a gather or scatter, those of one part, since only the root has the list.
+    """Elements of a call's tensors; of a gather or scatter, those of one part, since only the root
+    has the list.
 
     None if that is unknown: some records have the size of a scatter's list, and not its parts.
     """
     shape = row["shape"] or []
-    if row["op"] == Op.SCATTER and (row["root"] is None or (row["rank"] == row["root"] and len(shape) < 2)):
+    if row["op"] == Op.SCATTER and (
+        row["root"] is None or (row["rank"] == row["root"] and len(shape) < 2)
+    ):
         return None
-    return elements_of(shape[:1] if shape and row["op"] in (Op.GATHER, Op.SCATTER) else row["shape"])
+    return elements_of(
+        shape[:1] if shape and row["op"] in (Op.GATHER, Op.SCATTER) else row["shape"]
+    )
 
 
 @lru_cache(1024)  # the same few calls meet again and again
-def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]]) -> tuple[str, ...]:
-    """The properties that differ but must not, given each call's op, origin, dtype, elements, reduce_op and root."""
+def _differing(
+    carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]],
+) -> tuple[str, ...]:
+    """The properties that differ but must not, given each call's op, origin, dtype, elements,
+    reduce_op and root."""
     ops, origins, *values = map(set, zip(*carried, strict=True))
     pair = ops <= POINT_TO_POINT
     found = [] if pair or len(ops) == 1 else ["op"]
     must = set.intersection(*(set(FACTS[op].alike if op in FACTS else ()) for op in ops))
     names = ("dtype", "shape", "reduce_op", "root")
-    found += [name for name, those in zip(names, values, strict=True) if name in must and len(those - {None}) > 1]
+    found += [
+        name
+        for name, those in zip(names, values, strict=True)
+        if name in must and len(those - {None}) > 1
+    ]
     if not pair and not all(shadows(one, other) for one in origins for other in origins):
         found.append("origin")
     return tuple(found)

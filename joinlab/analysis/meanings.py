@@ -1,7 +1,9 @@
-"""Meanings: what a call of DDP or Join asks, which call it shadows, and what a rank concludes from the value it got.
+"""Meanings: what a call of DDP or Join asks, which call it shadows, and what a rank concludes from
+the value it got.
 
-DDP and Join read very few of the values they exchange. If the wrong calls meet, a rank reads a wrong value and takes a
-wrong branch: it reads the float of a barrier as "0 ranks have not joined", and ends its join phase.
+DDP and Join read very few of the values they exchange. If the wrong calls meet, a rank reads a
+wrong value and takes a wrong branch: it reads the float of a barrier as "0 ranks have not joined",
+and ends its join phase.
 """
 
 from __future__ import annotations
@@ -37,11 +39,17 @@ def _not_joined(count: Number) -> str:
         return "all ranks have joined"
     if not _is_whole(count) or not 0 < count < 1e6:
         return "not all have joined"
-    return "1 rank has not joined yet" if count == 1 else f"{number(count)} ranks have not joined yet"
+    return (
+        "1 rank has not joined yet" if count == 1 else f"{number(count)} ranks have not joined yet"
+    )
 
 
 def _last(rank: Number) -> str:
-    return "no rank has the final parameters" if rank == -1 else f"rank {number(rank)} has the final parameters"
+    return (
+        "no rank has the final parameters"
+        if rank == -1
+        else f"rank {number(rank)} has the final parameters"
+    )
 
 
 def _synced(ranks: Number) -> str:
@@ -64,13 +72,17 @@ MEANINGS: Mapping[str, Meaning] = {  # by the part of a label in brackets, or by
     "notify_join_context()": Meaning("I have an input"),
     "throw check": Meaning(
         "has any rank run out?",
-        concludes=lambda value: "every rank has an input left" if value == 0 else "a rank has run out of inputs",
+        concludes=lambda value: (
+            "every rank has an input left" if value == 0 else "a rank has run out of inputs"
+        ),
     ),
     "join() throw check": Meaning("I have run out", ("throw check",)),
     "join() _get_num_nonjoined_procs()": Meaning(
         "anyone left?", ("DDP forward() 1", "notify_join_context()"), concludes=_not_joined
     ),
-    "join() check bwd grad sync": Meaning("sync gradients?", ("DDP forward() 2",), concludes=_synced),
+    "join() check bwd grad sync": Meaning(
+        "sync gradients?", ("DDP forward() 2",), concludes=_synced
+    ),
     "join() hook": Meaning("shadow gradient", ("DDP backward()",), unread=True),
     "join() hook, unused parameters": Meaning(
         "shadow unused parameters", ("DDP backward(), unused parameters",), unread=True
@@ -93,7 +105,8 @@ FAMILY = {
     for one in (name, *meaning.shadows)
     if meaning.shadows
 }
-"""One name for a call that is shadowed and for its shadow, by the part of either's label in brackets."""
+"""One name for a call that is shadowed and for its shadow, by the part of either's label in
+brackets."""
 
 _NONE = Meaning("")
 
@@ -113,7 +126,8 @@ def _meaning(label: str) -> Meaning:
 
 
 def asks(origin: str | None, op: str) -> str:
-    """What a call asks or does, in a few words for a learner. The documented label stays in `origin`.
+    """What a call asks or does, in a few words for a learner. The documented label stays in
+    `origin`.
 
     >>> asks("all-reduce (join() _get_num_nonjoined_procs())", "all_reduce"), asks("all-reduce", "all_reduce")
     ('anyone left?', 'all-reduce')
@@ -138,7 +152,8 @@ def quoted(row: Mapping[str, Any]) -> str:
 
 
 def is_setup(origin: str) -> bool:
-    """Whether a call of this label belongs to DDP's own setup, which the documented traces leave out."""
+    """Whether a call of this label belongs to DDP's own setup, which the documented traces leave
+    out."""
     return any(words in origin for words in ("DDP construction", "DDP bucket rebuild"))
 
 
@@ -152,7 +167,8 @@ def is_own(origin: str) -> bool:
 
 
 def shadows(one: str, other: str) -> bool:
-    """Whether calls of these two labels are meant for each other: the same label, or a call and its shadow.
+    """Whether calls of these two labels are meant for each other: the same label, or a call and its
+    shadow.
 
     >>> shadows("all-reduce (join() hook)", "all-reduce (DDP backward())")
     True
@@ -164,7 +180,8 @@ def shadows(one: str, other: str) -> bool:
 
 
 def number(value: Number) -> str:
-    """A number as text: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and 3.00000167 is not rounded to "3".
+    """A number as text: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and 3.00000167 is not
+    rounded to "3".
 
     >>> number(1.0), number(0.5), number(1.401298464324817e-45), number(3.0000016689300537)
     ('1', '0.5', '1.4013e-45', '3.00000167')
@@ -172,7 +189,9 @@ def number(value: Number) -> str:
     if isinstance(value, int) or _is_whole(value):
         return str(int(value))
     said = f"{value:.5g}"
-    return f"{value:.9g}" if _is_whole(float(said)) else said  # a small difference from a whole number may matter
+    return (
+        f"{value:.9g}" if _is_whole(float(said)) else said
+    )  # a small difference from a whole number may matter
 
 
 def _is_whole(value: Number) -> bool:

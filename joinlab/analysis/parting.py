@@ -22,7 +22,8 @@ from joinlab.timeline import CallRow, EndKind, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """From the `at`-th collective of a group on, `ahead` has issued `by` calls more than `behind`; all others fit."""
+    """From the `at`-th collective of a group on, `ahead` has issued `by` calls more than `behind`;
+    all others fit."""
 
     at: int
     by: int
@@ -31,11 +32,13 @@ class Shift:
 
 
 Side = tuple[int, ...]
-"""Lanes, each named by one of its ranks, that issued the same call at the first difference, or no call."""
+"""Lanes, each named by one of its ranks, that issued the same call at the first difference, or no
+call."""
 
 
 class Parting:
-    """The first difference of one Timeline, folded. Lanes are named by the rank that stands for them.
+    """The first difference of one Timeline, folded. Lanes are named by the rank that stands for
+    them.
 
     clash   the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is none.
             Where ranks left it out because they hang in another such row, it is that row
@@ -43,7 +46,12 @@ class Parting:
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
-        self.timeline, self.meta, self.ends, self.folding = timeline, timeline.meta, timeline.ends, folding
+        self.timeline, self.meta, self.ends, self.folding = (
+            timeline,
+            timeline.meta,
+            timeline.ends,
+            folding,
+        )
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
@@ -73,18 +81,27 @@ class Parting:
         if slot.differs or slot.refused:
             return bool(slot.differs)
         if slot.pair:
-            return not slot.met and all(self.call(slot, rank)["completed_ns"] is None for rank in slot.calls)
+            return not slot.met and all(
+                self.call(slot, rank)["completed_ns"] is None for rank in slot.calls
+            )
         return bool(slot.absent)
 
     def _cause_of(self, clash: int) -> int:
-        """The row that keeps ranks from the clash: the ranks absent there hang in a row that others left out.
+        """The row that keeps ranks from the clash: the ranks absent there hang in a row that others
+        left out.
 
         recv of rank 0        rank 0 waits     rank 1 absent: hangs in the barrier
         barrier               rank 1 waits     rank 0 absent: hangs in its recv, a circle: its first row is the cause
         """
-        row_of = {(rank, slot.group, seq): at for at, slot in enumerate(self.slots) for rank, seq in slot.calls.items()}
+        row_of = {
+            (rank, slot.group, seq): at
+            for at, slot in enumerate(self.slots)
+            for rank, seq in slot.calls.items()
+        }
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
-        path: dict[int, CallRow] = {}  # each row with the call in which a rank that left it out ended
+        path: dict[
+            int, CallRow
+        ] = {}  # each row with the call in which a rank that left it out ended
         at = clash
         while at not in path:
             absent = [self.ends[rank] for rank in self.slots[at].absent]
@@ -106,10 +123,13 @@ class Parting:
 
     @cached_property
     def sides(self) -> list[Side]:
-        """The lanes at the clash, by what they issued there; those that issued nothing come last."""
+        """The lanes at the clash, by what they issued there; those that issued nothing come
+        last."""
         slot, found = self.slot, list[list[int]]()
         for rank in slot.calls:
-            alike = (some for some in found if _alike(self.call(slot, some[0]), self.call(slot, rank)))
+            alike = (
+                some for some in found if _alike(self.call(slot, some[0]), self.call(slot, rank))
+            )
             if (side := next(alike, None)) is not None:
                 side.append(rank)
             else:
@@ -120,13 +140,19 @@ class Parting:
 
     @cached_property
     def present(self) -> list[Side]:
-        """The sides that issued a call at the clash; the ones that did otherwise than most come first."""
-        issued = (side for side in self.sides if side[0] in self.slot.calls) if self.clash is not None else ()
+        """The sides that issued a call at the clash; the ones that did otherwise than most come
+        first."""
+        issued = (
+            (side for side in self.sides if side[0] in self.slot.calls)
+            if self.clash is not None
+            else ()
+        )
         return sorted(issued, key=lambda side: side[0] not in self.odd)
 
     @cached_property
     def odd(self) -> tuple[int, ...]:
-        """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do not part."""
+        """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do
+        not part."""
         if self.clash is None:
             return ()
         ranks = sorted((self.ranks(side) for side in self.sides), key=len)
@@ -141,21 +167,32 @@ class Parting:
 
     @cached_property
     def _collectives(self) -> list[int]:
-        """The rows of the clash's group that are no sends and recvs, and not of DDP's own setup alone."""
-        rows = ((at, one) for at, one in enumerate(self.slots) if one.group == self.slot.group and not one.pair)
+        """The rows of the clash's group that are no sends and recvs, and not of DDP's own setup
+        alone."""
+        rows = (
+            (at, one)
+            for at, one in enumerate(self.slots)
+            if one.group == self.slot.group and not one.pair
+        )
         return [
             at
             for at, one in rows
-            if at == self.clash or not all(is_setup(self.call(one, rank)["origin"] or "") for rank in one.calls)
+            if at == self.clash
+            or not all(is_setup(self.call(one, rank)["origin"] or "") for rank in one.calls)
         ]
 
     def collectives(self, rank: int) -> list[CallRow]:
         """The collectives that a rank issued in the clash's group."""
-        return [self.call(self.slots[at], rank) for at in self._collectives if rank in self.slots[at].calls]
+        return [
+            self.call(self.slots[at], rank)
+            for at in self._collectives
+            if rank in self.slots[at].calls
+        ]
 
     @cached_property
     def shift(self) -> Shift | None:
-        """How many calls one side is ahead of the other, and since when; None if they do not issue the same calls.
+        """How many calls one side is ahead of the other, and since when; None if they do not issue
+        the same calls.
 
         rank 0   a  b  c  d            at = 1, by = 1: x is from a place of the program that only rank 1 has there,
         rank 1   a  x  b  c  d         and from then on each of its calls fits rank 0's one before
@@ -166,13 +203,17 @@ class Parting:
         }
         if len(self.sides) != 2 or self.slot.pair or elsewhere - {self.slot.group}:
             return None
-        paths = ([place_of(row, self.joins) for row in self.collectives(side[0])] for side in self.sides)
+        paths = (
+            [place_of(row, self.joins) for row in self.collectives(side[0])] for side in self.sides
+        )
         found = departure(*paths)
         if found is None or not found.more or self._collectives[found.at] > (self.clash or 0):
             return None
         ahead, behind = self.sides if found.more > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
-        if hangs and len(self.collectives(behind[0])) == found.at + 1:  # it may be that call which is one too many
+        if (
+            hangs and len(self.collectives(behind[0])) == found.at + 1
+        ):  # it may be that call which is one too many
             return None
         return Shift(found.at, abs(found.more), ahead, behind)
 

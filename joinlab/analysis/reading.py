@@ -1,6 +1,8 @@
-"""Reading: facts derived from the columns of a Timeline, each computed once, at any size, and freed with it.
+"""Reading: facts derived from the columns of a Timeline, each computed once, at any size, and freed
+with it.
 
-Which calls met is one number a call, its slot. Collectives of one number share a slot; a send meets its recv:
+Which calls met is one number a call, its slot. Collectives of one number share a slot; a send meets
+its recv:
 
     rank     0           0           0       1           1           1
     call     all_reduce  send to 1   barrier all_reduce  recv from 0 barrier
@@ -9,8 +11,8 @@ Which calls met is one number a call, its slot. Collectives of one number share 
 
 Slots are numbered in an order that agrees with each rank's own. A million calls take a second.
 
-In a run with many calls, few slots are shown one by one: those where the ranks part, their neighbours, and the first
-and last of every rank. They keep their numbers and meetings:
+In a run with many calls, few slots are shown one by one: those where the ranks part, their
+neighbours, and the first and last of every rank. They keep their numbers and meetings:
 
     slot     0 1 2 | 3 ...  59,998 | 59,999  60,000  60,001 | ...  124,998 | 124,999
     told     x x x |               |    x    differs     x  |              |   hangs
@@ -65,13 +67,20 @@ class Reading:
     def __init__(self, timeline: Timeline) -> None:
         self.calls, self.meta, self.world_size = timeline.calls, timeline.meta, timeline.world_size
         self.ranks: Numbers = self.calls["rank"].to_numpy()
-        self.ends = [key for key in map(timeline.ended_in, range(self.world_size)) if key is not None]
-        self.groups = {str(name): tuple(ranks) for name, ranks in self.meta.get("groups", {}).items()}
+        self.ends = [
+            key for key in map(timeline.ended_in, range(self.world_size)) if key is not None
+        ]
+        self.groups = {
+            str(name): tuple(ranks) for name, ranks in self.meta.get("groups", {}).items()
+        }
         used = self.calls["group"].unique().to_list()
         self.groups |= dict.fromkeys(sorted({*used} - self.groups.keys()), ())
         self.names = [*self.groups]
         index = {name: at for at, name in enumerate(self.names)}
-        old, new = pl.Series(used, dtype=pl.String()), pl.Series([index[name] for name in used], dtype=pl.Int64())
+        old, new = (
+            pl.Series(used, dtype=pl.String()),
+            pl.Series([index[name] for name in used], dtype=pl.Int64()),
+        )
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
         self.group: Numbers = codes.to_numpy()
         for at in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
@@ -90,13 +99,16 @@ class Reading:
     def skipped(self) -> Numbers:
         """By `place`: how many collectives the record of the rank lost before its first."""
         skips, world = self.meta.get("skipped", {}), range(self.world_size)
-        return np.array([skips.get(name, {}).get(rank, 0) for name in self.names for rank in world], np.int64)
+        return np.array(
+            [skips.get(name, {}).get(rank, 0) for name in self.names for rank in world], np.int64
+        )
 
     # ---------------------------------------------------------------- slots
 
     @cached_property
     def slot(self) -> Numbers:
-        """Of every call the index of its slot, in an order that agrees with every rank's order of issue.
+        """Of every call the index of its slot, in an order that agrees with every rank's order of
+        issue.
 
         Where those orders form a circle, it is broken at the slot that was issued earliest.
         """
@@ -115,8 +127,8 @@ class Reading:
     def _slots_of_all(self) -> Numbers:
         """The slots group by group: first collectives, by number, then sends and recvs.
 
-        A call that the backend refused takes no place in the order. Those that ranks issued at one place share a slot,
-        which stands before that place; a send or recv is alone:
+        A call that the backend refused takes no place in the order. Those that ranks issued at one
+        place share a slot, which stands before that place; a send or recv is alone:
 
             rank 0   all_reduce   [refused]   barrier
             rank 1   all_reduce               barrier
@@ -127,12 +139,19 @@ class Reading:
         filled = calls.select(number=pl.col("number").forward_fill().over(lane)).to_series()
         k = filled.fill_null(pl.Series(self.skipped[self.place])).to_numpy() - ~refused
         lanes = pl.DataFrame([*lane, pl.Series("k", k), pl.Series("refused", refused)])
-        nth = lanes.select(pl.col("refused").cum_sum().over("place", "pair", "k")).to_series().to_numpy() * refused
+        nth = (
+            lanes.select(pl.col("refused").cum_sum().over("place", "pair", "k"))
+            .to_series()
+            .to_numpy()
+            * refused
+        )
 
         peer = calls["peer"].fill_null(ANY_SOURCE).to_numpy()
         sends = (calls["op"] == Op.SEND.value).to_numpy()
         source, target = np.where(sends, self.ranks, peer), np.where(sends, peer, self.ranks)
-        tagless = np.array([backend_of(self.meta, name) == "nccl" for name in self.names])[self.group]
+        tagless = np.array([backend_of(self.meta, name) == "nccl" for name in self.names])[
+            self.group
+        ]
         tag = np.where(tagless & (source != ANY_SOURCE), -1, calls["tag"].fill_null(0).to_numpy())
         alone = source == target  # no backend takes that
         sides = {
@@ -164,7 +183,8 @@ class Reading:
         return slot
 
     def _order(self, slot: Numbers) -> Iterator[int]:
-        """The slots in order: one waits for those before it on each rank, and among its group's collectives.
+        """The slots in order: one waits for those before it on each rank, and among its group's
+        collectives.
 
         A graph of 500,000 calls has few distinct edges.
         """
@@ -176,7 +196,11 @@ class Reading:
         group_of[slot], pair[slot] = self.group, self.paired
         chain = np.flatnonzero((group_of[1:] == group_of[:-1]) & ~pair[1:] & ~pair[:-1])
         one_rank = ranks[1:] == ranks[:-1]
-        edges = np.unique(np.concatenate([slot[:-1][one_rank] * count + slot[1:][one_rank], chain * count + chain + 1]))
+        edges = np.unique(
+            np.concatenate(
+                [slot[:-1][one_rank] * count + slot[1:][one_rank], chain * count + chain + 1]
+            )
+        )
         before, after = edges // count, edges % count
         starts, follow = np.searchsorted(before, np.arange(count + 1)).tolist(), after.tolist()
         following = [follow[begin:end] for begin, end in pairwise(starts)]
@@ -196,13 +220,18 @@ class Reading:
     def kinds(self) -> Codes:
         """A number for each call's op, label, tensors, root and line."""
         calls = self.calls
-        kinds = mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "call_site"))
+        kinds = mixed(
+            hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "call_site")
+        )
         if calls["root"].null_count() == calls.height:
             return kinds
-        # Number a root by its place in the group, so that groups that did the same get equal numbers.
+        # Number a root by its place in the group, so that groups that did the same get equal
+        # numbers.
         placed = np.full(len(self.names) * (self.world_size + 1), -2)
         for at, members in enumerate(self.groups.values()):
-            placed[at * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(len(members))
+            placed[at * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(
+                len(members)
+            )
             placed[at * (self.world_size + 1) + self.world_size] = -1
         root = calls["root"].fill_null(self.world_size).clip(0, self.world_size).to_numpy()
         where = placed[self.group * (self.world_size + 1) + root]
@@ -210,21 +239,29 @@ class Reading:
 
     @cached_property
     def odd(self) -> Flags:
-        """By slot: not every rank of the group issued the same call from the same line there, and completed it."""
+        """By slot: not every rank of the group issued the same call from the same line there, and
+        completed it."""
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
         size = np.array([len(members) for members in self.groups.values()])[self.group[first]]
-        same = np.where(self.paired, np.uint64(0), self.kinds)  # a send and its recv differ, as they should
+        same = np.where(
+            self.paired, np.uint64(0), self.kinds
+        )  # a send and its recv differ, as they should
         unlike = (same != same[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
-        return np.asarray((np.bincount(slot, unlike) > 0) | (np.bincount(slot) < np.where(self.paired[first], 2, size)))
+        return np.asarray(
+            (np.bincount(slot, unlike) > 0)
+            | (np.bincount(slot) < np.where(self.paired[first], 2, size))
+        )
 
     # ---------------------------------------------------------------- what is told one by one
 
     @cached_property
     def patterns(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The odd slots; one slot of each pattern of calls; and the index of the pattern of each odd slot.
+        """The odd slots; one slot of each pattern of calls; and the index of the pattern of each
+        odd slot.
 
-        What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of each is enough.
+        What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of
+        each is enough.
         """
         pattern = np.zeros(self.count, np.uint64)
         np.add.at(pattern, self.slot, self.kinds + self.calls["completed_ns"].is_null().to_numpy())
@@ -234,18 +271,28 @@ class Reading:
 
     @cached_property
     def told(self) -> Numbers:
-        """The slots that are told one by one: all of them, or those where the ranks part, begin or end."""
+        """The slots that are told one by one: all of them, or those where the ranks part, begin or
+        end."""
         if self.calls.height <= MOST:
             return np.arange(self.count)
         odd, examples, _ = self.patterns
         most = max(KEPT // self.world_size, FEWEST)
         last = self.slot[np.flatnonzero(np.append(self.ranks[1:] != self.ranks[:-1], True))]
         names = ["rank", "group", "seq"]
-        ends = pl.DataFrame(self.ends, {name: self.calls.schema[name] for name in names}, orient="row")
+        ends = pl.DataFrame(
+            self.ends, {name: self.calls.schema[name] for name in names}, orient="row"
+        )
         ended = self.calls.select(names).with_row_index("at").join(ends, on=names, how="semi")["at"]
         first = np.arange(min(BESIDE, self.count))
         kept = np.zeros(self.count, bool)
-        for some in (first, last, self.slot[ended.to_numpy()], odd[:most], odd[-most:], examples[:most]):
+        for some in (
+            first,
+            last,
+            self.slot[ended.to_numpy()],
+            odd[:most],
+            odd[-most:],
+            examples[:most],
+        ):
             for beside in range(-BESIDE, BESIDE + 1) if len(some) <= most // BESIDE else (0,):
                 kept[np.clip(some + beside, 0, self.count - 1)] = True
         return np.flatnonzero(kept)
@@ -256,14 +303,19 @@ class Reading:
         return len(self.told) < self.count
 
 
-def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]) -> Iterator[int]:
-    """Indices in topological order; among several candidates the one with the lowest place comes first.
+def in_order(
+    following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]
+) -> Iterator[int]:
+    """Indices in topological order; among several candidates the one with the lowest place comes
+    first.
 
     following  by index, those that come after it
     waits_for  how many come before it; used up
     """
     ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
-    rest = sorted(range(len(place)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
+    rest = sorted(
+        range(len(place)), key=place.__getitem__, reverse=True
+    )  # the next one is popped off the end
     heapq.heapify(ready)
     done: set[int] = set()
     while len(done) < len(place):
@@ -279,7 +331,8 @@ def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Se
 
 
 def left_out(wrong: Flags, last: int | None, slot: int) -> str:
-    """The line for the rows left out between two listed ones; "" if there are none. `wrong`: matching.wrong."""
+    """The line for the rows left out between two listed ones; "" if there are none. `wrong`:
+    matching.wrong."""
     begin = 0 if last is None else last + 1
     if slot <= begin:
         return ""
@@ -296,7 +349,8 @@ def _dense(codes: Numbers) -> Numbers:
 
 
 def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
-    """One number a row, by the values of several columns. Column by column takes a fifth of hashing structs."""
+    """One number a row, by the values of several columns. Column by column takes a fifth of hashing
+    structs."""
     found = np.zeros(frame.height, np.uint64)
     for name in names:
         found *= np.uint64(0x9E3779B97F4A7C15)
@@ -306,7 +360,8 @@ def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
 
 
 def mixed(codes: Codes) -> Codes:
-    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of SplitMix64."""
+    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of
+    SplitMix64."""
     codes = codes + np.uint64(0x9E3779B97F4A7C15)
     codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -18,7 +18,8 @@ _FRAME = re.compile(r"(.*):(\d+) (.*)", re.DOTALL)  # of a stack: "file:line fun
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """A function: its file, the number of its first line, and its lines (none where they are not known)."""
+    """A function: its file, the number of its first line, and its lines (none where they are not
+    known)."""
 
     file: str
     first_line: int
@@ -66,7 +67,9 @@ class SourceTexts:
     @classmethod
     def of(cls, timeline: Timeline) -> SourceTexts:
         known = timeline.meta.get("source")
-        return cls(_text(known) if known else None, tuple(map(_text, timeline.meta.get("functions") or ())))
+        return cls(
+            _text(known) if known else None, tuple(map(_text, timeline.meta.get("functions") or ()))
+        )
 
     @property
     def all(self) -> tuple[SourceText, ...]:
@@ -74,7 +77,8 @@ class SourceTexts:
         return ((self.program,) if self.program else ()) + self.others
 
     def lines_of(self, row: Mapping[str, Any]) -> tuple[CodeLine, ...]:
-        """The lines of the learner's code that a call or span came from, innermost first; () if none is known.
+        """The lines of the learner's code that a call or span came from, innermost first; () if
+        none is known.
 
         A line with several frames, such as that of a list comprehension, is listed once.
 
@@ -93,8 +97,11 @@ class SourceTexts:
             return
         yield self._line(file, int(number))
         frames = [frame.groups() for text in reversed(stack) if (frame := _FRAME.fullmatch(text))]
-        # Frames inside the call site are of libraries. The stack of an autograd thread does not contain the call site.
-        inner = next((at for at, frame in enumerate(frames) if frame[:2] == (file, number)), len(frames))
+        # Frames inside the call site are of libraries. The stack of an autograd thread does not
+        # contain the call site.
+        inner = next(
+            (at for at, frame in enumerate(frames) if frame[:2] == (file, number)), len(frames)
+        )
         for file, number, function in frames[inner + 1 :]:
             found = self._line(file, int(number))
             if found.source.lines or (kind_of(file) == "program" and function != "<module>"):
@@ -102,9 +109,13 @@ class SourceTexts:
 
     def _line(self, file: str, line: int) -> CodeLine:
         holding = [
-            one for one in self.all if one.file == file and 0 <= line - one.first_line < len(one.lines)
+            one
+            for one in self.all
+            if one.file == file and 0 <= line - one.first_line < len(one.lines)
         ]  # several where a statement outside of functions holds one
-        return CodeLine(min(holding, key=lambda one: len(one.lines), default=SourceText(file, 1, ())), line)
+        return CodeLine(
+            min(holding, key=lambda one: len(one.lines), default=SourceText(file, 1, ())), line
+        )
 
 
 def _text(source: Source) -> SourceText:

@@ -1,8 +1,10 @@
-"""Which rank left the common path? Compares each rank's calls, over all its groups, with its peers'.
+"""Which rank left the common path? Compares each rank's calls, over all its groups, with its
+peers'.
 
-If several ranks wait for each other in a circle, or if calls at one place differ, any of the ranks may be wrong. The
-rank to blame is the one whose calls differ from its peers', the ranks with the same part in the job. Peers issue the
-same calls in the same order, each in its own groups; one may only be further than another:
+If several ranks wait for each other in a circle, or if calls at one place differ, any of the ranks
+may be wrong. The rank to blame is the one whose calls differ from its peers', the ranks with the
+same part in the job. Peers issue the same calls in the same order, each in its own groups; one may
+only be further than another:
 
     rank 2    tensor 7   data 3   all 3      peers
     rank 0    tensor 7   data 3              fits rank 2: it is not as far
@@ -25,7 +27,8 @@ WINDOW = 600
 """Number of last calls compared per rank: several steps of most jobs."""
 
 MOST_CALLS = 100_000
-"""Most calls to read of all ranks together, which takes about a second; but at least LEAST_CALLS per rank."""
+"""Most calls to read of all ranks together, which takes about a second; but at least LEAST_CALLS
+per rank."""
 
 LEAST_CALLS = 60
 
@@ -34,18 +37,21 @@ MOST_PEERS = 16
 
 Role = tuple[object, ...]
 Place = tuple[Role, bool, int]
-"""A group's role, whether the call is a send or recv, and its number: among the group's collectives, else its seq."""
+"""A group's role, whether the call is a send or recv, and its number: among the group's
+collectives, else its seq."""
 
 
 class Why(NamedTuple):
-    """Evidence about some ranks: the name of its sentence in story/forms/kept_waiting.py, and the facts in it."""
+    """Evidence about some ranks: the name of its sentence in story/forms/kept_waiting.py, and the
+    facts in it."""
 
     form: str
     facts: Mapping[str, Any]
 
 
 class _Call(NamedTuple):
-    """The `at`-th call of a path. `form`: what peers' calls have in common, its kind, line and elements."""
+    """The `at`-th call of a path. `form`: what peers' calls have in common, its kind, line and
+    elements."""
 
     at: int
     group: str
@@ -86,31 +92,39 @@ class Paths:
         self._fit: dict[frozenset[int], bool] = {}
 
     def strays(self, suspects: Collection[int]) -> dict[int, Why]:
-        """The one among `suspects` that left the common path, with the evidence; {} if undecided."""
+        """The one among `suspects` that left the common path, with the evidence; {} if
+        undecided."""
         known = sorted(set(suspects) - self.unknown)
         if len(known) < 2:
             return {}
         peers = {rank: self._peers(rank, known) for rank in known}
         self._read({*known, *(peer for those in peers.values() for peer in those)})
         found = {rank: why for rank in known if (why := self._apart(rank, peers[rank]))}
-        # Of a rank and its only peer either may be wrong: this one, where the other suspects do as their peers do.
+        # Of a rank and its only peer either may be wrong: this one, where the other suspects do as
+        # their peers do.
         lone = [rank for rank in found if len(peers[rank]) == 1]
         if len(found) != 1 or (lone and (not all(peers.values()) or {*known} & {*peers[lone[0]]})):
             return {}
         return found
 
     def behind(self, rank: int, other: int) -> bool:
-        """Whether a peer of `rank`, not `other`, has issued a call in some role that `rank` has not come to."""
+        """Whether a peer of `rank`, not `other`, has issued a call in some role that `rank` has not
+        come to."""
         peers = [peer for peer in self._peers(rank, ()) if peer != other]
         self._read({rank, *peers})
         mine = self._known[rank].reach
-        return any(self._known[peer].reach.get(role, 0) > count for peer in peers for role, count in mine.items())
+        return any(
+            self._known[peer].reach.get(role, 0) > count
+            for peer in peers
+            for role, count in mine.items()
+        )
 
     # ---------------------------------------------------------------- peers
 
     @cached_property
     def _roles(self) -> dict[int, dict[str, Role]]:
-        """By rank and group, the role of the group: groups whose ranks are equally far apart have the same role.
+        """By rank and group, the role of the group: groups whose ranks are equally far apart have
+        the same role.
 
         The n-th of a rank's groups of one shape has another role than the first.
         """
@@ -120,7 +134,10 @@ class Paths:
         counts: dict[tuple[object, ...], int] = {}
         for name, ranks in self.groups.items():
             word = words.get(name, "")
-            shape = (tuple(rank - ranks[0] for rank in ranks), word if shared.count(word) > 1 else "")
+            shape = (
+                tuple(rank - ranks[0] for rank in ranks),
+                word if shared.count(word) > 1 else "",
+            )
             for rank in ranks:
                 nth = counts[rank, shape] = counts.get((rank, shape), -1) + 1
                 found.setdefault(rank, {})[name] = (*shape, nth)
@@ -128,24 +145,33 @@ class Paths:
 
     @cached_property
     def _parts(self) -> dict[int, object]:
-        """By rank its part in the job: the roles of its groups, and its place in those that send and receive.
+        """By rank its part in the job: the roles of its groups, and its place in those that send
+        and receive.
 
         Each stage of a pipeline issues its own calls.
         """
         calls = self.timeline.calls
         pairs = set(calls.filter(pl.col("op").is_in([*POINT_TO_POINT]))["group"].unique())
-        stages = {role for names in self._roles.values() for name, role in names.items() if name in pairs}
+        stages = {
+            role for names in self._roles.values() for name, role in names.items() if name in pairs
+        }
         return {
             rank: frozenset(
-                (role, self.groups[name].index(rank) if role in stages else None) for name, role in names.items()
+                (role, self.groups[name].index(rank) if role in stages else None)
+                for name, role in names.items()
             )
             for rank, names in sorted(self._roles.items())
             if rank not in self.unknown
         }
 
     def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
-        """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that follow `rank`."""
-        alike = [other for other, part in self._parts.items() if part == self._parts.get(rank) and other != rank]
+        """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that
+        follow `rank`."""
+        alike = [
+            other
+            for other, part in self._parts.items()
+            if part == self._parts.get(rank) and other != rank
+        ]
         return sorted(alike, key=lambda other: (other not in suspects, other < rank))[:MOST_PEERS]
 
     # ---------------------------------------------------------------- paths
@@ -161,12 +187,20 @@ class Paths:
         names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "number")
         for rank in todo:
             roles, rows = self._roles.get(rank, {}), of_rank.get((rank,), calls.clear())
-            path = _Path({}, {(role, False): self.reached[name, rank] for name, role in roles.items()})
-            whole = rows["completed_ns"].null_count() < rows.height  # with completed calls: none is left out
-            for group, seq, op, dtype, shape, peer, line, root, number in rows.select(names).iter_rows():
+            path = _Path(
+                {}, {(role, False): self.reached[name, rank] for name, role in roles.items()}
+            )
+            whole = (
+                rows["completed_ns"].null_count() < rows.height
+            )  # with completed calls: none is left out
+            for group, seq, op, dtype, shape, peer, line, root, number in rows.select(
+                names
+            ).iter_rows():
                 role, pair = roles.get(group, (group,)), op in POINT_TO_POINT
                 alike = FACTS[op].alike if op in FACTS else ()
-                kind = f"{op} {dtype}" + (f" {root}" if "root" in alike and root is not None else "")
+                kind = f"{op} {dtype}" + (
+                    f" {root}" if "root" in alike and root is not None else ""
+                )
                 if pair:
                     kind += f" {peer - rank}" if peer is not None else ""
                     if whole:
@@ -179,13 +213,19 @@ class Paths:
     def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
         """Evidence that the path of a rank fits those of few peers, while theirs fit each other."""
         against = [peer for peer in peers if not self._fits(rank, peer)]
-        model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against), default=rank)
+        model = max(
+            against,
+            key=lambda peer: sum(self._fits(peer, other) for other in against),
+            default=rank,
+        )
         against = [peer for peer in against if self._fits(peer, model)]
         if 2 * len(against) <= len(peers):
             return None
         call = _difference(self._known[rank], self._known[model])
         assert call is not None
-        return Why("another_way", {"rank": rank, "against": sorted(against), "where": self._named(call)})
+        return Why(
+            "another_way", {"rank": rank, "against": sorted(against), "where": self._named(call)}
+        )
 
     def _fits(self, one: int, other: int) -> bool:
         key = frozenset((one, other))
@@ -202,11 +242,15 @@ _SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
 
 
 def _difference(mine: _Path, theirs: _Path) -> _Call | None:
-    """The first of my calls that shows that neither path is the beginning of the other; None if one is.
+    """The first of my calls that shows that neither path is the beginning of the other; None if one
+    is.
 
-    Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
+    Compared in roles that both have. A call older than the other's record counts as issued there,
+    without its place.
     """
-    left_out = min((call.at for place, call in theirs.calls.items() if mine.lacks(place)), default=1 << 60)
+    left_out = min(
+        (call.at for place, call in theirs.calls.items() if mine.lacks(place)), default=1 << 60
+    )
     order, more = -1, None
     for place, call in mine.calls.items():
         other = theirs.calls.get(place)

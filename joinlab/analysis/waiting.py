@@ -1,26 +1,30 @@
-"""Who waits for whom, over all process groups: the graph from which the story of a hung job names its culprits.
+"""Who waits for whom, over all process groups: the graph from which the story of a hung job names
+its culprits.
 
-In each group a rank waits in its first incomplete collective for every member that has not reached it: a member that
-did not enqueue the call, or whose stream still has an earlier call of the group before it.
+In each group a rank waits in its first incomplete collective for every member that has not reached
+it: a member that did not enqueue the call, or whose stream still has an earlier call of the group
+before it.
 
     rank 13 ──▶ rank 12      group 74, collective 20537: rank 12 enqueued 20536
     rank 15 ──▶ rank 14      group 42, collective 42819: rank 14 completed 42805
 
-It also waits for a member whose GPU has not begun the call, if the record says that its own GPU has.
+It also waits for a member whose GPU has not begun the call, if the record says that its own GPU
+has.
 
-A rank that others wait for, and that waits for none, is a culprit. All others only wait, so the record shows no mistake
-of theirs.
+A rank that others wait for, and that waits for none, is a culprit. All others only wait, so the
+record shows no mistake of theirs.
 
-Ranks whose call in a collective has another op or size than the calls of most of its group keep it from completing,
-whatever they wait for themselves.
+Ranks whose call in a collective has another op or size than the calls of most of its group keep it
+from completing, whatever they wait for themselves.
 
-If ranks wait for each other in a circle, or no call has a majority, `strays` finds the rank that left the path of its
-peers. If it finds none, `either` has these ranks: at least one of them is to blame.
+If ranks wait for each other in a circle, or no call has a majority, `strays` finds the rank that
+left the path of its peers. If it finds none, `either` has these ranks: at least one of them is to
+blame.
 
 A call that may wait for a rank without a record blames no rank: that one may be the culprit.
 
-If such a rank hangs in a call that its peers have reached but not completed either, the record does not show which of
-them is stuck. Then it is no culprit; `unclear` and `either` name the candidates.
+If such a rank hangs in a call that its peers have reached but not completed either, the record does
+not show which of them is stuck. Then it is no culprit; `unclear` and `either` name the candidates.
 Later calls of the same rank and group are ignored, since its stream may never get to them.
 """
 
@@ -87,7 +91,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A rank that keeps others waiting; or several that wait for each other, of which one is to blame, or all are.
+    """A rank that keeps others waiting; or several that wait for each other, of which one is to
+    blame, or all are.
 
     waiting  the ranks that wait for them, directly or through others
     why      what the record shows
@@ -121,7 +126,8 @@ class WaitGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """A collective in which some ranks wait with calls that cannot meet, or that others completed with another call.
+    """A collective in which some ranks wait with calls that cannot meet, or that others completed
+    with another call.
 
     number  of the collective in its group
     forms   by form of the call, the ranks that issued it
@@ -140,7 +146,8 @@ class _Odd:
 
     @property
     def wrong(self) -> dict[int, str]:
-        """By rank: the form of its call, if the usual call cannot meet it. Empty without a usual call."""
+        """By rank: the form of its call, if the usual call cannot meet it. Empty without a usual
+        call."""
         others = self.forms.items() if self.usual else ()
         return {rank: form for form, ranks in others if form != self.usual for rank in ranks}
 
@@ -159,7 +166,9 @@ class _Job:
         found = read(timeline)
         self.timeline, self.groups, self.ends = timeline, found.groups, timeline.ends
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
-        self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
+        self.members = {
+            name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()
+        }
         calls = timeline.calls.drop("stack", "origin", "value_in", "value_out").with_columns(
             place=pl.Series(found.place)
         )
@@ -168,7 +177,9 @@ class _Job:
         self.enqueued, self.open = _reached(timeline, self.collectives)
         pending = calls.filter(pair & calls["peer"].is_not_null()).filter(_OPEN)
         self.pairs = _pairs(pending)
-        self.absent = sorted({two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown})
+        self.absent = sorted(
+            {two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown}
+        )
         self.odds = [*self._odd()]
 
     def completed(self, group: str, rank: int) -> int:
@@ -179,13 +190,18 @@ class _Job:
     def told(self, call: OpenCall | _Odd) -> dict[str, Any]:
         """A call as plain data."""
         op = call.op if isinstance(call, OpenCall) else ""
-        return {"op": op, "number": call.number, "group": group_text(self.timeline.meta, call.group)}
+        return {
+            "op": op,
+            "number": call.number,
+            "group": group_text(self.timeline.meta, call.group),
+        }
 
     def has_ended(self, rank: int) -> bool:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
 
     def _odd(self) -> Iterator[_Odd]:
-        """By group: the calls of the first collective open on some rank, if they cannot all meet."""
+        """By group: the calls of the first collective open on some rank, if they cannot all
+        meet."""
         least: dict[str, int] = {}
         for one in self.open.values():
             least[one.group] = min(one.number, least.get(one.group, one.number))
@@ -205,16 +221,21 @@ class _Job:
 
     def waits(self) -> Iterator[Waiting]:
         """Every edge of the graph."""
-        held: dict[object, list[tuple[int, bool, int]]] = {}  # most ranks of a group wait for the same ones
+        held: dict[
+            object, list[tuple[int, bool, int]]
+        ] = {}  # most ranks of a group wait for the same ones
         for one in self.open.values():
             key = one.group, one.number, one.started
             if key not in held:
                 held[key] = [*self._behind(one)]
             yield from (Waiting(one, *behind) for behind in held[key] if behind[0] != one.rank)
-        # The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do.
+        # The others of a collective wait for the ranks whose call theirs cannot meet; without a
+        # usual call, all do.
         for odd in self.odds:
             for form, alike in odd.forms.items():
-                for rank, on in product(alike if odd.usual in ("", form) else (), {*odd.here} - {*alike}):
+                for rank, on in product(
+                    alike if odd.usual in ("", form) else (), {*odd.here} - {*alike}
+                ):
                     mine = self.open.get((odd.group, rank))
                     if mine is not None and mine.number == odd.number:
                         yield Waiting(mine, on, True, odd.number - 1)
@@ -224,7 +245,8 @@ class _Job:
                 yield Waiting(one, one.peer, one.issued, None)
 
     def _behind(self, one: OpenCall) -> Iterator[tuple[int, bool, int]]:
-        """The ranks that have not got as far as a collective, whether they have enqueued it, and how far they are."""
+        """The ranks that have not got as far as a collective, whether they have enqueued it, and
+        how far they are."""
         for rank in self.members[one.group]:
             enqueued, theirs = self.enqueued[one.group, rank], self.open.get((one.group, rank))
             if enqueued < one.number:
@@ -238,9 +260,12 @@ class _Job:
         for group, known in self.members.items():
             furthest = max((self.completed(group, rank) for rank in known), default=0)
             for one in (self.open[group, rank] for rank in known if (group, rank) in self.open):
-                # Where another member completed the call, the absent one has given what is needed for it.
+                # Where another member completed the call, the absent one has given what is needed
+                # for it.
                 if one.number == furthest + 1 or one.op not in _NEEDS_ALL:
-                    yield from ((one.rank, other) for other in self.groups[group] if other in self.unknown)
+                    yield from (
+                        (one.rank, other) for other in self.groups[group] if other in self.unknown
+                    )
 
     # ---------------------------------------------------------------- who stands where
 
@@ -256,21 +281,28 @@ class _Job:
         one = self.first.get(rank)
         if one is None or not one.number:
             return {one.peer} if one is not None and one.met else set()
-        here = (self.open.get((one.group, other)) for other in self.members[one.group] if other != rank)
+        here = (
+            self.open.get((one.group, other)) for other in self.members[one.group] if other != rank
+        )
         return {other.rank for other in here if other is not None and other.number == one.number}
 
     def still(self) -> tuple[int, ...]:
         """The ranks of a call that is the first open one of all that take part in it.
 
-        One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
-        ranks take part.
+        One of them, or what connects them, keeps it from completing. () if there are several such
+        calls, or if all ranks take part.
         """
         places = {rank: (one.group, not one.number) for rank, one in self.first.items()}
         calls = {
-            (places[one.rank], self.groups[one.group] if one.number else tuple(sorted((one.rank, one.peer))))
+            (
+                places[one.rank],
+                self.groups[one.group] if one.number else tuple(sorted((one.rank, one.peer))),
+            )
             for one in self.first.values()
         }
-        level = [takers for place, takers in calls if all(places.get(rank) == place for rank in takers)]
+        level = [
+            takers for place, takers in calls if all(places.get(rank) == place for rank in takers)
+        ]
         return level[0] if len(level) == 1 and len(level[0]) < self.timeline.world_size else ()
 
 
@@ -283,7 +315,9 @@ def who_waits(timeline: Timeline) -> WaitGraph:
     found = _Finding(_Job(timeline))
     found.look()
     either = tuple(sorted({tuple(sorted(one)) for one in found.either}))
-    culprits = tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks)))
+    culprits = tuple(
+        culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks))
+    )
     return WaitGraph(culprits, found.waits, (*found.doubts, *found.unclear(either)), either)
 
 
@@ -295,7 +329,9 @@ class _Finding:
 
     def __init__(self, job: _Job) -> None:
         self.job = job
-        self.waits = tuple(sorted(job.waits(), key=lambda one: (one.call.since_ns, one.rank, one.on)))
+        self.waits = tuple(
+            sorted(job.waits(), key=lambda one: (one.call.since_ns, one.rank, one.on))
+        )
         self.after: dict[int, set[int]] = {}
         self.before: dict[int, set[int]] = {}
         for one in self.waits:
@@ -309,9 +345,12 @@ class _Finding:
         self.either: list[tuple[int, ...]] = []
 
     def look(self) -> None:
-        """Fill in `culprits` (each with the time since which others wait for it), `doubts` and `either`."""
+        """Fill in `culprits` (each with the time since which others wait for it), `doubts` and
+        `either`."""
         job = self.job
-        wrong = {rank: odd for odd in reversed(job.odds) for rank in odd.wrong}  # the first one counts
+        wrong = {
+            rank: odd for odd in reversed(job.odds) for rank in odd.wrong
+        }  # the first one counts
         open_ = [odd for odd in job.odds if not odd.usual]
         split = {rank for odd in open_ for rank in odd.here}
         told = job.unknown | wrong.keys() | split
@@ -322,8 +361,12 @@ class _Finding:
                 strayed |= self.paths.strays(ranks)
         self.either += [odd.here for odd in open_ if not strayed.keys() & {*odd.here}]
         for rank in sorted({*wrong, *strayed}):
-            self._name((rank,), _why_odd(job, rank, wrong[rank]) if rank in wrong else strayed[rank])
-        one_waits = len({one.rank for one in self.waits}) == 1 and not any(one.enqueued for one in self.waits)
+            self._name(
+                (rank,), _why_odd(job, rank, wrong[rank]) if rank in wrong else strayed[rank]
+            )
+        one_waits = len({one.rank for one in self.waits}) == 1 and not any(
+            one.enqueued for one in self.waits
+        )
         for ranks in ends:
             if not strayed.keys() & {*ranks}:
                 self._end(ranks)
@@ -333,7 +376,8 @@ class _Finding:
             self.either.append(still)
 
     def _end(self, ranks: tuple[int, ...]) -> None:
-        """Name a rank, or a circle, where the graph ends; or say which ranks cannot be told apart there."""
+        """Name a rank, or a circle, where the graph ends; or say which ranks cannot be told apart
+        there."""
         circle = self._alone(ranks)
         rank, edges = circle[0], self._edges(circle)
         # A collective tells more than a send or recv.
@@ -341,7 +385,12 @@ class _Finding:
         if len(circle) > 1:
             self.either.append(circle)
         elif level := self.job.level(rank) - self.after.keys():
-            facts = {"rank": rank, "waiter": first.rank, "call": self.job.told(first.call), "level": sorted(level)}
+            facts = {
+                "rank": rank,
+                "waiter": first.rank,
+                "call": self.job.told(first.call),
+                "level": sorted(level),
+            }
             self.doubts.append(Why("one_stands", facts))
             self.either.append((rank, *level))
             return
@@ -357,7 +406,8 @@ class _Finding:
         return inside or {one for one in self.waits if one.on in circle}
 
     def _one_waits(self) -> None:
-        """One rank alone waits, for ranks that wait for none: they stand still, or it made a call too many."""
+        """One rank alone waits, for ranks that wait for none: they stand still, or it made a call
+        too many."""
         job, first = self.job, self.waits[0]
         waiter, sinks = first.rank, sorted({one.on for one in self.waits})
         if strays := self.paths.strays({waiter, *sinks}):
@@ -369,24 +419,31 @@ class _Finding:
             and not job.has_ended(sinks[0])
             and (len(sinks) > 1 or not self.paths.behind(sinks[0], waiter))
         ):
-            self.doubts.append(Why("one_waits", {"rank": waiter, "call": job.told(first.call), "on": sinks}))
+            self.doubts.append(
+                Why("one_waits", {"rank": waiter, "call": job.told(first.call), "on": sinks})
+            )
             self.either.append((waiter, *sinks))
             self.culprits = []
 
     def _alone(self, circle: tuple[int, ...]) -> tuple[int, ...]:
-        """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.
+        """Of three ranks or more that wait for each other, the one that parted from the others, if
+        there is one.
 
-        All others wait for it in one place, and it waits for all of them in another: they agree, and it does not.
+        All others wait for it in one place, and it waits for all of them in another: they agree,
+        and it does not.
         """
         before, after = self.before, self.after
         for rank in circle if len(circle) > 2 else ():
             others = set(circle) - {rank}
-            if others <= before[rank] & after[rank] and not any(before[one] & others for one in others):
+            if others <= before[rank] & after[rank] and not any(
+                before[one] & others for one in others
+            ):
                 return (rank,)
         return circle
 
     def _ends(self) -> Iterator[tuple[int, ...]]:
-        """The ends of the graph: ranks that wait for none, and circles that wait for no rank outside."""
+        """The ends of the graph: ranks that wait for none, and circles that wait for no rank
+        outside."""
         reach = {rank: _closure(rank, self.after) for rank in {*self.after, *self.before}}
         seen: set[int] = set()
         for rank in sorted(reach):
@@ -401,7 +458,10 @@ class _Finding:
         for rank, one in job.absent:
             yield Why("may_wait", {"ranks": [rank], "absent": [one], "group": ""})
         for group, known in job.members.items():
-            stuck, absent = [one for one in known if (group, one) in job.open], job.unknown & {*job.groups[group]}
+            stuck, absent = (
+                [one for one in known if (group, one) in job.open],
+                job.unknown & {*job.groups[group]},
+            )
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
                 yield Why("may_wait", {"ranks": stuck, "absent": sorted(absent), "group": name})
@@ -409,7 +469,9 @@ class _Finding:
             if not odd.usual:
                 wrong = sorted(odd.here) if tuple(sorted(odd.here)) in either else []
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
-                forms = forms if len(forms) == len(odd.forms) else {**odd.forms}  # the ops alone may differ
+                forms = (
+                    forms if len(forms) == len(odd.forms) else {**odd.forms}
+                )  # the ops alone may differ
                 issued = [[[*ranks], form] for form, ranks in forms.items()]
                 yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})
                 return
@@ -427,14 +489,21 @@ _OpenCalls = dict[tuple[str, int], OpenCall]
 """By group and rank."""
 
 
-def _reached(timeline: Timeline, collectives: pl.DataFrame) -> tuple[dict[tuple[str, int], int], _OpenCalls]:
+def _reached(
+    timeline: Timeline, collectives: pl.DataFrame
+) -> tuple[dict[tuple[str, int], int], _OpenCalls]:
     """By group and rank how many collectives it has enqueued, and its first open one.
 
     From the calls themselves, and, for calls that the record lost, from meta["progress"].
     """
     reading = read(timeline)
-    counts = collectives.group_by("place").agg(pl.col("number").max(), pl.col("number").first().alias("first"))
-    heads = {row["place"]: row for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)}
+    counts = collectives.group_by("place").agg(
+        pl.col("number").max(), pl.col("number").first().alias("first")
+    )
+    heads = {
+        row["place"]: row
+        for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)
+    }
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
@@ -446,10 +515,14 @@ def _reached(timeline: Timeline, collectives: pl.DataFrame) -> tuple[dict[tuple[
         reached[group, rank] = enqueued
         if (head := heads.get(place)) is not None:
             number, lost = head["number"], progress.get(group, {}).get(rank)
-            if whole and number == first and lost:  # a ring may have lost calls which had not completed
+            if (
+                whole and number == first and lost
+            ):  # a ring may have lost calls which had not completed
                 number = min(number, lost["completed"] + 1)
             started = head["started_ns"] is not None
-            found[group, rank] = OpenCall(rank, group, head["op"], number, head["enqueued_ns"] or 0, started)
+            found[group, rank] = OpenCall(
+                rank, group, head["op"], number, head["enqueued_ns"] or 0, started
+            )
     return reached, found
 
 
@@ -472,9 +545,13 @@ def _pairs(pending: pl.DataFrame) -> _OpenCalls:
     issued = set(pending.select("group", "rank", "peer", "op").iter_rows())
     found = {}
     names = ("rank", "group", "op", "peer", "enqueued_ns", "started_ns")
-    for rank, group, op, peer, since, started in _first(pending, "group", "rank").select(names).iter_rows():
+    for rank, group, op, peer, since, started in (
+        _first(pending, "group", "rank").select(names).iter_rows()
+    ):
         both = (group, peer, rank, COUNTERPART[op]) in issued
-        found[group, rank] = OpenCall(rank, group, op, 0, since or 0, started is not None, peer, both)
+        found[group, rank] = OpenCall(
+            rank, group, op, 0, since or 0, started is not None, peer, both
+        )
     for place, one in found.items():
         theirs = found.get((one.group, one.peer))
         if theirs is not None and (theirs.peer, theirs.op) == (one.rank, COUNTERPART[one.op]):
@@ -497,17 +574,27 @@ def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
     return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], **facts})
 
 
-def _why(job: _Job, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool) -> Why:
+def _why(
+    job: _Job, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool
+) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait to report."""
     call, reached = first.call, first.reached
-    facts: dict[str, Any] = {"call": job.told(call), "gpu": backend_of(job.timeline.meta, call.group) != "gloo"}
+    facts: dict[str, Any] = {
+        "call": job.told(call),
+        "gpu": backend_of(job.timeline.meta, call.group) != "gloo",
+    }
     if len(circle) > 1:
         return Why("circle_of", facts | {"ranks": list(circle)})
     (rank,) = circle
     place = (call.group, call.number, call.op)
     here = {one.rank for one in edges if (one.call.group, one.call.number, one.call.op) == place}
     others = {one.rank for one in edges} - here
-    facts |= {"rank": rank, "waiting": sorted(here), "elsewhere": sorted(others), "reached": reached}
+    facts |= {
+        "rank": rank,
+        "waiting": sorted(here),
+        "elsewhere": sorted(others),
+        "reached": reached,
+    }
     if job.has_ended(rank):
         return Why("ended", facts | {"kind": job.ends[rank].kind.value})
     if parted:

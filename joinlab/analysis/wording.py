@@ -1,4 +1,5 @@
-"""Wording: how ranks, calls, tensors and endings are named. The one module of words that several rooms share."""
+"""Wording: how ranks, calls, tensors and endings are named. The one module of words that several
+rooms share."""
 
 from __future__ import annotations
 
@@ -35,14 +36,18 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNSHOWABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def shown(text: str) -> str:
-    """The text for output: control characters, writing directions and lone surrogates become escapes.
+    """The text for output: control characters, writing directions and lone surrogates become
+    escapes.
 
-    The text may come from a program or a stranger's file. A raw control character can rename a terminal or fill its
-    clipboard, and makes SVG malformed; a lone surrogate cannot be encoded. A Timeline keeps the original text.
+    The text may come from a program or a stranger's file. A raw control character can rename a
+    terminal or fill its clipboard, and makes SVG malformed; a lone surrogate cannot be encoded. A
+    Timeline keeps the original text.
 
     >>> print(shown("\\x1b[2J in\\ntwo lines"))
     \\x1b[2J in
@@ -59,13 +64,19 @@ def file_name(file: str) -> str:
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    cell: tuple[str, str] | None = named(file) if named else None  # ("Cell", "In[2]"), if this kernel ran it
+    cell: tuple[str, str] | None = (
+        named(file) if named else None
+    )  # ("Cell", "In[2]"), if this kernel ran it
     name = file.replace("\\", "/").rpartition("/")[2]
     if cell:
         return cell[1].replace("In[", "In [")
     if name.startswith("<ipython-input-"):
         return f"In [{name.split('-')[2]}]"
-    return "a notebook's cell" if "ipykernel_" in file and name.removesuffix(".py").isdecimal() else name
+    return (
+        "a notebook's cell"
+        if "ipykernel_" in file and name.removesuffix(".py").isdecimal()
+        else name
+    )
 
 
 def short_site(site: str) -> str:
@@ -76,7 +87,11 @@ def short_site(site: str) -> str:
     """
     file, colon, line = site.rpartition(":")
     name = file_name(file)
-    return f"{name}, line {line}" if name and not name.endswith(".py") and line.isdecimal() else f"{name}{colon}{line}"
+    return (
+        f"{name}, line {line}"
+        if name and not name.endswith(".py") and line.isdecimal()
+        else f"{name}{colon}{line}"
+    )
 
 
 # ---- tensors
@@ -99,7 +114,10 @@ def tensor(row: Mapping[str, Any]) -> str:
     sizes = row["shape"] or []
     if len(dtypes) == 1:
         dtypes *= len(sizes) or 1
-    pairs = [f"{dtype}{list(size) if size else ' scalar'}" for dtype, size in zip(dtypes, sizes, strict=False)]
+    pairs = [
+        f"{dtype}{list(size) if size else ' scalar'}"
+        for dtype, size in zip(dtypes, sizes, strict=False)
+    ]
     return ", ".join(pairs) or str(row["dtype"])
 
 
@@ -115,7 +133,8 @@ _SIGNS = {"finished": "✓", "running": "…", EndKind.UNKNOWN: "?"}
 
 
 def sign_of(form: str, pending: bool = False) -> str:
-    """An ending as a sign: finished, finished with a call pending, still running, not known, or anything else.
+    """An ending as a sign: finished, finished with a call pending, still running, not known, or
+    anything else.
 
     >>> sign_of("finished"), sign_of("finished", pending=True), sign_of("killed")
     ('✓', '!', '✕')
@@ -163,7 +182,8 @@ def input_or_step(meta: Meta) -> str:
 
 
 def counts_steps(meta: Meta) -> bool:
-    """Whether the column `input` counts steps, see program/steps.py: it says nothing of meta["inputs"] then."""
+    """Whether the column `input` counts steps, see program/steps.py: it says nothing of
+    meta["inputs"] then."""
     return meta.get("input_column") == BY_BACKWARD
 
 
@@ -175,7 +195,8 @@ def measured(timeline: Timeline) -> str:
     match meta.get("engine"):
         case "launched":
             return (
-                f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
+                f"Measured: {timeline.world_size} real processes on {backend}{torch}. "
+                "Times are of the machine's clock."
             )
         case "emulated":
             return (
@@ -207,7 +228,9 @@ def differing_text(names: Sequence[str]) -> str:
     >>> differing_text(["dtype", "shape"]), differing_text(["reduce_op"])
     ('dtype and size', 'reduce operation')
     """
-    return listed([{"shape": "size", "reduce_op": "reduce operation"}.get(name, name) for name in names])
+    return listed(
+        [{"shape": "size", "reduce_op": "reduce operation"}.get(name, name) for name in names]
+    )
 
 
 def group_text(meta: Mapping[str, Any], group: str) -> str:

@@ -1,7 +1,8 @@
 """The calls that the ranks have issued so far, in the form in which the matching rules read them.
 
-A rule is asked one question: given these calls and no others, which of them can never complete? It is asked while
-the ranks still run, so the records are light: an `IssuedCall` is a plain tuple, and nothing here touches a DataFrame.
+A rule is asked one question: given these calls and no others, which of them can never complete? It
+is asked while the ranks still run, so the records are light: an `IssuedCall` is a plain tuple, and
+nothing here touches a DataFrame.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class IssuedCall(NamedTuple):
             dtypes *= len(self.shape)
         if len(dtypes) != len(self.shape) or any(dtype not in ITEM_BYTES for dtype in dtypes):
             return None
-        return sum(ITEM_BYTES[dtype] * prod(one) for dtype, one in zip(dtypes, self.shape, strict=True))
+        return sum(
+            ITEM_BYTES[dtype] * prod(one) for dtype, one in zip(dtypes, self.shape, strict=True)
+        )
 
 
 def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
@@ -72,10 +75,11 @@ def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
 
 
 def is_list(call: IssuedCall, size: int) -> bool:
-    """Whether the tensors of a reduce_scatter are the parts of one, and not several that are scattered as one call.
+    """Whether the tensors of a reduce_scatter are the parts of one, and not several that are
+    scattered as one call.
 
-    Several have to be divided among the ranks, each; a list of parts has one for each rank. Both can be true of a
-    record: then it is not known.
+    Several have to be divided among the ranks, each; a list of parts has one for each rank. Both
+    can be true of a record: then it is not known.
     """
     shapes = call.shape or ()
     return len(shapes) == size and any(not shape or shape[0] % size for shape in shapes)
@@ -88,7 +92,12 @@ def call_of(row: CallRow) -> IssuedCall:
     8
     """
     error = row.get("error")
-    late = error is not None and error.startswith(TOO_LATE) and row["op"] in FACTS and FACTS[Op(row["op"])].reduces
+    late = (
+        error is not None
+        and error.startswith(TOO_LATE)
+        and row["op"] in FACTS
+        and FACTS[Op(row["op"])].reduces
+    )
     return IssuedCall(
         row["rank"],
         row["group"],
@@ -122,10 +131,11 @@ REFUSALS = (
 )
 """Prefixes of the messages with which a backend refuses a call before it sends any data.
 
-invalidArgument, checkSingleTensor, checkTag and reduce_scatter in ProcessGroupGloo.cpp; check_gpu_single_tensor,
-getNcclReduceOp and recvAnysource in ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a device
-that has no such backend (torch/csrc/distributed/c10d and c10/core, PyTorch v2.13.0). The last two are the emulator's
-own words. What gloo's worker refuses ("Cannot use ReduceOp.BAND with non-integral dtype") has used up its number.
+invalidArgument, checkSingleTensor, checkTag and reduce_scatter in ProcessGroupGloo.cpp;
+check_gpu_single_tensor, getNcclReduceOp and recvAnysource in ProcessGroupNCCL.cpp; getNcclDataType
+in NCCLUtils.cpp; the dispatcher for a device that has no such backend (torch/csrc/distributed/c10d
+and c10/core, PyTorch v2.13.0). The last two are the emulator's own words. What gloo's worker
+refuses ("Cannot use ReduceOp.BAND with non-integral dtype") has used up its number.
 """
 
 REFUSAL = f"^[^:]*: ({'|'.join(REFUSALS)})"
@@ -142,15 +152,16 @@ _VOID = (
 )
 """Prefixes of the messages with which a thread of gloo's fails before it sends any data.
 
-getFunction and GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, AsyncAlltoallWork in ProcessGroupGloo.cpp, PyTorch
-v2.13.0, and alltoall.cc and alltoallv.cc of the gloo that it pins.
+getFunction and GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, AsyncAlltoallWork in
+ProcessGroupGloo.cpp, PyTorch v2.13.0, and alltoall.cc and alltoallv.cc of the gloo that it pins.
 """
 _is_void = re.compile(f"^[^:]*: ({'|'.join(_VOID)})").match
 
 
 TOO_LATE = "RuntimeError: result type Float can't be cast to the desired output type"
-"""How the error of an average of integers begins on gloo: AsyncReduceWork in ProcessGroupGloo.cpp, v2.13.0, divides the
-sum when gloo has completed the call, as AsyncAllreduceWork does. A barrier behind it raises it, too, and sent nothing.
+"""How the error of an average of integers begins on gloo: AsyncReduceWork in ProcessGroupGloo.cpp,
+v2.13.0, divides the sum when gloo has completed the call, as AsyncAllreduceWork does. A barrier
+behind it raises it, too, and sent nothing.
 """
 
 
@@ -164,7 +175,8 @@ def refuses(error: str) -> bool:
 
 
 class Blocker(NamedTuple):
-    """Why a call cannot complete: what `rank` did in its place. `seq` is None where it issued no such call.
+    """Why a call cannot complete: what `rank` did in its place. `seq` is None where it issued no
+    such call.
 
     group  the group of that call; None: that of the blocked call
     """
@@ -175,7 +187,8 @@ class Blocker(NamedTuple):
 
 
 Blocked = Mapping[tuple[int, int], tuple[Blocker, ...]]
-"""What a rule answers: (rank, seq) of every call of a group that cannot complete, and which ranks are the reason."""
+"""What a rule answers: (rank, seq) of every call of a group that cannot complete, and which ranks
+are the reason."""
 
 Key = tuple[int, str, int]
 """A call: rank, group, seq."""
@@ -240,7 +253,8 @@ class GroupCalls:
 
     @property
     def eager(self) -> bool:
-        """Whether its communicator was made with the group, as init_process_group(device_id=...) does on NCCL."""
+        """Whether its communicator was made with the group, as init_process_group(device_id=...)
+        does on NCCL."""
         return self.name in self.setting.eager
 
     @property
@@ -257,16 +271,21 @@ class GroupCalls:
 
     @property
     def apart(self) -> bool:
-        """Whether each call was issued by itself: no batch of sends and recvs, no collectives coalesced into one."""
+        """Whether each call was issued by itself: no batch of sends and recvs, no collectives
+        coalesced into one."""
         return self.setting.coalesced is not None and self.name not in self.setting.coalesced
 
     def reached(self) -> GroupCalls:
-        """Without the calls that the backend refused: those take no place in the order on any rank."""
+        """Without the calls that the backend refused: those take no place in the order on any
+        rank."""
         return self._only(lambda call: not call.refused)
 
     def begun(self) -> GroupCalls:
-        """Without the calls that are held: their hosts have issued them, and no stream comes to them."""
-        return self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
+        """Without the calls that are held: their hosts have issued them, and no stream comes to
+        them."""
+        return (
+            self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
+        )
 
     def _only(self, kept: Callable[[IssuedCall], bool]) -> GroupCalls:
         lanes = {rank: list(filter(kept, lane)) for rank, lane in self.collectives.items()}
@@ -293,7 +312,8 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         meta.get("transport"),
         backends,
         eager,
-        # Ranks that share a GPU over sockets are hosts of their own to NCCL, which then may choose other algorithms.
+        # Ranks that share a GPU over sockets are hosts of their own to NCCL, which then may choose
+        # other algorithms.
         len(hosts) < 2 and meta.get("transport") != "sockets",
         streamed,
         nccl.get("rings") or {},
@@ -306,13 +326,18 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
 
 
 def by_group(
-    calls: Iterable[IssuedCall | CallRow], groups: Mapping[str, Iterable[int]], setting: Setting | None = None
+    calls: Iterable[IssuedCall | CallRow],
+    groups: Mapping[str, Iterable[int]],
+    setting: Setting | None = None,
 ) -> dict[str, GroupCalls]:
     """Sort `calls`, each rank's in its order of issue, into their groups.
 
-    Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown: it is left out.
+    Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown:
+    it is left out.
     """
-    found = {name: GroupCalls(name, tuple(ranks), {}, {}, {}, False) for name, ranks in groups.items()}
+    found = {
+        name: GroupCalls(name, tuple(ranks), {}, {}, {}, False) for name, ranks in groups.items()
+    }
     lanes = {name: {rank: list[IssuedCall]() for rank in one.ranks} for name, one in found.items()}
     failed: set[str] = set()
     foreign: set[str] = set()

@@ -1,6 +1,7 @@
 """What PyTorch refuses of a list of tensors, in the same words on both backends.
 
-Source: assertTypeAndSizesMatch and its siblings in torch/csrc/distributed/c10d/Utils.hpp, PyTorch v2.13.0.
+Source: assertTypeAndSizesMatch and its siblings in torch/csrc/distributed/c10d/Utils.hpp, PyTorch
+v2.13.0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ C_NAMES = {
 }
 
 
-def check_alike(refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:
+def check_alike(
+    refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor
+) -> None:
     """assertTypeAndSizesMatch()."""
     for index, tensor in enumerate(tensors):
         if tensor.dtype != one.dtype:
@@ -38,8 +41,11 @@ def check_alike(refused: Callable[[str], Exception], tensors: Sequence[torch.Ten
             raise refused(f"invalid tensor size at index {index} (expected {expected}, got {got})")
 
 
-def check_at_root(refused: Callable[[str], Exception], op: Op, args: Sequence[Any], size: int) -> None:
-    """What gather() and scatter() of either backend refuse at the root; `refused` makes its error of a text."""
+def check_at_root(
+    refused: Callable[[str], Exception], op: Op, args: Sequence[Any], size: int
+) -> None:
+    """What gather() and scatter() of either backend refuse at the root; `refused` makes its error
+    of a text."""
     many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
     (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
     tensors = tensors_in(many)

@@ -1,8 +1,8 @@
 """Virtual time: what things cost in an emulation. Modelled, not measured.
 
-Every rank has a clock of its own, in int nanoseconds. The host's clock moves when it works (a forward pass, a
-backward pass), when it issues a call, and when it is made to wait. On NCCL there is a second clock, that of the GPU's
-stream, which waits for collectives while the host runs on.
+Every rank has a clock of its own, in int nanoseconds. The host's clock moves when it works (a
+forward pass, a backward pass), when it issues a call, and when it is made to wait. On NCCL there is
+a second clock, that of the GPU's stream, which waits for collectives while the host runs on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ POLL_NS = 1_000
 """What it costs the host to ask whether a call is complete."""
 
 FORWARD_SHARE = 1 / 3
-"""A forward pass takes this part of the time of one input, the backward pass the rest: the usual rule of thumb."""
+"""A forward pass takes this part of the time of one input, the backward pass the rest: the usual
+rule of thumb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class Costs:
         return self.latency_ns + round(nbytes / self.bytes_per_second * 1e9)
 
 
-def check_costs(ranks: int, seconds_per_input: object, latency: object, bytes_per_second: object) -> Costs:
+def check_costs(
+    ranks: int, seconds_per_input: object, latency: object, bytes_per_second: object
+) -> Costs:
     """Costs from the arguments of `emulate`; ProgramError says which of them is no such number."""
     if isinstance(seconds_per_input, Sequence) and not isinstance(seconds_per_input, str):
         per_rank = list(seconds_per_input)
@@ -60,7 +63,9 @@ def check_costs(ranks: int, seconds_per_input: object, latency: object, bytes_pe
     if not _is_number(latency) or not 0 <= latency <= 1e6:  # type: ignore[operator]
         raise ProgramError(f"latency= is a number of seconds, such as 20e-6; got {latency!r}")
     if not _is_number(bytes_per_second) or not bytes_per_second > 0:  # type: ignore[operator]
-        raise ProgramError(f"bytes_per_second= is a number above 0, such as 10e9; got {bytes_per_second!r}")
+        raise ProgramError(
+            f"bytes_per_second= is a number above 0, such as 10e9; got {bytes_per_second!r}"
+        )
     return Costs(
         tuple(round(one * 1e9) for one in per_rank),
         round(latency * 1e9),  # type: ignore[operator]

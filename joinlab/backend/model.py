@@ -1,11 +1,14 @@
-"""The types that all parts of an emulation share: its knobs, a call of a rank, and protocols of ranks and groups.
+"""The types that all parts of an emulation share: its knobs, a call of a rank, and protocols of
+ranks and groups.
 
-The other files of the emulator import this one; it imports none of them. At run time references point down, too:
+The other files of the emulator import this one; it imports none of them. At run time references
+point down, too:
 
     Emulation -> Host -> EmulatedGroup -> Fabric -> EmulatedCall -> tensors
 
-References that point up (of a call to its group and host, of a host or a fabric to the emulation) are weak. So an
-emulation has no cycle of references, and it is freed when `emulate` returns, not when the garbage collector comes.
+References that point up (of a call to its group and host, of a host or a fabric to the emulation)
+are weak. So an emulation has no cycle of references, and it is freed when `emulate` returns, not
+when the garbage collector comes.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class Knobs:
 
     @property
     def streams(self) -> bool:
-        """Whether calls of the default group run on a stream, so that Work.wait() does not make the host wait."""
+        """Whether calls of the default group run on a stream, so that Work.wait() does not make the
+        host wait."""
         return self.backend == "nccl"
 
 
@@ -104,7 +108,8 @@ class Group(Protocol):
 
 
 class Fabric(Protocol):
-    """What lies between the ranks of one group: it decides which calls meet, and carries them out."""
+    """What lies between the ranks of one group: it decides which calls meet, and carries them
+    out."""
 
     streams: bool
     """Whether Work.wait() makes a stream wait instead of the host."""
@@ -122,12 +127,14 @@ class Fabric(Protocol):
         """The rank at `place` has ended."""
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
-        """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and raises."""
+        """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and
+        raises."""
 
 
 @dataclass(slots=True, eq=False)
 class EmulatedCall:
-    """One call of one rank, from its issue to its end. `row` is its row of the Timeline; times are virtual, in ns.
+    """One call of one rank, from its issue to its end. `row` is its row of the Timeline; times are
+    virtual, in ns.
 
     issued -> begin() -> complete() -> settle()     its output is written, then its row says so
            -> refuse() or fail()                    the backend raises: at once, or later
@@ -145,14 +152,22 @@ class EmulatedCall:
     error: str | None = None
     future: Any = None
     batched: bool = False  # it is one of those that are issued together, be it the only one
-    expired: bool = False  # the host has given up waiting for it, so its end is not written down any more
-    inflight: bool = False  # it was issued behind a call that was still open: its input may not have been there
-    tensors_in: Sequence[torch.Tensor] = ()  # whole, as the program gave them; parts may be pieces of them
+    expired: bool = (
+        False  # the host has given up waiting for it, so its end is not written down any more
+    )
+    inflight: bool = (
+        False  # it was issued behind a call that was still open: its input may not have been there
+    )
+    tensors_in: Sequence[
+        torch.Tensor
+    ] = ()  # whole, as the program gave them; parts may be pieces of them
     tensors_out: Sequence[torch.Tensor] = ()
     ready_ns: int = 0  # when the backend can begin with it
     ended_ns: int = 0  # when it completed or failed, once it is done
     source_place: int = -1
-    when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
+    when_waited: Callable[[], None] | None = (
+        None  # the rest of it, if it completes only when waited for
+    )
     op: Op = field(init=False)
     look: tuple[Any, ...] = field(init=False)
     root: int = field(init=False)
@@ -208,7 +223,11 @@ class EmulatedCall:
             return
         if self.expired:
             return
-        self._tell("done", t=self.ended_ns, v=values_in(self.tensors_out) if self.small and self.tensors_out else None)
+        self._tell(
+            "done",
+            t=self.ended_ns,
+            v=values_in(self.tensors_out) if self.small and self.tensors_out else None,
+        )
 
     def fail(self, text: str, at_ns: int) -> None:
         """The backend raises instead of completing it."""
@@ -234,7 +253,8 @@ class EmulatedCall:
         self._tell("fail", x=f"{type(error).__name__}: {error}")
 
     def refuse(self, error: Exception) -> None:
-        """The backend refused the call when it was handed over, so the call takes no number in its group."""
+        """The backend refused the call when it was handed over, so the call takes no number in its
+        group."""
         self._end()
         self.group.numbering.take_back(self.kind.collective)
         self._tell("fail", x=f"{type(error).__name__}: {error}", r=1)

@@ -1,7 +1,7 @@
 """The bytes of tensors, and where a collective moves them when its ranks agree.
 
-Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and whatever the dtype. Sums
-are each backend's own: see nccl/kernels.py and gloo/sums.py.
+Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and
+whatever the dtype. Sums are each backend's own: see nccl/kernels.py and gloo/sums.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from joinlab.program.process_group import METHODS, tensors_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_numpy = torch._C.TensorBase.numpy  # not that of torch.Tensor, which makes a rank's host wait for its stream
+_numpy = (
+    torch._C.TensorBase.numpy
+)  # not that of torch.Tensor, which makes a rank's host wait for its stream
 
 
 def memory(tensor: torch.Tensor) -> Bytes:
@@ -28,8 +30,9 @@ def memory(tensor: torch.Tensor) -> Bytes:
         nbytes = len_of(tensor)
         if not nbytes:
             return np.empty(0, np.uint8)
-        # Not Tensor.numpy(), behind which a storage can never again be resized, as FSDP does (tensor_to_numpy in
-        # torch/csrc/utils/tensor_numpy.cpp, v2.13.0). This window does not keep the tensor alive: use it at once.
+        # Not Tensor.numpy(), behind which a storage can never again be resized, as FSDP does
+        # (tensor_to_numpy in torch/csrc/utils/tensor_numpy.cpp, v2.13.0). This window does not keep
+        # the tensor alive: use it at once.
         window: Any = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
         found: Bytes = np.frombuffer(window, np.uint8)
         return found
@@ -37,7 +40,8 @@ def memory(tensor: torch.Tensor) -> Bytes:
 
 
 def look(tensors: Sequence[torch.Tensor]) -> Bytes:
-    """The bytes of all tensors, one after the other, to be read at once: those of one alone are not copied."""
+    """The bytes of all tensors, one after the other, to be read at once: those of one alone are not
+    copied."""
     return memory(tensors[0]) if len(tensors) == 1 else read(tensors)
 
 
@@ -45,7 +49,9 @@ def read(tensors: Sequence[torch.Tensor]) -> Bytes:
     """A copy of the bytes of all tensors, one after the other."""
     if len(tensors) == 1:
         return memory(tensors[0]).copy()
-    return np.concatenate([memory(tensor) for tensor in tensors]) if tensors else np.empty(0, np.uint8)
+    return (
+        np.concatenate([memory(tensor) for tensor in tensors]) if tensors else np.empty(0, np.uint8)
+    )
 
 
 def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
@@ -66,7 +72,8 @@ def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
 
 @dataclass(slots=True)
 class Part:
-    """One collective of a call (a coalesced call has several): the tensors that this rank puts in and gets out."""
+    """One collective of a call (a coalesced call has several): the tensors that this rank puts in
+    and gets out."""
 
     ins: list[torch.Tensor]
     outs: list[torch.Tensor]
@@ -92,7 +99,9 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[P
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
-    if name in ("alltoall_base", "all_to_all_single") and not streams:  # gloo's workers split it, or fail to
+    if (
+        name in ("alltoall_base", "all_to_all_single") and not streams
+    ):  # gloo's workers split it, or fail to
         return [Part([args[1]], [args[0]])]
     if name in ("_allgather_base", "all_gather_single") and not streams:
         return [Part([args[1]], list(torch.chunk(args[0], size)))]
@@ -115,7 +124,9 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[
     """The rows of `tensor` that go to, or come from, each rank; evenly many if `rows` is empty."""
     if not rows:
         if tensor.size(0) % size:
-            raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
+            raise ValueError(
+                f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}"
+            )
         rows = [tensor.size(0) // size] * size
     if len(rows) != size:  # checkSplitSizes in torch/csrc/distributed/c10d/Utils.hpp, v2.13.0
         raise RuntimeError("Number of tensor splits not equal to group size")
@@ -129,12 +140,16 @@ def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
     facts = FACTS[op]
     if facts.reduces:
         one = sum(map(len_of, parts[0].ins))
-        return all(part.dtype == parts[0].dtype and sum(map(len_of, part.ins)) == one for part in parts)
+        return all(
+            part.dtype == parts[0].dtype and sum(map(len_of, part.ins)) == one for part in parts
+        )
     if not facts.alike or facts.point_to_point:  # a barrier has no bytes
         return True
     ins = [[len_of(tensor) for tensor in part.ins] for part in parts]
     sources, targets = _sources_and_targets(facts, root, len(parts))
-    as_one = facts.needs is Needs.EVERYONE and not facts.for_each  # even parts may go into one tensor
+    as_one = (
+        facts.needs is Needs.EVERYONE and not facts.for_each
+    )  # even parts may go into one tensor
     for place in targets:
         pieces = [ins[source][place if facts.for_each else 0] for source in sources]
         outs = [len_of(tensor) for tensor in parts[place].outs]
@@ -143,10 +158,15 @@ def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
     return True
 
 
-def _sources_and_targets(facts: OpFacts, root: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
+def _sources_and_targets(
+    facts: OpFacts, root: int, size: int
+) -> tuple[Sequence[int], Sequence[int]]:
     """The places that send and those that receive, for an op that does not reduce."""
     one, everyone = (root,), range(size)
-    return one if facts.needs is Needs.FROM_ROOT else everyone, one if facts.needs is Needs.AT_ROOT else everyone
+    return (
+        one if facts.needs is Needs.FROM_ROOT else everyone,
+        one if facts.needs is Needs.AT_ROOT else everyone,
+    )
 
 
 def len_of(tensor: torch.Tensor) -> int:
@@ -165,7 +185,11 @@ def move(op: Op, parts: Sequence[Part], root: int) -> None:
         for place in targets:
             write(parts[place].outs, np.concatenate([pieces[place] for pieces in sent]))
         return
-    whole = look(parts[root].ins) if len(sources) == 1 else np.concatenate([read(parts[at].ins) for at in sources])
+    whole = (
+        look(parts[root].ins)
+        if len(sources) == 1
+        else np.concatenate([read(parts[at].ins) for at in sources])
+    )
     for place in targets:
         if sources != (place,):
             write(parts[place].outs, whole)

@@ -1,4 +1,5 @@
-"""`cases`: how each rank of the documented cases ends, on modelled NCCL and run on this machine's backend."""
+"""`cases`: how each rank of the documented cases ends, on modelled NCCL and run on this machine's
+backend."""
 
 from __future__ import annotations
 
@@ -18,9 +19,16 @@ if TYPE_CHECKING:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--n", type=whole, nargs="+", default=[5], metavar="N", help="rank 0 gets N inputs, rank 1 N + 1 (default: 5)"
+        "--n",
+        type=whole,
+        nargs="+",
+        default=[5],
+        metavar="N",
+        help="rank 0 gets N inputs, rank 1 N + 1 (default: 5)",
     )
-    parser.add_argument("--only", type=int, nargs="+", metavar="CASE", help="only these cases, by number")
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="CASE", help="only these cases, by number"
+    )
     add_backend(parser)
     add_html(parser)
     parser.add_argument(
@@ -44,7 +52,13 @@ def _run(options: argparse.Namespace) -> int:
         tables[n] = {}
         for number, case in chosen.items():
             with screen.status(f"case {number}, inputs {n} and {n + 1}"):
-                here = launch(case.program, inputs=(n, n + 1), backend=options.backend, on_output=None, progress=False)
+                here = launch(
+                    case.program,
+                    inputs=(n, n + 1),
+                    backend=options.backend,
+                    on_output=None,
+                    progress=False,
+                )
                 before, today = (_modelled(number, n, era) for era in ("1.9", "today"))
             tables[n][number] = report.CaseRuns(case, before, today, here)
         screen.print(report.cases_report(tables[n], n))
@@ -59,7 +73,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _modelled(number: int, n: int, era: str) -> Timeline:
-    """The case on the NCCL of an era; if it ships with the package, with the fixes that were tried."""
+    """The case on the NCCL of an era; if it ships with the package, with the fixes that were
+    tried."""
     from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
     from joinlab.emulator.recorded import recorded
@@ -69,23 +84,34 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
 
 
 def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path, address: str = "") -> None:
-    """Write the runs as one page: a large picture above small ones of all runs. `address`: as write_gallery has it."""
+    """Write the runs as one page: a large picture above small ones of all runs. `address`: as
+    write_gallery has it."""
     from joinlab.cli import report
     from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
 
     some = next(iter(tables.values()))
-    rows = report.fabrics(" and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()})))
+    rows = report.fabrics(
+        " and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()}))
+    )
     pictures: dict[Place, Picture] = {
         (f"Case {number}", row, (n, n + 1)): Picture(
-            run, report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends), said
+            run,
+            report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends),
+            said,
         )
         for n, runs in tables.items()
         for number, each in runs.items()
         for row, run, said in zip(rows, each.all(), (report.documented(each), "", ""), strict=True)
     }
-    start = (f"Case {4 if 4 in some else next(iter(some))}", rows[1], max((n, n + 1) for n in tables))
+    start = (
+        f"Case {4 if 4 in some else next(iter(some))}",
+        rows[1],
+        max((n, n + 1) for n in tables),
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path, address)}")
+    print(
+        f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path, address)}"
+    )
 
 
 COMMAND = Command(

@@ -35,7 +35,9 @@ def counts(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one number per rank, such as 5,6") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not one number per rank, such as 5,6"
+        ) from None
 
 
 def whole(text: str) -> int:
@@ -47,9 +49,16 @@ def whole(text: str) -> int:
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--backend", choices=("gloo", "nccl"), help="gloo runs on the CPU (default: nccl if there are enough GPUs)"
+        "--backend",
+        choices=("gloo", "nccl"),
+        help="gloo runs on the CPU (default: nccl if there are enough GPUs)",
     )
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the swimlanes as one page that works offline")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write the swimlanes as one page that works offline",
+    )

@@ -1,4 +1,5 @@
-"""`doctor`: report what works on this machine: versions, GPUs, and the backends that ranks can be launched on."""
+"""`doctor`: report what works on this machine: versions, GPUs, and the backends that ranks can be
+launched on."""
 
 from __future__ import annotations
 
@@ -36,12 +37,17 @@ def _facts() -> Iterator[tuple[str, str]]:
     import torch.distributed as dist
 
     gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus and dist.is_nccl_available() else None  # type: ignore[no-untyped-call]
+    nccl = None
+    if gpus and dist.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     yield "PyTorch", torch.__version__
     yield "GPUs", ", ".join(gpus) or "none that PyTorch sees"
     yield "NCCL", nccl or "none, or no GPU for it"
     for backend, there in (("gloo", dist.is_gloo_available()), ("nccl", nccl)):
-        yield f"launch on {backend}", launchable(backend, len(gpus) if nccl else 0, nccl, bool(there))
+        yield (
+            f"launch on {backend}",
+            launchable(backend, len(gpus) if nccl else 0, nccl, bool(there)),
+        )
 
 
 def launchable(backend: str, gpus: int, nccl: str | None, gloo: bool) -> str:
@@ -49,7 +55,9 @@ def launchable(backend: str, gpus: int, nccl: str | None, gloo: bool) -> str:
     from joinlab.launcher.launcher import choose_backend
 
     if not hasattr(os, "fork"):
-        return f"no: it needs fork, which {sys.platform} lacks; use Linux, macOS or Windows with WSL"
+        return (
+            f"no: it needs fork, which {sys.platform} lacks; use Linux, macOS or Windows with WSL"
+        )
     if backend == "gloo":
         return "yes, on the CPU" if gloo else "no: this PyTorch was built without gloo"
     try:

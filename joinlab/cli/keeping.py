@@ -1,4 +1,5 @@
-"""Files that a command writes: it checks them before the run, and never loses a recording after it."""
+"""Files that a command writes: it checks them before the run, and never loses a recording after
+it."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ def check_can_write(path: Path | None) -> None:
         return
     folder = path.parent
     if not folder.is_dir():
-        raise JoinlabError(f"{path} cannot be written: there is no folder {folder}. Nothing was run; make it first.")
+        raise JoinlabError(
+            f"{path} cannot be written: there is no folder {folder}. Nothing was run; make it first."
+        )
     if path.is_dir():
-        raise JoinlabError(f"{path} cannot be written: it is a folder. Nothing was run; name a file.")
+        raise JoinlabError(
+            f"{path} cannot be written: it is a folder. Nothing was run; name a file."
+        )
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise JoinlabError(f"{path} cannot be written: permission denied. Nothing was run; name another place.")
+        raise JoinlabError(
+            f"{path} cannot be written: permission denied. Nothing was run; name another place."
+        )
 
 
 def check_apart(source: str | None, target: Path | None) -> None:
@@ -37,8 +44,8 @@ def check_apart(source: str | None, target: Path | None) -> None:
 def save(timeline: Timeline, path: Path) -> None:
     """Save a recording at `path`.
 
-    If `path` cannot be written after all (the disk is full, the folder is gone), saves it in a temporary folder and
-    raises JoinlabError, which names that folder.
+    If `path` cannot be written after all (the disk is full, the folder is gone), saves it in a
+    temporary folder and raises JoinlabError, which names that folder.
     """
     try:
         print(f"saved {timeline.save(path)}")
@@ -46,11 +53,14 @@ def save(timeline: Timeline, path: Path) -> None:
         kept = Path(tempfile.mkdtemp(prefix="joinlab-")) / path.name
         timeline.save(kept)
         reason = error.strerror or error
-        raise JoinlabError(f"{path} cannot be written: {reason}. The recording is kept in {kept}") from error
+        raise JoinlabError(
+            f"{path} cannot be written: {reason}. The recording is kept in {kept}"
+        ) from error
 
 
 def keep(timeline: Timeline, save_as: Path | None, html: Path | None) -> None:
-    """Save a run at `save_as` and write its page to `html`, whose folder is made if needed; None: neither."""
+    """Save a run at `save_as` and write its page to `html`, whose folder is made if needed; None:
+    neither."""
     from joinlab.picture.page import write_html
     from joinlab.story.judge import diagnose
 

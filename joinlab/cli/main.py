@@ -1,6 +1,7 @@
 """The command line: `python -m joinlab`, or `joinlab` where the package is installed.
 
-EXIT_CODES lists the exit codes. To add a command, write a module here that ends in a COMMAND, and list it in COMMANDS.
+EXIT_CODES lists the exit codes. To add a command, write a module here that ends in a COMMAND, and
+list it in COMMANDS.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from joinlab._version import __version__
 from joinlab.cli import cases, doctor, handout, record, run, show, watch
 from joinlab.errors import JoinlabError, LaunchInterrupted, with_extra
 
-COMMANDS = (cases.COMMAND, run.COMMAND, record.COMMAND, watch.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
+COMMANDS = (
+    cases.COMMAND,
+    run.COMMAND,
+    record.COMMAND,
+    watch.COMMAND,
+    show.COMMAND,
+    handout.COMMAND,
+    doctor.COMMAND,
+)
 """In the order of `--help`."""
 
 _COLUMN = 60
@@ -49,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command is record.COMMAND:
             raise  # as without joinlab
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader, such as `head`, has gone; Python must not complain at exit
+    except (
+        BrokenPipeError
+    ):  # the reader, such as `head`, has gone; Python must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except ModuleNotFoundError as error:
@@ -66,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_writable() -> None:
-    """Let stdout and stderr accept every character (as "?" under LC_ALL=C), and replace them if they are closed."""
+    """Let stdout and stderr accept every character (as "?" under LC_ALL=C), and replace them if
+    they are closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -93,7 +105,9 @@ def parser() -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
         one = subparsers.add_parser(
-            command.name, help=command.what, description=f"{command.what[0].upper()}{command.what[1:]}."
+            command.name,
+            help=command.what,
+            description=f"{command.what[0].upper()}{command.what[1:]}.",
         )
         one.set_defaults(command=command)
         command.options(one)
@@ -106,5 +120,9 @@ def examples() -> str:
     for command in COMMANDS:
         for arguments, text in command.examples:
             line = f"  python -m joinlab {command.name} {arguments}".rstrip()
-            lines.append(f"{line:<{_COLUMN}}{text}" if len(line) < _COLUMN - 1 else f"{line}\n{'':{_COLUMN}}{text}")
+            lines.append(
+                f"{line:<{_COLUMN}}{text}"
+                if len(line) < _COLUMN - 1
+                else f"{line}\n{'':{_COLUMN}}{text}"
+            )
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -14,18 +14,25 @@ from joinlab.errors import ProgramError
 
 
 def load_program(text: str) -> Any:
-    """The function that "FILE:FUNCTION" or "package.module:FUNCTION" names. Raises ProgramError if there is none.
+    """The function that "FILE:FUNCTION" or "package.module:FUNCTION" names. Raises ProgramError if
+    there is none.
 
     The file is run as a module, so the code under `if __name__ == "__main__":` does not run.
     """
     place, colon, name = text.rpartition(":")
     if not (colon and place and name):
-        raise ProgramError(f"{text!r} names no function: write FILE:FUNCTION, such as train.py:worker")
+        raise ProgramError(
+            f"{text!r} names no function: write FILE:FUNCTION, such as train.py:worker"
+        )
     module = _load_module(place)
     try:
         return getattr(module, name)
     except AttributeError:
-        functions = [key for key, value in vars(module).items() if callable(value) and _is_from(value, module)]
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and _is_from(value, module)
+        ]
         listed = ", ".join(functions) or "none"
         raise ProgramError(f"{place} has no function {name!r}; it has {listed}") from None
 
@@ -35,12 +42,15 @@ def _load_module(place: str) -> ModuleType:
     is_file = path.suffix == ".py" or path.exists()
     if is_file and not path.is_file():
         raise ProgramError(f"there is no file {place}")
-    # As Python does: a script can import its neighbours, and `python -m` modules of the current folder.
+    # As Python does: a script can import its neighbours, and `python -m` modules of the current
+    # folder.
     sys.path.insert(0, str(path.resolve().parent) if is_file else os.getcwd())
     try:
         module = _run_file(path) if is_file else importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        raise ProgramError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ProgramError(
+            f"{place} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)  # the ranks need not find the file

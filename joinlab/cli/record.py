@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 8 -m joinlab record train.py --args
 
-The script runs as without joinlab: as __main__, with its own arguments, folder first on the path, traceback and exit
-code.
+The script runs as without joinlab: as __main__, with its own arguments, folder first on the path,
+traceback and exit code.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ FOLDER = "runs/today"
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--into", type=Path, default=Path(FOLDER), metavar="FOLDER", help=f"where the ranks write (default: {FOLDER})"
+        "--into",
+        type=Path,
+        default=Path(FOLDER),
+        metavar="FOLDER",
+        help=f"where the ranks write (default: {FOLDER})",
     )
     parser.add_argument(
-        "--everything", action="store_true", help="keep all calls, without a bound, instead of the last 2,000 per group"
+        "--everything",
+        action="store_true",
+        help="keep all calls, without a bound, instead of the last 2,000 per group",
     )
     parser.add_argument(
         "--still",
@@ -48,10 +54,19 @@ def _options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="record which of the script's lines each rank runs, and the values in its tests",
     )
-    parser.add_argument("--quiet", action="store_true", help="do not print where it records and how to read it")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT.py is a module's name, as in python -m")
+    parser.add_argument(
+        "--quiet", action="store_true", help="do not print where it records and how to read it"
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        action="store_true",
+        help="SCRIPT.py is a module's name, as in python -m",
+    )
     parser.add_argument("script", metavar="SCRIPT.py", help="what torchrun would run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -60,7 +75,9 @@ def _run(options: argparse.Namespace) -> int:
 
     if not options.module and not Path(options.script).is_file():
         raise FileNotFoundError(
-            errno.ENOENT, "there is no such script. Name the one that torchrun would run.", options.script
+            errno.ENOENT,
+            "there is no such script. Name the one that torchrun would run.",
+            options.script,
         )
     sys.argv = [options.script, *options.arguments]
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), "0")
@@ -79,7 +96,9 @@ def _run(options: argparse.Namespace) -> int:
             trace = trace.tb_next  # show only the script's frames
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: None  # the traceback is printed; Python will end this process by SIGINT
+            sys.excepthook = lambda *_: (
+                None
+            )  # the traceback is printed; Python will end this process by SIGINT
             raise
         return 1
     finally:
@@ -89,10 +108,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _Voice:
-    """Rank 0's messages on stderr: where it records, and at the end or at Ctrl-C, how to read the record.
+    """Rank 0's messages on stderr: where it records, and at the end or at Ctrl-C, how to read the
+    record.
 
-    While a rank waits in a collective, Ctrl-C runs no Python handler, but the signal's number arrives in a pipe, which
-    a thread reads.
+    While a rank waits in a collective, Ctrl-C runs no Python handler, but the signal's number
+    arrives in a pipe, which a thread reads.
     """
 
     def __init__(self, into: Path) -> None:
@@ -105,8 +125,9 @@ class _Voice:
             signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
             begun = _thread.allocate_lock()
             begun.acquire()
-            # A bare thread: one that threading lists counts as the program's. Wait until it runs, since Python counts
-            # it only then, and a later change of the count would look like a thread of the program.
+            # A bare thread: one that threading lists counts as the program's. Wait until it runs,
+            # since Python counts it only then, and a later change of the count would look like a
+            # thread of the program.
             _thread.start_new_thread(self._hear, (reads, begun))
             begun.acquire()
 
@@ -122,8 +143,12 @@ class _Voice:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # the job may have closed stderr, or set it to None
-        sys.stderr.write(f"joinlab: {text}\n")  # one write: the other thread may print a traceback at the same time
+    with suppress(
+        OSError, ValueError, AttributeError
+    ):  # the job may have closed stderr, or set it to None
+        sys.stderr.write(
+            f"joinlab: {text}\n"
+        )  # one write: the other thread may print a traceback at the same time
         sys.stderr.flush()
 
 

@@ -29,7 +29,9 @@ from joinlab.story.writers import ended_in_short, text_of
 from joinlab.timeline import Ending, Timeline
 
 if TYPE_CHECKING:
-    from joinlab.cases import Case  # not at run time: it imports torch, which a saved run does not need
+    from joinlab.cases import (
+        Case,
+    )  # not at run time: it imports torch, which a saved run does not need
 
 WIDTH = 80
 """Characters per line: a terminal may be wider, a mail or an issue is not."""
@@ -41,7 +43,8 @@ LANES = 3
 """Most lanes shown; if there are more, those that differ are chosen."""
 
 REMARK, GAP = 16, 4
-"""Characters for the remark on a row, and for the gap between two lanes, which has the sign of inequality."""
+"""Characters for the remark on a row, and for the gap between two lanes, which has the sign of
+inequality."""
 
 BEFORE, AFTER = 4, 12
 """Rows shown before the first difference, and from it on; `--all` lists the rest."""
@@ -51,12 +54,16 @@ class Screen(Console):
     """stdout without markup. A closed pipe raises BrokenPipeError, as with print()."""
 
     def __init__(self) -> None:
-        # Jupyter makes rich colour the output of a cell's child; a pipe gets plain text without moving lines.
+        # Jupyter makes rich colour the output of a cell's child; a pipe gets plain text without
+        # moving lines.
         terminal = None if sys.stdout.isatty() else False
         super().__init__(markup=False, emoji=False, highlight=False, force_terminal=terminal)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """rich's pieces of text and style, with the control characters of a run's texts made visible."""
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """rich's pieces of text and style, with the control characters of a run's texts made
+        visible."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else shown(text), style, control)
 
@@ -70,7 +77,8 @@ class Screen(Console):
 
 @dataclass(frozen=True, slots=True)
 class CaseRuns:
-    """The runs of one case with the same inputs: modelled on the NCCL of PyTorch 1.9 and of today, and run here."""
+    """The runs of one case with the same inputs: modelled on the NCCL of PyTorch 1.9 and of today,
+    and run here."""
 
     case: Case
     documented_on: Timeline
@@ -90,11 +98,16 @@ def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     """How each case, by its number, ends with `n` and n + 1 inputs: one line per case."""
     on = " and ".join(sorted({str(each.here.meta["backend"]) for each in runs.values()}))
     lines = [f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1}"]
-    lines += [f"{'':39}{'NCCL of':14}{'NCCL today':14}{on}", f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here"]
+    lines += [
+        f"{'':39}{'NCCL of':14}{'NCCL today':14}{on}",
+        f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here",
+    ]
     for number, each in runs.items():
         cells = [ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in each.all()]
         mark = _mark(each)[0]
-        lines.append(f"{number:<2}{_cut(_program(each.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}")
+        lines.append(
+            f"{number:<2}{_cut(_program(each.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"
+        )
     return Text("\n".join(_cut(line.rstrip()) for line in [*lines, ""]))
 
 
@@ -111,7 +124,8 @@ def ended(ends: Sequence[Ending]) -> str:
 
 
 def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
-    """The legend of the tables' signs, and why the backend of this machine ends some cases differently."""
+    """The legend of the tables' signs, and why the backend of this machine ends some cases
+    differently."""
     every = [(n, number, each) for n, runs in tables.items() for number, each in runs.items()]
     marks = {_mark(each)[0] for _, _, each in every}
     told = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
@@ -124,10 +138,20 @@ def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
     why: dict[str, list[int]] = {}
     for _, number, each in every:
         known = each.case.documentation
-        if known and known.gloo and each.here.meta["backend"] == "gloo" and number not in why.get(known.gloo, ()):
+        if (
+            known
+            and known.gloo
+            and each.here.meta["backend"] == "gloo"
+            and number not in why.get(known.gloo, ())
+        ):
             why.setdefault(known.gloo, []).append(number)
-    told += [f"   case{'s' * (len(some) > 1)} {' and '.join(map(str, some))}: {note}" for note, some in why.items()]
-    return Text("\n".join(line for note in told for line in wrap(note, WIDTH, subsequent_indent="   ")))
+    told += [
+        f"   case{'s' * (len(some) > 1)} {' and '.join(map(str, some))}: {note}"
+        for note, some in why.items()
+    ]
+    return Text(
+        "\n".join(line for note in told for line in wrap(note, WIDTH, subsequent_indent="   "))
+    )
 
 
 def documented(runs: CaseRuns) -> str:
@@ -137,7 +161,8 @@ def documented(runs: CaseRuns) -> str:
 
 
 def _mark(runs: CaseRuns) -> tuple[str, str]:
-    """Compare the model of PyTorch 1.9 with the documentation: a sign, and the documented ending of each rank."""
+    """Compare the model of PyTorch 1.9 with the documentation: a sign, and the documented ending of
+    each rank."""
     inputs = runs.documented_on.meta["inputs"]
     known = runs.case.documentation.ends(inputs) if runs.case.documentation else None
     if known is None:
@@ -191,19 +216,26 @@ def _title(run: Timeline, headline: Line, width: int) -> str:
 
 
 class _Calls:
-    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full."""
+    """The rows of one run as lines: matched rounds folded, the rows around the first difference in
+    full."""
 
     def __init__(self, scene: Scene, headline: Line, everything: bool, width: int) -> None:
         run, folding = scene.timeline, scene.folding
         self.line_width = width
-        most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # if narrow, remarks go below the row
+        most, remark = (
+            (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)
+        )  # if narrow, remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
         self.first = scene.parting.first
         odd = [ranks[0] for ranks in folding.classes if ranks[0] in scene.parting.odd]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [call.rank for call in headline.calls if call.rank in lanes]
-        chosen = list(dict.fromkeys([*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]))
+        chosen = list(
+            dict.fromkeys(
+                [*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]
+            )
+        )
         self.shown = sorted(lanes if everything else chosen[:most])
         self.left_out = len(lanes) - len(self.shown)
         self.width = (width - 9 - remark) // max(min(len(self.shown), most), 1) - GAP
@@ -211,7 +243,9 @@ class _Calls:
         self.one_file = len(sites) == 1
         self.groups = len({slot.group for slot in folding.slots}) > 1
         rows = folding.matched.rows  # a recv from any rank does not record whose send it took
-        self.take_any = {row["rank"] for row in rows if row["op"] == Op.RECV and row["peer"] is None}
+        self.take_any = {
+            row["rank"] for row in rows if row["op"] == Op.RECV and row["peer"] is None
+        }
 
     def lines(self) -> Iterator[str]:
         if not self.folding.slots:
@@ -219,9 +253,14 @@ class _Calls:
             return
         parts = list(range(len(self.folding.slots)) if self.everything else self._parts())
         first = self.first
-        at = next((k for k, part in enumerate(parts) if first is not None and part == first), len(parts) - 1)
+        at = next(
+            (k for k, part in enumerate(parts) if first is not None and part == first),
+            len(parts) - 1,
+        )
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
-        begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
+        begin, end = (
+            (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
+        )
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
         folded, before = False, None
         for k, part in enumerate(parts):
@@ -235,7 +274,9 @@ class _Calls:
                 yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
             elif begin <= k < end:
                 yield self._row(part)
-        hidden = sum(1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end)
+        hidden = sum(
+            1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end
+        )
         told = ["every row"] if self.part else []
         told += [
             f"{count} more {what}{'s' * (count > 1)}"
@@ -257,7 +298,9 @@ class _Calls:
                 yield part
 
     def _numbers(self, part: Fold) -> str:
-        first, last = (self._number(self.folding.slots[index]) for index in (part.begin, part.end - 1))
+        first, last = (
+            self._number(self.folding.slots[index]) for index in (part.begin, part.end - 1)
+        )
         return f"{first}-{last}"
 
     def _number(self, slot: Slot) -> int | str:
@@ -272,13 +315,21 @@ class _Calls:
         sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
         line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
         remark = ", ".join(
-            filter(None, (self._remark(slot), f"group {group_text(self.run.meta, slot.group)}" if self.groups else ""))
+            filter(
+                None,
+                (
+                    self._remark(slot),
+                    f"group {group_text(self.run.meta, slot.group)}" if self.groups else "",
+                ),
+            )
         )
         if not remark:
             return line
         if len(line) + len(remark) + 2 <= self.line_width:
             return f"{line}  {remark}"
-        return "\n         ".join([line, *wrap(remark, self.line_width - 9, break_on_hyphens=False)])
+        return "\n         ".join(
+            [line, *wrap(remark, self.line_width - 9, break_on_hyphens=False)]
+        )
 
     def _columns(self, cells: Sequence[str], sign: str = "") -> str:
         return f"{sign:^{GAP}}".join(f"{_cut(cell, self.width):{self.width}}" for cell in cells)
@@ -293,7 +344,9 @@ class _Calls:
 
     def _other_lines(self, slot: Slot) -> bool:
         rows = [*self.folding.matched.calls_of(slot).values()]
-        return len({(row["origin"], row["call_site"]) for row in rows}) > len({row["origin"] for row in rows})
+        return len({(row["origin"], row["call_site"]) for row in rows}) > len(
+            {row["origin"] for row in rows}
+        )
 
     def _remark(self, slot: Slot) -> str:
         rows = self.folding.matched.calls_of(slot)
@@ -308,17 +361,30 @@ class _Calls:
         for rank, row in rows.items():
             if row["completed_ns"] is None:
                 failed = "refused" if slot.refused else "failed"
-                left[failed if row["error"] else "not yet" if self.run.ends[rank].runs else "never ends"].append(rank)
+                left[
+                    failed
+                    if row["error"]
+                    else "not yet"
+                    if self.run.ends[rank].runs
+                    else "never ends"
+                ].append(rank)
         for how, ranks in left.items():
             all_of = len(ranks) == len(rows)
-            who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
+            who = (
+                ""
+                if all_of
+                else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
+            )
             told += [f"{who}{how}"] if ranks else []
         return ", ".join(told)
 
     def _was_taken(self, slot: Slot) -> bool:
         """Whether a recv from any rank may have taken these sends, or been one of these calls."""
         rows = self.folding.matched.calls_of(slot).values()
-        return all(row["completed_ns"] is not None and {row["rank"], row["peer"]} & self.take_any for row in rows)
+        return all(
+            row["completed_ns"] is not None and {row["rank"], row["peer"]} & self.take_any
+            for row in rows
+        )
 
 
 def _cut(text: str, most: int = WIDTH) -> str:

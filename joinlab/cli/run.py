@@ -16,21 +16,36 @@ if TYPE_CHECKING:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", metavar="FILE:FUNCTION", help="such as train.py:worker or package.module:worker")
     parser.add_argument(
-        "--inputs", type=counts, default=(5, 6), metavar="5,6", help="how many inputs each rank gets (default: 5,6)"
+        "program", metavar="FILE:FUNCTION", help="such as train.py:worker or package.module:worker"
+    )
+    parser.add_argument(
+        "--inputs",
+        type=counts,
+        default=(5, 6),
+        metavar="5,6",
+        help="how many inputs each rank gets (default: 5,6)",
     )
     add_backend(parser)
     parser.add_argument(
-        "--emulate", choices=("nccl", "gloo"), help="start no processes: PyTorch's own code on a modelled backend"
+        "--emulate",
+        choices=("nccl", "gloo"),
+        help="start no processes: PyTorch's own code on a modelled backend",
     )
-    parser.add_argument("--era", choices=("today", "1.9"), help="PyTorch whose barrier is emulated (default: today)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="save the run, for `show` and joinlab.load")
+    parser.add_argument(
+        "--era", choices=("today", "1.9"), help="PyTorch whose barrier is emulated (default: today)"
+    )
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="save the run, for `show` and joinlab.load"
+    )
     add_html(parser)
     parser.add_argument("--seed", type=int, metavar="INT", help="seeds every rank (default: 0)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the run after S seconds")
     parser.add_argument(
-        "--no-progress", type=float, metavar="S", help="call it a suspected hang after S seconds without an event"
+        "--no-progress",
+        type=float,
+        metavar="S",
+        help="call it a suspected hang after S seconds without an event",
     )
 
 
@@ -38,9 +53,13 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
 
     if options.emulate and (options.backend or options.no_progress is not None):
-        raise ProgramError("--backend and --no-progress apply to launches; leave them out with --emulate")
+        raise ProgramError(
+            "--backend and --no-progress apply to launches; leave them out with --emulate"
+        )
     if options.era and not options.emulate:
-        raise ProgramError("--era needs --emulate; a launch has the barrier of the installed PyTorch")
+        raise ProgramError(
+            "--era needs --emulate; a launch has the barrier of the installed PyTorch"
+        )
     keeping.check_can_write(options.save)
     program = load_program(options.program)
     try:
@@ -48,7 +67,9 @@ def _run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
-    keeping.keep(timeline, options.save, options.html)  # before the report, which fails on a closed stream
+    keeping.keep(
+        timeline, options.save, options.html
+    )  # before the report, which fails on a closed stream
     screen = report.Screen()
     screen.print(report.run_report(timeline, width=screen.width))
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1

@@ -24,8 +24,12 @@ text on stdin; . for the current folder. Default: the newest in runs/"""
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", nargs="?", metavar="RECORD", help=_HELP)
-    parser.add_argument("--all", action="store_true", help="list every row and every lane, also those that matched")
-    parser.add_argument("--json", action="store_true", help="print the story as JSON: its lines, ranks and calls")
+    parser.add_argument(
+        "--all", action="store_true", help="list every row and every lane, also those that matched"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the story as JSON: its lines, ranks and calls"
+    )
     add_html(parser)
 
 
@@ -69,7 +73,9 @@ def newest(folder: Path) -> Path:
     if not places:
         why = "nothing was recorded there. Name a record, or run `torchrun ... -m joinlab record train.py`"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))
-    return max(places, key=lambda place: max(one.stat().st_mtime for one in (place, *place.rglob("*"))))
+    return max(
+        places, key=lambda place: max(one.stat().st_mtime for one in (place, *place.rglob("*")))
+    )
 
 
 COMMAND = Command(

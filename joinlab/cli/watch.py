@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 STILL = 3
-"""Exit code for a job in which nothing moves but which may go on, such as while a rank writes a checkpoint."""
+"""Exit code for a job in which nothing moves but which may go on, such as while a rank writes a
+checkpoint."""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +79,9 @@ def _run(options: argparse.Namespace) -> int:
         tell(_state(timeline, False), timeline, "\n".join(_lines(recorded, timeline)))
         return _code(timeline, False) if options.exit_code else 0
     shows = screen.is_terminal and not options.json
-    with Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live:
+    with (
+        Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live
+    ):
         while True:
             at = time.monotonic()
             if recorded.refresh():
@@ -91,7 +94,11 @@ def _run(options: argparse.Namespace) -> int:
             if state == "over":
                 tell(state, timeline)
             elif state != "running" and said != (said := str(timeline.ends)):
-                what = "The job has stalled." if state == "stuck" else f"Nothing has moved for {options.still:g} s."
+                what = (
+                    "The job has stalled."
+                    if state == "stuck"
+                    else f"Nothing has moved for {options.still:g} s."
+                )
                 tell(state, timeline, what)
             if state == "over" or (options.exit_code and _code(timeline, still)):
                 return _code(timeline, still) if options.exit_code else 0
@@ -99,17 +106,23 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait_for_record(options: argparse.Namespace) -> None:
-    """Wait for the first record: ranks import torch before they write. --exit-code limits the wait to --still."""
+    """Wait for the first record: ranks import torch before they write. --exit-code limits the wait
+    to --still."""
     from joinlab.jobs.recording import is_recording
 
     began = time.monotonic()
     told = False
-    while not (options.folder.exists() and (not options.folder.is_dir() or is_recording(options.folder))):
+    while not (
+        options.folder.exists() and (not options.folder.is_dir() or is_recording(options.folder))
+    ):
         if options.once or (options.exit_code and time.monotonic() - began >= options.still):
             return  # reading the folder reports what is missing
         if not told:
             told = True
-            print(f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one", file=sys.stderr)
+            print(
+                f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one",
+                file=sys.stderr,
+            )
         time.sleep(EVERY_S)
 
 
@@ -118,18 +131,28 @@ def _state(timeline: Timeline, still: bool) -> str:
 
     if is_over(timeline):
         return "over"
-    return "stuck" if any(end.kind == "hung" for end in timeline.ends) else "still" if still else "running"
+    return (
+        "stuck"
+        if any(end.kind == "hung" for end in timeline.ends)
+        else "still"
+        if still
+        else "running"
+    )
 
 
 def _code(timeline: Timeline, still: bool) -> int:
-    """0 while the job runs or after it finished, 1 if it cannot finish any more, 3 while nothing moves."""
+    """0 while the job runs or after it finished, 1 if it cannot finish any more, 3 while nothing
+    moves."""
     if any(end.kind in ("raised", "killed") or end.proven for end in timeline.ends):
         return 1
     return STILL if still else 0
 
 
-def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:
-    """One line per place, with the ranks that are there; the places that are furthest ahead come first."""
+def _lines(
+    recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None
+) -> Iterator[str]:
+    """One line per place, with the ranks that are there; the places that are furthest ahead come
+    first."""
     from joinlab.analysis.wording import by_key, ranks_text
 
     alike = by_key((recorded.place(rank), rank) for rank in range(timeline.world_size))

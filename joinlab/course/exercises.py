@@ -1,4 +1,5 @@
-"""Exercises: `check` runs a learner's answer on cases that the notebooks do not show, and reports the first mistake.
+"""Exercises: `check` runs a learner's answer on cases that the notebooks do not show, and reports
+the first mistake.
 
     joinlab.check("gather_list", my_function)         # right, or in which case it failed, and how
     joinlab.solution("gather_list")                   # one way to do it
@@ -66,7 +67,8 @@ EXERCISES: Mapping[str, Exercise] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of `check`: whether the answer is right, and if not, which case failed. Truthy if right."""
+    """The result of `check`: whether the answer is right, and if not, which case failed. Truthy if
+    right."""
 
     exercise: str
     right: bool
@@ -99,13 +101,14 @@ class Solution:
 
 
 def check(exercise: str, answer: Answer) -> Verdict:
-    """Judge an answer to an exercise on known and random cases; the Verdict names the first case that failed.
+    """Judge an answer to an exercise on known and random cases; the Verdict names the first case
+    that failed.
 
     exercise  one of the names in EXERCISES
     answer    the function or class that the learner wrote
 
-    Raises ValueError for an unknown exercise. A wrong answer never raises. The answer runs in a separate process,
-    with everything that it refers to, and is stopped if it computes forever.
+    Raises ValueError for an unknown exercise. A wrong answer never raises. The answer runs in a
+    separate process, with everything that it refers to, and is stopped if it computes forever.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
@@ -113,7 +116,9 @@ def check(exercise: str, answer: Answer) -> Verdict:
     if not callable(answer):
         return Verdict(exercise, False, f"pass a function or a class to check; got {answer!r:.60}.")
     try:
-        verdict = Verdict(exercise, *apart(judged, exercise, answer, name="it", seconds=SECONDS_IN_ALL))
+        verdict = Verdict(
+            exercise, *apart(judged, exercise, answer, name="it", seconds=SECONDS_IN_ALL)
+        )
     except (Lost, ProgramError) as error:
         verdict = Verdict(exercise, False, str(error))
     progress.record("exercises", exercise, verdict.right)
@@ -121,8 +126,8 @@ def check(exercise: str, answer: Answer) -> Verdict:
 
 
 def judged(exercise: str, answer: Answer, seed: int | None = None) -> tuple[bool, str]:
-    """Whether an answer is right, and a sentence about it. Runs in this process, and never returns if the answer
-    keeps the GIL. `seed` is that of the random cases; None draws others each time."""
+    """Whether an answer is right, and a sentence about it. Runs in this process, and never returns
+    if the answer keeps the GIL. `seed` is that of the random cases; None draws others each time."""
     judge, rng = _exercise(exercise).judge, random.Random(seed)
     try:
         for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):

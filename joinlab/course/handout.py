@@ -1,7 +1,8 @@
 """The hand-out: the six cases as one page with sliders, for a reader without Python.
 
-Every position of the controls was emulated beforehand and ships with the package: two ranks, each with 0 to 8 inputs,
-with the barrier of today's PyTorch and of PyTorch 1.9, on which the cases were first reported.
+Every position of the controls was emulated beforehand and ships with the package: two ranks, each
+with 0 to 8 inputs, with the barrier of today's PyTorch and of PyTorch 1.9, on which the cases were
+first reported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
     start = Position(_name(4), BARRIERS["1.9"], (min(5, most), min(6, most)))
     count = len(CASES) * len(ERAS) * (most + 1) ** 2
     runs = tqdm(_runs(most), "positions", count, disable=not progress, leave=False)
-    return write_sliders("Six training loops with uneven inputs, on a modelled NCCL", runs, start, path)
+    return write_sliders(
+        "Six training loops with uneven inputs, on a modelled NCCL", runs, start, path
+    )
 
 
 def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:

@@ -1,7 +1,7 @@
 """The parts that all judges share: cases, running an answer, and reporting a wrong value.
 
-A judge has two kinds of cases. Each plausible mistake fails at least one of the known cases; the drawn cases catch an
-answer that only lists the known results.
+A judge has two kinds of cases. Each plausible mistake fails at least one of the known cases; the
+drawn cases catch an answer that only lists the known results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Judge:
     hold: Callable[[Answer, Any], None]
 
 
-def uneven(rng: random.Random, ranks: int | None = None, least: int = 0, most: int = 4) -> tuple[int, ...]:
+def uneven(
+    rng: random.Random, ranks: int | None = None, least: int = 0, most: int = 4
+) -> tuple[int, ...]:
     """Uneven counts of inputs for 2 to 4 ranks."""
     while True:
         counts = tuple(rng.randint(least, most) for _ in range(ranks or rng.randint(2, 4)))
@@ -58,25 +60,31 @@ def uneven(rng: random.Random, ranks: int | None = None, least: int = 0, most: i
             return counts
 
 
-def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, **options: Any) -> Timeline:
+def run(
+    program: Callable[[int, Any], Any], counts: Sequence[int], given: str, **options: Any
+) -> Timeline:
     """Emulate a program; raise Wrong with the rank and the reason if a rank does not finish."""
     try:
         timeline = emulate(program, counts, timeout=SECONDS, **options)
     except LaunchError as error:
         raise Wrong(f"with {given}: {error}") from None
     for rank, end in enumerate(timeline.ends):
-        # On gloo the peers of a rank that raised lose their connection to it; report the rank that raised first.
+        # On gloo the peers of a rank that raised lose their connection to it; report the rank that
+        # raised first.
         if end.kind is EndKind.RAISED and not end.text.startswith("RuntimeError: Connection"):
             who = f"rank {rank}" if len(counts) > 1 else "it"
             raise Wrong(f"with {given}, {who} raised {shorten(end.text, 300, placeholder=' ...')}")
-    for rank, end in enumerate(timeline.ends):  # diagnosing finished runs would take a third of a check
+    for rank, end in enumerate(
+        timeline.ends
+    ):  # diagnosing finished runs would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
             raise Wrong(f"with {given}: {tell(timeline).told(rank)}")
     return timeline
 
 
 class Fed(Sequence[torch.Tensor]):
-    """A rank's inputs with distinct values, 3 ** rank * 2 ** i, so that sums do not coincide by chance.
+    """A rank's inputs with distinct values, 3 ** rank * 2 ** i, so that sums do not coincide by
+    chance.
 
     Iterating over it also advances the rank's own inputs, so calls get the number of their input.
     """
@@ -103,13 +111,19 @@ def fed(rank: int, count: int) -> list[float]:
 
 
 def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
-    """The collectives that the answer issued on a rank, without those of DDP's construction and bucket rebuild."""
+    """The collectives that the answer issued on a rank, without those of DDP's construction and
+    bucket rebuild."""
     rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
-    return [row for row in rows if "construction" not in row["origin"] and "rebuild" not in row["origin"]]
+    return [
+        row
+        for row in rows
+        if "construction" not in row["origin"] and "rebuild" not in row["origin"]
+    ]
 
 
 def call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
-    """The value that the answer returns, as lists and numbers; Wrong if it raises, exits, or computes forever.
+    """The value that the answer returns, as lists and numbers; Wrong if it raises, exits, or
+    computes forever.
 
     It runs in an emulated rank, so the thread that called `check` survives it.
     """
@@ -137,7 +151,11 @@ def plain(value: Any) -> Any:
 def _difference(got: Any, expected: Any, path: tuple[int, ...] = ()) -> str:
     where = f"element {', '.join(map(str, path))}: " if path else ""
     if not isinstance(expected, list):
-        same = isclose(got, expected, rel_tol=1e-3, abs_tol=1e-3) if _is_number(got) else got == expected
+        same = (
+            isclose(got, expected, rel_tol=1e-3, abs_tol=1e-3)
+            if _is_number(got)
+            else got == expected
+        )
         return "" if same else f"{where}expected {_short(expected)}, got {_short(got)}"
     if not isinstance(got, list):
         return f"{where}expected a list of {len(expected)}, got {_short(got)}"
@@ -154,4 +172,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else shorten(repr(value), 80, placeholder=" ...")
+    return (
+        f"{value:.6g}" if isinstance(value, float) else shorten(repr(value), 80, placeholder=" ...")
+    )

@@ -1,8 +1,10 @@
-"""A learner's progress: the answers to the questions and exercises of the course, kept across notebooks.
+"""A learner's progress: the answers to the questions and exercises of the course, kept across
+notebooks.
 
-The state is one small JSON file: `$JOINLAB_PROGRESS`, or joinlab/progress.json in the user's state folder
-(`$XDG_STATE_HOME`, by default ~/.local/state). It is kept in memory only with JOINLAB_PROGRESS=off, if the file cannot
-be written, or if a machine runs the notebook (nbmake, nbconvert, CI), since then nobody answers.
+The state is one small JSON file: `$JOINLAB_PROGRESS`, or joinlab/progress.json in the user's state
+folder (`$XDG_STATE_HOME`, by default ~/.local/state). It is kept in memory only with
+JOINLAB_PROGRESS=off, if the file cannot be written, or if a machine runs the notebook (nbmake,
+nbconvert, CI), since then nobody answers.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ def path() -> Path | None:
         return Path(named)
     if _run_by_a_machine():
         return None
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "joinlab" / "progress.json"
+    return (
+        Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        / "joinlab"
+        / "progress.json"
+    )
 
 
 def _run_by_a_machine() -> bool:
-    """Whether no person runs this notebook: this is CI, or its client cannot answer `input()`, as nbclient, which
-    nbmake, nbconvert and papermill use."""
+    """Whether no person runs this notebook: this is CI, or its client cannot answer `input()`, as
+    nbclient, which nbmake, nbconvert and papermill use."""
     if os.environ.get("CI"):
         return True
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -42,7 +48,8 @@ def _run_by_a_machine() -> bool:
 
 
 def state() -> dict[str, dict[str, bool]]:
-    """By kind and name, whether the first answer to a question, or the last to an exercise, was right."""
+    """By kind and name, whether the first answer to a question, or the last to an exercise, was
+    right."""
     global _state
     if _state is None:
         _state = _read()
@@ -50,18 +57,23 @@ def state() -> dict[str, dict[str, bool]]:
 
 
 def record(kind: Kind, name: str, right: bool) -> None:
-    """Keep the first answer to a question, since it is a prediction, and the last one to an exercise."""
+    """Keep the first answer to a question, since it is a prediction, and the last one to an
+    exercise."""
     known = state()[kind]
     if kind == "questions":
         known.setdefault(name, right)
     else:
         known[name] = right
     place = path()
-    if place is None or (place.exists() and not place.is_file()):  # never replace a device such as /dev/null
+    if place is None or (
+        place.exists() and not place.is_file()
+    ):  # never replace a device such as /dev/null
         return
     with suppress(OSError):  # a read-only home: keep the state in memory
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, json.dumps(_state, indent=1, sort_keys=True).encode())  # another notebook may read it
+        write_whole(
+            place, json.dumps(_state, indent=1, sort_keys=True).encode()
+        )  # another notebook may read it
 
 
 def forget() -> None:

@@ -1,4 +1,5 @@
-"""The questions of the notebooks: predictions before a run, and new situations at the end of each notebook.
+"""The questions of the notebooks: predictions before a run, and new situations at the end of each
+notebook.
 
 They are kept in questions.toml, so that a notebook does not contain the answers.
 """
@@ -34,12 +35,20 @@ class Question:
     code: str = ""
 
     def __post_init__(self) -> None:
-        assert self.answer in self.choices, f"{self.name}: the answer {self.answer!r} is not one of the choices"
+        assert self.answer in self.choices, (
+            f"{self.name}: the answer {self.answer!r} is not one of the choices"
+        )
 
     def __str__(self) -> str:
         lines = [self.ask, *(f"    {line}" for line in self.code.splitlines())]
         return "\n".join(
-            [*lines, *(f"  ({letter}) {one}" for letter, one in zip("abcdef", self.choices, strict=False))]
+            [
+                *lines,
+                *(
+                    f"  ({letter}) {one}"
+                    for letter, one in zip("abcdef", self.choices, strict=False)
+                ),
+            ]
         )
 
 

@@ -1,7 +1,7 @@
 """Runs a notebook in this process, without a kernel.
 
-A kernel imports torch, which takes 5 s of processor time per notebook, and as much again for the process that launches
-ranks. Here all notebooks share both; each has its own namespace.
+A kernel imports torch, which takes 5 s of processor time per notebook, and as much again for the
+process that launches ranks. Here all notebooks share both; each has its own namespace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from joinlab.course import progress
 
 
 def run(path: Path) -> tuple[Any, dict[str, Any]]:
-    """Run a notebook; return it with its outputs (nbformat) and its variables. Raises the exception of a cell.
+    """Run a notebook; return it with its outputs (nbformat) and its variables. Raises the exception
+    of a cell.
 
     Questions stay unanswered, and the learner's progress is neither read nor written.
     """
@@ -41,7 +42,10 @@ def run(path: Path) -> tuple[Any, dict[str, Any]]:
             if cell.cell_type == "code":
                 cell.execution_count = shell.execution_count
                 cell.outputs = shell.display_pub.shown = []
-                with redirect_stdout(_Stream("stdout", cell.outputs)), redirect_stderr(_Stream("stderr", cell.outputs)):
+                with (
+                    redirect_stdout(_Stream("stdout", cell.outputs)),
+                    redirect_stderr(_Stream("stderr", cell.outputs)),
+                ):
                     shell.run_cell(cell.source, store_history=True).raise_error()
         names = dict(shell.user_ns)
     return notebook, names

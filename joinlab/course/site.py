@@ -4,8 +4,9 @@ For teachers: the notebooks with their solutions, and their questions in large l
 
     python -m joinlab.course.site out/site        # what `make site` runs
 
-`essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions, the loops side by
-side, the table of endings. Each page is self-contained and makes no network request.
+`essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions,
+the loops side by side, the table of endings. Each page is self-contained and makes no network
+request.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ from joinlab.story.judge import tell
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import EndKind, Timeline
 
-ENGINES = {"NCCL, today": ("nccl", "today"), "NCCL, PyTorch 1.9": ("nccl", "1.9"), "gloo": ("gloo", "today")}
+ENGINES = {
+    "NCCL, today": ("nccl", "today"),
+    "NCCL, PyTorch 1.9": ("nccl", "1.9"),
+    "gloo": ("gloo", "today"),
+}
 """The columns of the table of endings."""
 
 SHOW_ITS_LOG = (
@@ -62,7 +67,9 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
         (folder / name).mkdir(parents=True)
     (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
     for symptom in SYMPTOMS.values():
-        (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
+        (folder / "symptoms" / f"{symptom.name}.html").write_text(
+            _symptom(symptom, folder / "symptoms"), "utf-8"
+        )
     (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
     (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
     for notebook in notebooks:
@@ -111,7 +118,9 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
         elif what == "table":
             yield _table()
         else:
-            raise ValueError(f"essay.md has a block {what!r}; it can have figure, ask, loops and table")
+            raise ValueError(
+                f"essay.md has a block {what!r}; it can have figure, ask, loops and table"
+            )
     yield _markdown.render("\n".join(markdown))
 
 
@@ -126,8 +135,13 @@ def _figure(words: str, figures: Path) -> str:
     first, second = map(int, options["inputs"].split(","))
     start = Position(CASES[case].title, era, (first, second))
     positions = product(range(MOST + 1), repeat=2)
-    runs = ((Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era)) for inputs in positions)
-    write_sliders(f"Loop {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html")
+    runs = (
+        (Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era))
+        for inputs in positions
+    )
+    write_sliders(
+        f"Loop {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html"
+    )
     label = f"Loop {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
     hidden = f' class="answer" data-after="{options["after"]}" hidden' if "after" in options else ""
     return (
@@ -143,7 +157,8 @@ def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeli
 
 
 def _question(name: str, lines: Sequence[str]) -> str:
-    """A question with choices, the right one marked by (x); the text after "= " is hidden until a choice is made."""
+    """A question with choices, the right one marked by (x); the text after "= " is hidden until a
+    choice is made."""
     at = next(i for i, line in enumerate(lines) if line.startswith("= "))
     choices = [line for line in lines[:at] if line.startswith("- (")]
     asked = " ".join(line for line in lines[:at] if line not in choices)
@@ -164,8 +179,14 @@ def _loops() -> str:
     texts = [loop(_shipped(number, (5, 6), "nccl", "today")) for number in CASES]
     cells = []
     for number, rows in zip(CASES, side_by_side(texts), strict=True):
-        lines = [f"<mark>{escape(line)}</mark>" if differs else escape(line) for line, differs in rows if line]
-        cells.append(f"<figure><figcaption>Loop {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>")
+        lines = [
+            f"<mark>{escape(line)}</mark>" if differs else escape(line)
+            for line, differs in rows
+            if line
+        ]
+        cells.append(
+            f"<figure><figcaption>Loop {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>"
+        )
     return f'<div class="loops">{"".join(cells)}</div>'
 
 
@@ -174,7 +195,9 @@ def _table() -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ENGINES)
     rows = []
     for number in CASES:
-        cells = "".join(f"<td>{_ended(_shipped(number, (5, 6), *engine))}</td>" for engine in ENGINES.values())
+        cells = "".join(
+            f"<td>{_ended(_shipped(number, (5, 6), *engine))}</td>" for engine in ENGINES.values()
+        )
         rows.append(f'<tr><th scope="row">Loop {number}</th>{cells}</tr>')
     return (
         f'<table class="ends"><caption>With 5 and 6 inputs, all modelled. In PyTorch 1.9 the byte of the barrier was '
@@ -189,7 +212,10 @@ def _ended(timeline: Timeline) -> str:
         return '<span class="good">both finish</span>'
     if len(groups) == 1:
         return f"both {ENDINGS[EndKind(groups[0]['kind'])].many}"
-    texts = ("".join(piece.text for piece in ends(one["ranks"], one["kind"], one["pending"])) for one in groups)
+    texts = (
+        "".join(piece.text for piece in ends(one["ranks"], one["kind"], one["pending"]))
+        for one in groups
+    )
     return escape("; ".join(texts))
 
 
@@ -198,10 +224,20 @@ def _ended(timeline: Timeline) -> str:
 
 def _symptom(symptom: Symptom, folder: Path) -> str:
     """The page of one symptom; also write its run into `folder`, as a separate page."""
-    runs = {backend: emulate(symptom.program, symptom.inputs, backend=backend) for backend in symptom.backends}
-    write_html({f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()}, folder / _run(symptom))
-    cured = [emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends]
-    assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), symptom.name
+    runs = {
+        backend: emulate(symptom.program, symptom.inputs, backend=backend)
+        for backend in symptom.backends
+    }
+    write_html(
+        {f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()},
+        folder / _run(symptom),
+    )
+    cured = [
+        emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends
+    ]
+    assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), (
+        symptom.name
+    )
     said = "".join(
         f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(tell(run).sentence)}</p>"
         for backend, run in runs.items()
@@ -227,7 +263,9 @@ def _run(symptom: Symptom) -> str:
 
 
 def _symptoms() -> str:
-    links = "".join(f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values())
+    links = "".join(
+        f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values()
+    )
     return _page(
         "Symptoms",
         f"<h1>What does your job do?</h1><ul>{links}</ul><p>Your job does something else? {SHOW_ITS_LOG}</p>"
@@ -257,7 +295,9 @@ def _python(text: str) -> str:
 def _code(text: str) -> str:
     """A sentence with Python's names, "join()" or "find_unused_parameters=True", as code."""
     return re.sub(
-        r"[\w.]+\([\w=]*\)|\w+=\w+|\w+_\w+", lambda found: f"<code>{found[0]}</code>", escape(text, quote=False)
+        r"[\w.]+\([\w=]*\)|\w+=\w+|\w+_\w+",
+        lambda found: f"<code>{found[0]}</code>",
+        escape(text, quote=False),
     )
 
 
@@ -266,12 +306,18 @@ def _code(text: str) -> str:
 
 def rendered(path: Path) -> str:
     """Run a notebook and return its page, with a static picture of each view."""
-    from nbconvert import HTMLExporter  # loading it takes 3 s, and most of this module does not need it
+    from nbconvert import (
+        HTMLExporter,
+    )  # loading it takes 3 s, and most of this module does not need it
     from traitlets.config import Config
 
     from joinlab.course.running import run  # imports IPython
 
-    still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
+    still = Config(
+        NbConvertBase={
+            "display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]
+        }
+    )
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
     body, _ = page.from_notebook_node(run(path)[0])
     return _page(_title(path), body)
@@ -283,7 +329,9 @@ def solved(path: Path) -> str:
     cells = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
-        if cell["cell_type"] == "code" and (found := re.search(r'joinlab\.check\("(\w+)", (\w+)\)', text)):
+        if cell["cell_type"] == "code" and (
+            found := re.search(r'joinlab\.check\("(\w+)", (\w+)\)', text)
+        ):
             body = f"from joinlab.course.answers.solutions import *  # what it needs\n\n\n{solution(found[1])}"
             cells.append(cell | {"id": f"{cell['id']}-solved", "source": body})
             cell = cell | {"source": found[0]}
@@ -292,10 +340,12 @@ def solved(path: Path) -> str:
 
 
 def _board(path: Path) -> str:
-    """The questions of a notebook in large letters for a projector; each answer appears after a choice."""
+    """The questions of a notebook in large letters for a projector; each answer appears after a
+    choice."""
     number = int(path.stem[:2])
     asked = "".join(
-        _python(one.code.strip()) * bool(one.code) + _question(one.name.replace(".", "-end-"), _lines(one))
+        _python(one.code.strip()) * bool(one.code)
+        + _question(one.name.replace(".", "-end-"), _lines(one))
         for one in questions().values()
         if one.notebook == number
     )
@@ -308,7 +358,14 @@ def _lines(one: Question) -> list[str]:
     return [one.ask, *choices, f"= {one.why}"]
 
 
-COLLECTIVES: tuple[str, ...] = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter")
+COLLECTIVES: tuple[str, ...] = (
+    "broadcast",
+    "reduce",
+    "all_reduce",
+    "gather",
+    "all_gather",
+    "scatter",
+)
 COLLECTIVES += ("reduce_scatter", "all_to_all", "send_and_recv", "barrier")
 
 
@@ -338,7 +395,9 @@ def _title(notebook: Path) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    styles = (files("joinlab.course") / "site.css").read_text("utf-8") + HtmlFormatter().get_style_defs(".highlight")
+    styles = (files("joinlab.course") / "site.css").read_text(
+        "utf-8"
+    ) + HtmlFormatter().get_style_defs(".highlight")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -360,7 +419,8 @@ for (const form of document.querySelectorAll("form.ask")) form.addEventListener(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the site into the folder that the first argument names; further arguments are notebooks to render."""
+    """Write the site into the folder that the first argument names; further arguments are notebooks
+    to render."""
     folder, *notebooks = arguments
     print(write_site(Path(folder), [Path(name) for name in notebooks]))
 

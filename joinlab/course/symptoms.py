@@ -1,4 +1,5 @@
-"""The symptoms: programs that fail as users' jobs did, each with cause, cure and a page of the site.
+"""The symptoms: programs that fail as users' jobs did, each with cause, cure and a page of the
+site.
 
 symptom = SYMPTOMS["early_stopping"]
 joinlab.emulate(symptom.program, symptom.inputs)        # hangs
@@ -21,7 +22,8 @@ from joinlab.scenarios import symptoms as programs
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One symptom. `edits`: (old, new) texts that make up the cure; each old text occurs once in the program."""
+    """One symptom. `edits`: (old, new) texts that make up the cure; each old text occurs once in
+    the program."""
 
     name: str
     title: str
@@ -71,6 +73,7 @@ class Symptom:
 _table = tomllib.loads((files("joinlab.course") / "symptoms.toml").read_text("utf-8"))
 
 SYMPTOMS: Mapping[str, Symptom] = {
-    name: Symptom(name, **(entry | {"inputs": tuple(entry["inputs"])})) for name, entry in _table.items()
+    name: Symptom(name, **(entry | {"inputs": tuple(entry["inputs"])}))
+    for name, entry in _table.items()
 }
 """By name of the function in joinlab.scenarios.symptoms."""

@@ -1,7 +1,7 @@
 """The emulator: real DDP code on a modelled NCCL or gloo, without a GPU, in milliseconds.
 
-It replaces PyTorch's own process groups, whose methods change between PyTorch versions. It refuses a version on which
-its tests have not passed, since its results there might be false.
+It replaces PyTorch's own process groups, whose methods change between PyTorch versions. It refuses
+a version on which its tests have not passed, since its results there might be false.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from joinlab.timeline import Timeline
 class Again:
     """The arguments of an emulation, to run it again."""
 
-    def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
+    def __init__(
+        self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs
+    ) -> None:
         self.program, self.counts, self.seeds, self.knobs = program, tuple(counts), seeds, knobs
 
     def run(self, program: Program, counts: Sequence[int], timeout_s: float) -> Timeline:
@@ -26,7 +28,8 @@ class Again:
         return Emulation(program, counts, self.seeds, knobs).go()
 
     def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
-        """The ways of these ranks in a second run: {} if that run differs; a text that says why it is impossible."""
+        """The ways of these ranks in a second run: {} if that run differs; a text that says why it
+        is impossible."""
         if current() is not None:
             return {}
         if tracer := traced_by():
@@ -34,7 +37,8 @@ class Again:
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(windows), 1000)
         ways = emulation.ways = {
-            rank: Way(emulation.hosts[rank].calls.__len__, window, most) for rank, window in windows.items()
+            rank: Way(emulation.hosts[rank].calls.__len__, window, most)
+            for rank, window in windows.items()
         }
         try:
             second = emulation.go()

@@ -1,9 +1,11 @@
-"""The numbers that DDP's C++ Reducer reads when it rebuilds its buckets, and whether it survives them.
+"""The numbers that DDP's C++ Reducer reads when it rebuilds its buckets, and whether it survives
+them.
 
-In the second forward pass rank 0 broadcasts two int32 tensors: the numbers of all parameters in their new order, with
-the number of buckets behind them, and then how many parameters each bucket holds. The Reducer checks neither. If
-it receives another call's data instead, it reads that as numbers of parameters, and the behaviour of its process is
-undefined from then on: mostly it crashes. An emulation shares its process with the notebook, so it ends the rank there.
+In the second forward pass rank 0 broadcasts two int32 tensors: the numbers of all parameters in
+their new order, with the number of buckets behind them, and then how many parameters each bucket
+holds. The Reducer checks neither. If it receives another call's data instead, it reads that as
+numbers of parameters, and the behaviour of its process is undefined from then on: mostly it
+crashes. An emulation shares its process with the notebook, so it ends the rank there.
 
 Source: Reducer::sync_bucket_indices in torch/csrc/distributed/c10d/reducer.cpp.
 """

@@ -1,4 +1,5 @@
-"""Copies every object that a program reaches for each rank, as if each were a process that received or imported it.
+"""Copies every object that a program reaches for each rank, as if each were a process that received
+or imported it.
 
     counter = 0                       every rank counts from 0, in every emulation, and
     losses = []                       every rank has its own list
@@ -15,13 +16,15 @@ All of it goes through one pickler, so that two names of one object are two name
        ▲                                                                    │ names in their code
        └───── the values of those names, and attributes of the classes ◄────┘
 
-Code, modules and classes are not copied, nor functions that hold nothing: isinstance(), pickle and tracing work as
-before. Instead, names of the program's own modules (or notebook) and attributes of its classes stand for other values
-in each rank; they are swapped when the baton passes. Those are swapped that the program reaches and can change: its
-code writes the name (STORE_GLOBAL; STORE_ATTR for attributes of classes), or the value is one that is copied. A
-program without such names costs nothing more.
+Code, modules and classes are not copied, nor functions that hold nothing: isinstance(), pickle and
+tracing work as before. Instead, names of the program's own modules (or notebook) and attributes of
+its classes stand for other values in each rank; they are swapped when the baton passes. Those are
+swapped that the program reaches and can change: its code writes the name (STORE_GLOBAL; STORE_ATTR
+for attributes of classes), or the value is one that is copied. A program without such names costs
+nothing more.
 
-Ranks still share names that are written indirectly (`globals()["x"] = 1`, `setattr`), and what libraries keep.
+Ranks still share names that are written indirectly (`globals()["x"] = 1`, `setattr`), and what
+libraries keep.
 """
 
 from __future__ import annotations
@@ -53,9 +56,11 @@ from joinlab.program.program import program_name
 LARGE = 2**26
 """The caller is warned if each rank's copy has more bytes than this."""
 
-SHARED_STATE = {"accelerate": ("accelerate.state", ("PartialState", "AcceleratorState", "GradientState"))}
-"""Libraries that keep one state per process in `_shared_state` of some classes: the module, and the classes
-(accelerate/state.py, v1.12.0)."""
+SHARED_STATE = {
+    "accelerate": ("accelerate.state", ("PartialState", "AcceleratorState", "GradientState"))
+}
+"""Libraries that keep one state per process in `_shared_state` of some classes: the module, and the
+classes (accelerate/state.py, v1.12.0)."""
 
 _SHARED = (
     type,
@@ -67,8 +72,15 @@ _SHARED = (
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
-_KERNEL = ("IPython", "ipykernel", "re", "typing")  # packages whose objects belong to the kernel, or never change
-_ATOMS = frozenset((int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented)))
+_KERNEL = (
+    "IPython",
+    "ipykernel",
+    "re",
+    "typing",
+)  # packages whose objects belong to the kernel, or never change
+_ATOMS = frozenset(
+    (int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented))
+)
 _LOCKS: dict[Any, Any] = {
     _thread.LockType: _thread.allocate_lock,
     _thread.RLock: _thread.RLock,
@@ -76,7 +88,10 @@ _LOCKS: dict[Any, Any] = {
 }
 _CACHED: Any = type(functools.lru_cache(abs))
 _MISSING: Any = object()
-_STORES = {"global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]), "attr": (dis.opmap["STORE_ATTR"],)}
+_STORES = {
+    "global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]),
+    "attr": (dis.opmap["STORE_ATTR"],),
+}
 
 
 class Copies:
@@ -99,12 +114,15 @@ class Copies:
             )
 
     def fresh(self) -> tuple[Any, list[Any]]:
-        """A rank's copies: the program, and the values of the names. They refer to each other as the originals do."""
+        """A rank's copies: the program, and the values of the names. They refer to each other as
+        the originals do."""
         _kept[:] = self._kept
         try:
             unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
             program = unpickler.load()
-            return program, [_MISSING if value is _MISSING else unpickler.load() for value in self._before]
+            return program, [
+                _MISSING if value is _MISSING else unpickler.load() for value in self._before
+            ]
         except Exception as error:
             raise _refusal(self._name, "something that it refers to", error) from error
         finally:
@@ -131,7 +149,8 @@ class Copies:
         self.write(self._before)
 
 
-# ---------------------------------------------------------------------------------------- reading the pickle
+# ---------------------------------------------------------------------------------------- reading
+# the pickle
 
 _kept: list[Any] = []
 """While a copy is made: the objects that are not copied. The pickle refers to them by number."""
@@ -166,7 +185,8 @@ def _set_cell(cell: CellType, contents: tuple[Any]) -> None:
     (cell.cell_contents,) = contents
 
 
-# ---------------------------------------------------------------------------------------- making the pickle
+# ---------------------------------------------------------------------------------------- making
+# the pickle
 
 
 class _Pickler(pickle.Pickler):
@@ -197,7 +217,9 @@ class _Pickler(pickle.Pickler):
                 done += 1
                 value = _value_at(owner, name)
                 if value is not _MISSING:
-                    self._dump(value, f"{owner.__name__}.{name}" if isinstance(owner, type) else name)
+                    self._dump(
+                        value, f"{owner.__name__}.{name}" if isinstance(owner, type) else name
+                    )
         return self._file.getvalue()
 
     def _dump(self, value: Any, name: str) -> None:
@@ -217,11 +239,20 @@ class _Pickler(pickle.Pickler):
         if kind is FunctionType:
             self.kept.append(value)
             state = value.__defaults__, value.__kwdefaults__, vars(value)
-            return _function, (len(self.kept) - 1, value.__closure__ or ()), state, None, None, _set_function
+            return (
+                _function,
+                (len(self.kept) - 1, value.__closure__ or ()),
+                state,
+                None,
+                None,
+                _set_function,
+            )
         if kind is CellType:
             contents = _contents(value)
             return (
-                (CellType, ()) if contents is _MISSING else (CellType, (), (contents,), None, None, _set_cell)
+                (CellType, ())
+                if contents is _MISSING
+                else (CellType, (), (contents,), None, None, _set_cell)
             )  # a state of None is no state
         if kind is MethodType:
             return kind, (value.__func__, value.__self__)
@@ -249,10 +280,12 @@ class _Pickler(pickle.Pickler):
         self.kept.append(value)
         return _take, (len(self.kept) - 1,)
 
-    # ------------------------------------------------------------------------------------ the names that are reached
+    # ------------------------------------------------------------------------------------ the names
+    # that are reached
 
     def _meet(self, value: Any) -> None:
-        """Follow the names in the code of a function or class, or of an object that has such code."""
+        """Follow the names in the code of a function or class, or of an object that has such
+        code."""
         if isinstance(value, FunctionType):
             if id(value) not in self._known and _is_program(value):
                 self._known.add(id(value))
@@ -350,7 +383,9 @@ def _is_copied(value: Any) -> bool:
         return _is_copied(value.__self__)
     if isinstance(value, (tuple, frozenset)) and kind in (tuple, frozenset):
         return any(map(_is_copied, value))
-    return not isinstance(value, (types.WrapperDescriptorType, types.MethodDescriptorType, types.GenericAlias))
+    return not isinstance(
+        value, (types.WrapperDescriptorType, types.MethodDescriptorType, types.GenericAlias)
+    )
 
 
 def _is_program(value: Any) -> bool:
@@ -381,7 +416,9 @@ def _contents(cell: CellType) -> Any:
 def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Names of globals and of attributes that this code writes."""
     opcodes = code.co_code[::2]
-    if not any(one in opcodes for some in _STORES.values() for one in some):  # to disassemble it takes 50 times as long
+    if not any(
+        one in opcodes for some in _STORES.values() for one in some
+    ):  # to disassemble it takes 50 times as long
         return frozenset(), frozenset()
     return _disassembled(code)
 
@@ -389,11 +426,14 @@ def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 @functools.lru_cache(maxsize=1024)
 def _disassembled(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     found = [(one.opcode, one.argval) for one in dis.get_instructions(code)]
-    globals_, attrs = (frozenset(name for op, name in found if op in _STORES[way]) for way in ("global", "attr"))
+    globals_, attrs = (
+        frozenset(name for op, name in found if op in _STORES[way]) for way in ("global", "attr")
+    )
     return globals_, attrs
 
 
-# ---------------------------------------------------------------------------------------- what cannot be copied
+# ---------------------------------------------------------------------------------------- what
+# cannot be copied
 
 
 def _refusal(program: str, culprit: str, error: Exception) -> ProgramError:
@@ -419,13 +459,19 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, FunctionType):
-        yield from zip(value.__code__.co_freevars, map(_contents, value.__closure__ or ()), strict=True)
+        yield from zip(
+            value.__code__.co_freevars, map(_contents, value.__closure__ or ()), strict=True
+        )
         yield from ((one.name, one.default) for one in inspect.signature(value).parameters.values())
     elif isinstance(value, (list, tuple)):
         yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
     elif isinstance(value, dict):
         yield from ((f"{name}[{key!r}]", one) for key, one in value.items())
     elif isinstance(value, functools.partial):
-        yield from ((name, value.func), (f"{name}.args", value.args), (f"{name}.keywords", value.keywords))
+        yield from (
+            (name, value.func),
+            (f"{name}.args", value.args),
+            (f"{name}.keywords", value.keywords),
+        )
     elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
         yield from ((f"{name}.{key}", one) for key, one in vars(value).items())

@@ -1,4 +1,5 @@
-"""The lines of a program that name a GPU. Emulated on NCCL they work: rank r has GPU r, tensors stay in host memory.
+"""The lines of a program that name a GPU. Emulated on NCCL they work: rank r has GPU r, tensors
+stay in host memory.
 
     model = Net().to(rank)                    the module itself: nothing moves
     DDP(model, device_ids=[rank])             DDP without device_ids
@@ -8,8 +9,8 @@
     torch.cuda.is_available()                 True where the program asks; torch itself sees the machine as it is
     torch.cuda.Event                          reads the stream's virtual clock
 
-`x.device` says "cpu", and `x.to(rank)` returns `x` itself, not a copy. A program that makes streams of its own cannot
-be emulated, since a rank has one: `torch.cuda.Stream` raises, and says so.
+`x.device` says "cpu", and `x.to(rank)` returns `x` itself, not a copy. A program that makes streams
+of its own cannot be emulated, since a rank has one: `torch.cuda.Stream` raises, and says so.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def is_gpu(device: object) -> bool:
 
 
 def index_of(host: Any, device: Any) -> int:
-    """The number of the GPU that `device` names. Raises RuntimeError, like CUDA's "invalid device ordinal"."""
+    """The number of the GPU that `device` names. Raises RuntimeError, like CUDA's "invalid device
+    ordinal"."""
     if device is None or device == "cuda":
         return int(host.own.gpu)
     index = device if isinstance(device, int) else torch.device(device).index
@@ -90,29 +92,43 @@ def patch_devices(patches: Patches) -> None:
     owners: tuple[Any, ...] = (torch.Tensor, torch.nn.Module)
     for owner in owners:
         patches.for_ranks(
-            owner, "cuda", lambda host: lambda value, device=None, *args, **kwargs: _stay(host, value, device)
+            owner,
+            "cuda",
+            lambda host: lambda value, device=None, *args, **kwargs: _stay(host, value, device),
         )
     patches.for_ranks(torch.Tensor, "pin_memory", lambda host: lambda value, *args: value)
     patches.for_ranks(torch.Tensor, "record_stream", lambda host: lambda value, stream: None)
     patches.given(DeviceContext, "__init__", device=in_host_memory)
     patches.given(torch, "load", map_location=_map_location)
-    patches.given(DistributedDataParallel, "__init__", device_ids=_without_gpu, output_device=_without_gpu)
+    patches.given(
+        DistributedDataParallel, "__init__", device_ids=_without_gpu, output_device=_without_gpu
+    )
     patches.given(_init_utils, "_init_device_handle", device_id=_for_fsdp)
-    patches.set(FullyShardedDataParallel, "__init__", _made(FullyShardedDataParallel.__init__, "device_id"))
+    patches.set(
+        FullyShardedDataParallel, "__init__", _made(FullyShardedDataParallel.__init__, "device_id")
+    )
     # A mesh of GPUs: what is sharded over it (fully_shard, DTensor) lies in the host's memory, too.
-    patches.given(DeviceMesh, "__init__", device_type=lambda host, kind: "cpu" if is_gpu(kind) else kind)
+    patches.given(
+        DeviceMesh, "__init__", device_type=lambda host, kind: "cpu" if is_gpu(kind) else kind
+    )
     patches.given(torch.amp.grad_scaler.GradScaler, "__init__", device=in_host_memory)
-    patches.set(torch.amp.autocast_mode.autocast, "__init__", _autocast(torch.amp.autocast_mode.autocast.__init__))
+    patches.set(
+        torch.amp.autocast_mode.autocast,
+        "__init__",
+        _autocast(torch.amp.autocast_mode.autocast.__init__),
+    )
     patch_sync_batch_norm(patches)
     _patch_cuda(patches)
 
 
-# ---------------------------------------------------------------------------------------- tensors and modules
+# ---------------------------------------------------------------------------------------- tensors
+# and modules
 
 
 @cache
 def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
-    """A function that takes `device=`, or whatever it calls it. Made once per process: see its last lines."""
+    """A function that takes `device=`, or whatever it calls it. Made once per process: see its last
+    lines."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get(name)
@@ -123,8 +139,9 @@ def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
         return make(*args, **kwargs)
 
     made.__name__ = make.__name__
-    # torch.jit.script knows torch.zeros and its like by identity (torch/jit/_builtins.py, _builtin_table, v2.13.0), and
-    # ZeroRedundancyOptimizer's import scripts functions that call them. The table keeps ids, so `made` must live on.
+    # torch.jit.script knows torch.zeros and its like by identity (torch/jit/_builtins.py,
+    # _builtin_table, v2.13.0), and ZeroRedundancyOptimizer's import scripts functions that call
+    # them. The table keeps ids, so `made` must live on.
     if (builtin := _builtins._find_builtin(make)) is not None:  # type: ignore[no-untyped-call]
         _builtins._register_builtin(made, builtin)
     return made
@@ -144,7 +161,11 @@ def _moved(move: Callable[..., Any], synced: bool) -> Callable[..., Any]:
                 args = ("cpu", *args[1:])
             else:
                 kwargs["device"] = "cpu"
-        elif synced and isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
+        elif (
+            synced
+            and isinstance(device, (str, torch.device))
+            and torch.device(device).type == "cpu"
+        ):
             host.waits.sync()  # a copy from GPU to host
         return move(value, *args, **kwargs)
 
@@ -172,14 +193,17 @@ def _without_gpu(host: Any, given: Any) -> Any:
 
 
 def _for_fsdp(host: Any, device: Any) -> Any:
-    """FSDP's choice of a device: without device_id it takes the machine's GPU, which is to be none here."""
+    """FSDP's choice of a device: without device_id it takes the machine's GPU, which is to be none
+    here."""
     return torch.device("cpu") if device is None else device
 
 
 def _autocast(init: Callable[..., None]) -> Callable[..., None]:
     """Mixed precision: on the host with the type that a GPU would take."""
 
-    def autocast(context: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+    def autocast(
+        context: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
         if current() is not None and device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
         init(context, device_type, dtype, *args, **kwargs)
@@ -187,15 +211,20 @@ def _autocast(init: Callable[..., None]) -> Callable[..., None]:
     return autocast
 
 
-# ---------------------------------------------------------------------------------------- torch.cuda
+# ----------------------------------------------------------------------------------------
+# torch.cuda
 
 
 def _patch_cuda(patches: Patches) -> None:
     cuda = torch.cuda
-    patches.for_ranks(cuda, "set_device", lambda host: lambda device: _set_gpu(host, index_of(host, device)))
+    patches.for_ranks(
+        cuda, "set_device", lambda host: lambda device: _set_gpu(host, index_of(host, device))
+    )
     patches.for_ranks(cuda, "synchronize", lambda host: lambda device=None: host.synchronize())
     patches.for_ranks(cuda.device, "__enter__", lambda host: lambda context: _enter(host, context))
-    patches.for_ranks(cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx))
+    patches.for_ranks(
+        cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx)
+    )
     told: dict[str, Callable[[Any], Any]] = {
         "is_available": lambda host: True,
         "is_initialized": lambda host: True,
@@ -208,8 +237,14 @@ def _patch_cuda(patches: Patches) -> None:
         "mem_get_info": lambda host: (MEMORY_BYTES, MEMORY_BYTES),
         "current_stream": Stream,
         "default_stream": Stream,
-        **{name: lambda host: 0 for name in ("memory_allocated", "max_memory_allocated", "memory_reserved")},
-        **{name: lambda host: None for name in ("init", "empty_cache", "ipc_collect", "reset_peak_memory_stats")},
+        **{
+            name: lambda host: 0
+            for name in ("memory_allocated", "max_memory_allocated", "memory_reserved")
+        },
+        **{
+            name: lambda host: None
+            for name in ("init", "empty_cache", "ipc_collect", "reset_peak_memory_stats")
+        },
     }
     for name, tell in told.items():  # only to the program: torch must not take a GPU for real
         patches.for_programs(cuda, name, lambda host, tell=tell: lambda *args, **kwargs: tell(host))  # type: ignore[misc]
@@ -231,7 +266,12 @@ def _enter(host: Any, context: Any) -> None:
 def _properties() -> SimpleNamespace:
     major, minor = CAPABILITY
     return SimpleNamespace(
-        name=NAME, total_memory=MEMORY_BYTES, major=major, minor=minor, multi_processor_count=132, warp_size=32
+        name=NAME,
+        total_memory=MEMORY_BYTES,
+        major=major,
+        minor=minor,
+        multi_processor_count=132,
+        warp_size=32,
     )
 
 

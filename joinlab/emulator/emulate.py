@@ -1,8 +1,9 @@
 """The emulator: real DDP code on a modelled NCCL or gloo, without a GPU, in milliseconds.
 
-The ranks are threads that run one at a time (scheduler). PyTorch's calls arrive at `group`; the rank's `host` records
-them and passes them to the group's fabric (`nccl`, `gloo`), which decides which calls meet, by the same rules that
-prove hangs. `isolation` hides all of this from the rest of the process.
+The ranks are threads that run one at a time (scheduler). PyTorch's calls arrive at `group`; the
+rank's `host` records them and passes them to the group's fabric (`nccl`, `gloo`), which decides
+which calls meet, by the same rules that prove hangs. `isolation` hides all of this from the rest of
+the process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
 from joinlab.nccl.ring import GPUS
-from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder, program_name
+from joinlab.program.program import (
+    Program,
+    check_inputs,
+    check_program,
+    check_seed,
+    current_folder,
+    program_name,
+)
 from joinlab.timeline import Timeline
 
 MAX_EMULATED_RANKS = 1024
@@ -44,7 +52,8 @@ def emulate(
     timeout: float = 60.0,
     on_output: Callable[[int, str], None] | None = None,
 ) -> Timeline:
-    """Run `program(rank, inputs)` with its ranks as threads on a modelled fabric; return what happened.
+    """Run `program(rank, inputs)` with its ranks as threads on a modelled fabric; return what
+    happened.
 
     inputs             one count per rank, 1 to 1,024 ranks
     backend            "nccl" or "gloo": the fabric that is modelled. Tensors lie in the host's memory with both
@@ -63,19 +72,20 @@ def emulate(
     timeout            real seconds after which a rank that still computes is ended
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
-    Like a process, each rank begins with a copy of everything that the program reaches: `self`, closures, default
-    arguments, globals and class attributes of its own modules. The caller's objects stay unchanged, so `return`
-    whatever you want to look at. An object that cannot be copied, such as an open file, raises ProgramError; copies
-    above 64 MB cause a warning. Each rank also has its own process groups, random state, settings of torch,
-    environment, working directory, stdout, stderr, stdin, signals, clock and exit. All ranks share loaded modules, the
+    Like a process, each rank begins with a copy of everything that the program reaches: `self`,
+    closures, default arguments, globals and class attributes of its own modules. The caller's
+    objects stay unchanged, so `return` whatever you want to look at. An object that cannot be
+    copied, such as an open file, raises ProgramError; copies above 64 MB cause a warning. Each rank
+    also has its own process groups, random state, settings of torch, environment, working
+    directory, stdout, stderr, stdin, signals, clock and exit. All ranks share loaded modules, the
     memory limit and files.
 
-    A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
-    Other threads of this process keep their environment and clocks. They share torch's random state with the rank that
-    runs, and seeds that they set meanwhile are undone at the end.
-    Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
-    ProgramError for an invalid program or argument, LaunchError if the result cannot be known without a GPU, and
-    LaunchInterrupted, which carries the Timeline so far.
+    A thread that a program starts cannot call collectives here: LaunchError. Launch such a program
+    instead. Other threads of this process keep their environment and clocks. They share torch's
+    random state with the rank that runs, and seeds that they set meanwhile are undone at the end.
+    Times in the Timeline are virtual: modelled, not measured. The same call gives the same
+    Timeline. Raises ProgramError for an invalid program or argument, LaunchError if the result
+    cannot be known without a GPU, and LaunchInterrupted, which carries the Timeline so far.
 
         timeline = joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), era="1.9")
     """

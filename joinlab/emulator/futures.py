@@ -32,17 +32,23 @@ class Futures:
         self._open.append(call)
 
     def behind(self, future: Any) -> EmulatedCall:
-        """The call of this future; for a derived one the oldest open call, since chained callbacks run in order."""
+        """The call of this future; for a derived one the oldest open call, since chained callbacks
+        run in order."""
         return next((call for call in self._open if call.future is future), self._open[0])
 
     def fulfil(self, awaited: EmulatedCall | None = None) -> None:
         """Fulfil the futures of calls that are complete, in the order of issue.
 
-        Fulfilling one runs its callbacks, which may wait for a call and so come here again: from within a callback
-        only the future of `awaited` is fulfilled, as no other callback may run inside this one.
+        Fulfilling one runs its callbacks, which may wait for a call and so come here again: from
+        within a callback only the future of `awaited` is fulfilled, as no other callback may run
+        inside this one.
         """
         while True:
-            ready = [call for call in self._open if call.done and (not self._fulfilling or call is awaited)]
+            ready = [
+                call
+                for call in self._open
+                if call.done and (not self._fulfilling or call is awaited)
+            ]
             if not ready:
                 return
             call = ready[0]
@@ -58,7 +64,10 @@ class Futures:
 
 
 def outputs(call: EmulatedCall) -> list[torch.Tensor]:
-    """The tensors that a call's future holds: those that it writes. NCCL gathers a list in one tensor of its own."""
-    if call.method == "allgather" and call.group.fabric.streams:  # newLikeFlat in ProcessGroupNCCL::allgather, v2.13.0
+    """The tensors that a call's future holds: those that it writes. NCCL gathers a list in one
+    tensor of its own."""
+    if (
+        call.method == "allgather" and call.group.fabric.streams
+    ):  # newLikeFlat in ProcessGroupNCCL::allgather, v2.13.0
         return [torch.stack(part.outs) for part in call.parts]
     return [tensor for part in call.parts for tensor in part.outs]

@@ -1,8 +1,9 @@
 """The process group that a rank of an emulation sees, and the Work that its calls return.
 
-Every collective of torch.distributed and of DDP's C++ Reducer arrives here (see program/process_group.py). The rank's
-`Host` records the call and passes it to the group's fabric, which decides which calls meet. Groups and Works hold
-their host weakly: torch may keep them in cycles of its own for longer than the emulation lasts.
+Every collective of torch.distributed and of DDP's C++ Reducer arrives here (see
+program/process_group.py). The rank's `Host` records the call and passes it to the group's fabric,
+which decides which calls meet. Groups and Works hold their host weakly: torch may keep them in
+cycles of its own for longer than the emulation lasts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class EmulatedGroup(dist.ProcessGroup):
     ranks   global ranks, by place in the group
     """
 
-    def __init__(self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric) -> None:
+    def __init__(
+        self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric
+    ) -> None:
         place = list(ranks).index(host.rank)
         super().__init__(place, len(ranks))  # type: ignore[call-arg]
         self.host: Host = weakref.proxy(host)
@@ -62,7 +65,8 @@ class EmulatedGroup(dist.ProcessGroup):
         self.host.take({"e": event, **fields})
 
     def __repr__(self) -> str:
-        return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
+        # in errors of C++: without an address
+        return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"
 
     @property
     def group_name(self) -> Any:
@@ -76,7 +80,8 @@ class EmulatedGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Asked by torch.distributed.monitored_barrier of PyTorch 2.15: only a group on the CPU has one."""
+        """Asked by torch.distributed.monitored_barrier of PyTorch 2.15: only a group on the CPU has
+        one."""
         return [] if self.fabric.streams else [torch.device("cpu")]
 
     def getBackendName(self) -> str:
@@ -106,7 +111,8 @@ class EmulatedGroup(dist.ProcessGroup):
         """Give everything up, without waiting."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """On gloo, a timeout that the program gives (new_group, init_process_group, this) passes in virtual time.
+        """On gloo, a timeout that the program gives (new_group, init_process_group, this) passes in
+        virtual time.
 
         On NCCL the rank hangs, and the Timeline's meta says when and how the watchdog would end it.
         """
@@ -116,7 +122,9 @@ class EmulatedGroup(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> Any:
         """What torch.distributed asks of a group's backend, beside its collectives."""
         return SimpleNamespace(
-            supports_splitting=False, supports_time_estimate=False, supports_coalescing=self.fabric.streams
+            supports_splitting=False,
+            supports_time_estimate=False,
+            supports_coalescing=self.fabric.streams,
         )
 
     def _start_coalescing(self, device: torch.device | None) -> None:
@@ -130,7 +138,8 @@ class EmulatedGroup(dist.ProcessGroup):
         return self.work_of(calls)
 
     def work_of(self, calls: Sequence[EmulatedCall]) -> EmulatedWork:
-        """A Work, which lives as long as its rank: one that was collected makes C++ wait for ever."""
+        """A Work, which lives as long as its rank: one that was collected makes C++ wait for
+        ever."""
         work = EmulatedWork(self.host, calls)
         self.host.keep(work)
         return work
@@ -141,12 +150,16 @@ class EmulatedGroup(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return self.numbering.issued
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
         """Only gloo has one; torch.distributed refuses it for others."""
         fabric = self.fabric
         assert isinstance(fabric, GlooFabric)
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
-        monitored_barrier(fabric, self.host, self, round(limit.total_seconds() * 1e9), wait_all_ranks)
+        monitored_barrier(
+            fabric, self.host, self, round(limit.total_seconds() * 1e9), wait_all_ranks
+        )
 
 
 def _method(name: str) -> Callable[..., EmulatedWork]:
@@ -155,7 +168,9 @@ def _method(name: str) -> Callable[..., EmulatedWork]:
     def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
         if several or self.coalescing is not None:
             self._tell("coalesced", g=self.label)
-        return self.work_of([self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)])
+        return self.work_of(
+            [self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)]
+        )
 
     issued.__name__ = name
     return issued
@@ -165,7 +180,9 @@ for _name in METHODS:
     setattr(EmulatedGroup, _name, _method(_name))
 
 
-def _gather_single(self: EmulatedGroup, output: torch.Tensor, given: torch.Tensor, opts: Any) -> EmulatedWork:
+def _gather_single(
+    self: EmulatedGroup, output: torch.Tensor, given: torch.Tensor, opts: Any
+) -> EmulatedWork:
     """A gather into parts of one tensor (ProcessGroupNCCL.cpp, PyTorch v2.14.1)."""
     if not self.fabric.streams:  # Backend.hpp, PyTorch v2.14.1
         raise RuntimeError("Backend gloo does not support gather_single")
@@ -187,24 +204,30 @@ class EmulatedWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the host wait (gloo, a barrier, an explicit timeout), or the stream (NCCL)."""
-        self.host.wait(self.calls, explicit=bool(timeout), timeout_ns=round(timeout.total_seconds() * 1e9))
+        self.host.wait(
+            self.calls, explicit=bool(timeout), timeout_ns=round(timeout.total_seconds() * 1e9)
+        )
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is fulfilled in this rank's thread, when it waits. On gloo not every Work has one."""
+        """A future that is fulfilled in this rank's thread, when it waits. On gloo not every Work
+        has one."""
         if self._without_future:
             raise RuntimeError("Work::getFuture not implemented.")
         return self.host.reducer.future_of(self.calls[-1])
 
     @property
     def _without_future(self) -> bool:
-        """Whether it is gloo's LambdaWork, SendWork or RecvWork (ProcessGroupGloo.cpp, PyTorch v2.13.0)."""
+        """Whether it is gloo's LambdaWork, SendWork or RecvWork (ProcessGroupGloo.cpp, PyTorch
+        v2.13.0)."""
         ops = (Op.REDUCE_SCATTER, Op.SEND, Op.RECV)
         return any(call.op in ops and not call.group.fabric.streams for call in self.calls)
 
     def is_completed(self) -> bool:
         completed = self.host.waits.poll(self.calls)
-        if self._without_future:  # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
+        if (
+            self._without_future
+        ):  # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
             return all(call.op is not Op.REDUCE_SCATTER and call.settled for call in self.calls)
         return completed
 
@@ -212,11 +235,15 @@ class EmulatedWork(dist.Work):
         return all(call.done and call.error is None for call in self.calls)
 
     def exception(self) -> Any:
-        return next((RuntimeError(call.error) for call in self.calls if call.error is not None), None)
+        return next(
+            (RuntimeError(call.error) for call in self.calls if call.error is not None), None
+        )
 
     def result(self) -> list[torch.Tensor]:
         for call in self.calls:
-            if not call.group.fabric.streams and not (call.done and call.ended_ns <= self.host.waits.now):
+            if not call.group.fabric.streams and not (
+                call.done and call.ended_ns <= self.host.waits.now
+            ):
                 raise RuntimeError(
                     "Work needs to be completed before calling result(). Should call wait() before result()."
                 )

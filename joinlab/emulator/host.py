@@ -1,4 +1,5 @@
-"""One rank of an emulation: it issues calls, waits for them, and models a process that prints, sleeps and dies.
+"""One rank of an emulation: it issues calls, waits for them, and models a process that prints,
+sleeps and dies.
 
 Its parts have one job each, and know only those before them:
 
@@ -47,12 +48,14 @@ THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launc
 """Why an emulation cannot go on: the rank, and what its thread does."""
 
 MOST_KINDS = 4096
-"""Cache capacity; an emulation that begins with more clears the cache, so that a long session does not grow."""
+"""Cache capacity; an emulation that begins with more clears the cache, so that a long session does
+not grow."""
 
 KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[Any, ...], CallKind]] = {}
 """By backend, name and ranks of a group: the kinds of its calls in all emulations."""
 STACKS = Stacks()
-"""Where those were issued from. Only one rank of one emulation runs at a time, so nothing here needs a lock."""
+"""Where those were issued from. Only one rank of one emulation runs at a time, so nothing here
+needs a lock."""
 
 
 def bound_kinds() -> None:
@@ -82,7 +85,8 @@ class Orders(Protocol):
         """A rank that was released from its wait would have had to wait for this call after all."""
 
     def broken(self, text: str) -> LaunchError:
-        """What real ranks would do is not modelled, or not known: the emulation returns no Timeline."""
+        """What real ranks would do is not modelled, or not known: the emulation returns no
+        Timeline."""
 
     def unmodelled(self, what: object, error: Exception) -> None:
         """The model has failed at `what`: the emulation returns no Timeline."""
@@ -95,7 +99,8 @@ class Orders(Protocol):
 
 
 class Host:
-    """A rank. All methods are called in its thread, while it holds the baton, but `wake`, `ended` and `completed`.
+    """A rank. All methods are called in its thread, while it holds the baton, but `wake`, `ended`
+    and `completed`.
 
     alive      `ending` is None
     closing    `ending` is set: its program is over, but its process still shows to the others
@@ -114,30 +119,41 @@ class Host:
         self.take({"e": "begin", "coalesced": (), **versions()})
         self.calls: list[EmulatedCall] = []
         self.replicas = Replicas(self.calls.__len__)
-        self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
+        self.eager = (
+            False  # its process is bound to a GPU, so that its groups connect when they are made
+        )
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
         self._stacks: set[int] = set()  # those that its log has
-        self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
+        self._kept: list[
+            Any
+        ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
         self.waits = Waits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
         self.reducer = Reducer(self.waits, self.futures)
-        self.progress = Progress(self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer)
+        self.progress = Progress(
+            self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer
+        )
 
     # ------------------------------------------------------------------------------------ issuing
 
     def issue(
         self, group: Group, name: str, args: tuple[Any, ...], coalesced: list[EmulatedCall] | None
     ) -> EmulatedCall:
-        """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are issued as one."""
-        if self.orders.judged:  # the program caught RankEnded and goes on, with no rank left to meet
+        """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are
+        issued as one."""
+        if (
+            self.orders.judged
+        ):  # the program caught RankEnded and goes on, with no rank left to meet
             raise RankEnded
         mine = current() is self
         if not mine:
             raise self.orders.broken(
-                THREADED.format(self.rank, "calls a collective from a thread that its program has started")
+                THREADED.format(
+                    self.rank, "calls a collective from a thread that its program has started"
+                )
             )
         try:
             call = self._describe(group, name, args, sys._getframe(2))
@@ -163,7 +179,9 @@ class Host:
                 self.waits.yield_if_ready()
             try:
                 group.fabric.submit(calls)
-            except Exception as error:  # no backend raises here: what it refuses, `check` has refused
+            except (
+                Exception
+            ) as error:  # no backend raises here: what it refuses, `check` has refused
                 self.orders.unmodelled(calls[0], error)
                 raise RankEnded from error
 
@@ -175,14 +193,20 @@ class Host:
         """Keep a Work or a group for as long as the rank lives."""
         self._kept.append(kept)
 
-    def _describe(self, group: Group, name: str, args: tuple[Any, ...], frame: FrameType) -> EmulatedCall:
+    def _describe(
+        self, group: Group, name: str, args: tuple[Any, ...], frame: FrameType
+    ) -> EmulatedCall:
         method, streams, waits = METHODS[name], group.fabric.streams, self.waits
         if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce
             ins = outs = [self._barrier_element()]
             parts = [Part(ins, outs)]
         else:
             ins, outs = method.tensors(args)
-            parts = [Part([t], [t]) for t in ins] if ins is outs else parts_of(name, args, len(group.ranks), streams)
+            parts = (
+                [Part([t], [t]) for t in ins]
+                if ins is outs
+                else parts_of(name, args, len(group.ranks), streams)
+            )
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         if kind.stack not in self._stacks:
             self._stacks.add(kind.stack)
@@ -207,7 +231,9 @@ class Host:
                 "m": self.replicas.of(group.label) if kind.in_backward else None,
             }
         )
-        call = EmulatedCall(self._weak, group, kind, number, self.log.calls[number], parts, name, args)
+        call = EmulatedCall(
+            self._weak, group, kind, number, self.log.calls[number], parts, name, args
+        )
         if kind.small:
             call.tensors_in, call.tensors_out = ins, outs
         call.inflight = self.open_calls > 0
@@ -220,13 +246,17 @@ class Host:
         return call
 
     def _barrier_element(self) -> torch.Tensor:
-        """What NCCL's barrier all-reduces: a float zero today, and in 1.9 one byte that no one had set."""
+        """What NCCL's barrier all-reduces: a float zero today, and in 1.9 one byte that no one had
+        set."""
         if self.orders.knobs.era == "1.9":
             word = torch.tensor([self.orders.knobs.barrier_value], dtype=torch.uint32)
-            return word.view(torch.uint8)[:1]  # its neighbours belong to it: a kernel of wider elements reads them
+            return word.view(torch.uint8)[
+                :1
+            ]  # its neighbours belong to it: a kernel of wider elements reads them
         return torch.zeros(1, dtype=torch.float32)
 
-    # ------------------------------------------------------------------------------------ what fabrics ask of it
+    # ------------------------------------------------------------------------------------ what
+    # fabrics ask of it
 
     @property
     def stuck(self) -> bool:
@@ -256,10 +286,14 @@ class Host:
 
     # ------------------------------------------------------------------------------------ waiting
 
-    def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0) -> None:
+    def wait(
+        self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0
+    ) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
         group = calls[0].group
-        limited = group.fabric.streams or calls[0].op is not Op.REDUCE_SCATTER  # a LambdaWork (ProcessGroupGloo.cpp,
+        limited = (
+            group.fabric.streams or calls[0].op is not Op.REDUCE_SCATTER
+        )  # a LambdaWork (ProcessGroupGloo.cpp,
         if timeout_ns and limited:  # PyTorch v2.13.0) takes no time limit
             self._wait_briefly(calls, timeout_ns)
             return
@@ -274,10 +308,14 @@ class Host:
                 self.orders.kill(self, told, calls)
                 raise RankEnded
 
-    def _wait_briefly(self, calls: Sequence[EmulatedCall], timeout_ns: int, of_group: bool = False) -> None:
-        """Work.wait(timeout), or a wait in a group of gloo that has one: virtual time passes, up to the timeout.
+    def _wait_briefly(
+        self, calls: Sequence[EmulatedCall], timeout_ns: int, of_group: bool = False
+    ) -> None:
+        """Work.wait(timeout), or a wait in a group of gloo that has one: virtual time passes, up to
+        the timeout.
 
-        A group's timeout counts from when the call is issued, and is that of its worker, which then fails.
+        A group's timeout counts from when the call is issued, and is that of its worker, which then
+        fails.
         """
         for call in calls:
             until = (call.ready_ns if of_group else self.waits.now) + timeout_ns
@@ -293,8 +331,11 @@ class Host:
             raise error
 
     def synchronize(self) -> None:
-        """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL, awaited or not."""
-        on_streams = [call for call in self.calls if call.group.fabric.streams and call.error is None]
+        """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL,
+        awaited or not."""
+        on_streams = [
+            call for call in self.calls if call.group.fabric.streams and call.error is None
+        ]
         late = [call for call in on_streams if not (call.done and call.ended_ns <= self.waits.now)]
         if late:
             self.waits.for_host(late)
@@ -303,7 +344,11 @@ class Host:
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:
-            pending = [call for call in self.calls if call.group.label == group.label and call.error is None]
+            pending = [
+                call
+                for call in self.calls
+                if call.group.label == group.label and call.error is None
+            ]
             if pending:
                 self.waits.for_host(pending)
         else:
@@ -312,17 +357,21 @@ class Host:
     def drain(self, group: Group | None = None, closing: str = "") -> None:
         """Wait for the collectives on gloo that are in flight (of `group`).
 
-        A group's destructor waits for its worker threads: when it is destroyed, or when the process ends (`closing`).
+        A group's destructor waits for its worker threads: when it is destroyed, or when the process
+        ends (`closing`).
         """
         self.closing = closing
         for call in self.calls:
             of_group = group is None or call.group.label == group.label
-            worker = call.op not in POINT_TO_POINT and not call.group.fabric.streams  # one carries it out
+            worker = (
+                call.op not in POINT_TO_POINT and not call.group.fabric.streams
+            )  # one carries it out
             if of_group and worker and not call.settled and not call.expired:
                 with suppress(RuntimeError):  # the destructor tells no one that it has failed
                     self.waits.for_host([call])
 
-    # ------------------------------------------------------------------------------------ the process it stands for
+    # ------------------------------------------------------------------------------------ the
+    # process it stands for
 
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
@@ -337,7 +386,9 @@ class Host:
 
     def exit_process(self, status: int) -> NoReturn:
         """os._exit."""
-        self.die(f"its process ended with exit code {status} before the program returned (os._exit?)")
+        self.die(
+            f"its process ended with exit code {status} before the program returned (os._exit?)"
+        )
 
     def die_of(self, number: int) -> NoReturn:
         """It sent itself a signal."""
@@ -350,7 +401,9 @@ class Host:
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
         """The group is there already, so a rank's first call says that it knows of it."""
-        begin((self.orders.knobs.backend, self.own.ranks, self.rank), self.own.begun, *args, **kwargs)
+        begin(
+            (self.orders.knobs.backend, self.own.ranks, self.rank), self.own.begun, *args, **kwargs
+        )
         self.own.begun = True
         if kwargs.get("device_id") is not None:
             self.orders.connect(self)

@@ -1,7 +1,7 @@
 """Installs an emulation into torch's and Python's global state, and restores that state at the end.
 
-The changes are process-wide, but only threads of ranks see them: each replaced function looks up whose thread calls it,
-and is the original in any other thread.
+The changes are process-wide, but only threads of ranks see them: each replaced function looks up
+whose thread calls it, and is the original in any other thread.
 
     Isolation       installs and restores everything, swaps the state of ranks
     own.py          the state that each rank has of its own
@@ -30,13 +30,24 @@ import torch.distributed as dist
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankStreams, no_input, output
-from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read_swapped, write_swapped
+from joinlab.emulator.own import (
+    DRAWING,
+    GIVEN,
+    Environments,
+    Own,
+    Worlds,
+    read_swapped,
+    write_swapped,
+)
 from joinlab.emulator.patches import Patches
 from joinlab.emulator.rank_process import patch_process, spare_kernel
 from joinlab.emulator.scheduler import behind, current, forget_ranks
@@ -47,8 +58,8 @@ _environ: Any = os.environ
 _environb: Any = os.environb
 
 MAX_BYTES = 2**29
-"""The most that torch.empty gives a rank for one tensor. A larger request is almost always another call's data misread
-as a size, and all ranks share the memory of this process."""
+"""The most that torch.empty gives a rank for one tensor. A larger request is almost always another
+call's data misread as a size, and all ranks share the memory of this process."""
 
 
 class Isolation:
@@ -90,11 +101,15 @@ class Isolation:
     def __exit__(self, *_: object) -> None:
         Isolation._installed = None
         self._uninstall()
-        restore, self._restore = self._restore, lambda: None  # a closure that keeps all of this alive
+        restore, self._restore = (
+            self._restore,
+            lambda: None,
+        )  # a closure that keeps all of this alive
         restore()
 
     def switched(self, old: Any, new: Any) -> None:
-        """The baton passes from one host to another (None: to or from no rank): swap state that is one per process."""
+        """The baton passes from one host to another (None: to or from no rank): swap state that is
+        one per process."""
         swapped = read_swapped()
         if old is not None:
             old.own.torch_random = torch.default_generator.get_state()
@@ -112,7 +127,8 @@ class Isolation:
             self._cwd = new.own.cwd
 
     def call(self, program: Callable[[], Any]) -> Any:
-        """Run a rank's program. If it returns or raises in a process that it has forked, that process ends."""
+        """Run a rank's program. If it returns or raises in a process that it has forked, that
+        process ends."""
         try:
             value = program()
         except BaseException as error:
@@ -123,17 +139,21 @@ class Isolation:
             _end_child(0 if isinstance(error, SystemExit) and not error.code else 1)
         finally:  # the other ranks and this process need what a program set to None, or deleted
             names = builtins.__dict__
-            names.update({name: value for name, value in self._builtins.items() if names.get(name) is None})
+            names.update(
+                {name: value for name, value in self._builtins.items() if names.get(name) is None}
+            )
         if os.getpid() != self._pid:
             _end_child(0)
         return value
 
     def leave_to_child(self) -> None:
-        """In a process that a rank has just forked: every function is the original again, and no thread is a rank's.
+        """In a process that a rank has just forked: every function is the original again, and no
+        thread is a rank's.
 
         Only os.kill and os.killpg still refuse what would end the process that all ranks share.
 
-        The child keeps what its rank has of its own: environment, working directory, random state, settings.
+        The child keeps what its rank has of its own: environment, working directory, random state,
+        settings.
         """
         host = behind()
         Isolation._installed = None
@@ -147,13 +167,18 @@ class Isolation:
                 setattr(sys, name, stream.before)
         forget_ranks()
 
-    # ------------------------------------------------------------------------------------ keeping and restoring state
+    # ------------------------------------------------------------------------------------ keeping
+    # and restoring state
 
     def _keep(self) -> Callable[[], None]:
         """Read what ranks may change; return a function that restores it."""
         self._copies = Copies(self._program, len(self._owns))
         self.copied = self._copies.nbytes
-        state, legacy, swapped = torch.default_generator.get_state(), np.random.get_state(), read_swapped()
+        state, legacy, swapped = (
+            torch.default_generator.get_state(),
+            np.random.get_state(),
+            read_swapped(),
+        )
         cwd = self._cwd = os.getcwd()
         self._leftovers.read()
         environ = self._environ = _environ._data
@@ -172,7 +197,8 @@ class Isolation:
 
         return restore
 
-    # ------------------------------------------------------------------------------------ installing
+    # ------------------------------------------------------------------------------------
+    # installing
 
     def _install(self) -> None:
         if torch.get_num_threads() != 1:
@@ -183,8 +209,15 @@ class Isolation:
         for own in self._owns:
             own.begin(self._environ, self._cwd)
         _isolate_threads(True)
-        self._hooks += [register_optimizer_step_pre_hook(_begin_step), register_optimizer_step_post_hook(_end_step)]
-        key = self._backend, self._pid, "IPython.core.autocall" in sys.modules  # all that the patches depend on
+        self._hooks += [
+            register_optimizer_step_pre_hook(_begin_step),
+            register_optimizer_step_post_hook(_end_step),
+        ]
+        key = (
+            self._backend,
+            self._pid,
+            "IPython.core.autocall" in sys.modules,
+        )  # all that the patches depend on
         known = _PATCHES.get(key)
         if known is not None and known.again():
             self._patches = known
@@ -203,7 +236,8 @@ class Isolation:
 
 
 _PATCHES: dict[tuple[str, int, bool], Patches] = {}
-"""Patches of earlier emulations, by the settings that they depend on. Their reuse saves 3 of 18 ms for case 4."""
+"""Patches of earlier emulations, by the settings that they depend on. Their reuse saves 3 of 18 ms
+for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 
@@ -220,10 +254,15 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
         patches.for_ranks(module, "batch_isend_irecv", lambda host: batch)
     patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
     patches.for_ranks(c10d, "_get_default_timeout", lambda host: _default_timeout)
-    patches.for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
+    patches.for_ranks(
+        c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {}
+    )  # asks NCCL's version
     if backend == "nccl":
         patch_devices(patches)
-    for name in ("empty", "empty_like"):  # whatever happens to lie in memory would differ from run to run
+    for name in (
+        "empty",
+        "empty_like",
+    ):  # whatever happens to lie in memory would differ from run to run
         patches.for_ranks(torch, name, _zeroed(getattr(torch, name)))
     _patch_spans(patches)
     _patch_waits(patches)
@@ -264,9 +303,10 @@ def _patch_spans(patches: Patches) -> None:
             host.replicas.made(module, str(module.process_group.group_name))
             helper(module, *args, **kwargs)
             if module.find_unused_parameters:
-                # at::empty, which only a backward pass fills. A rank that never had one sends it to its peers in
-                # join(): they leave the gradient of an unused parameter as it is where the sum is 0, and set it to
-                # zeros elsewhere (initialize_local_used_map and finalize_bucket_dense, reducer.cpp, v2.13.0).
+                # at::empty, which only a backward pass fills. A rank that never had one sends it to
+                # its peers in join(): they leave the gradient of an unused parameter as it is where
+                # the sum is 0, and set it to zeros elsewhere (initialize_local_used_map and
+                # finalize_bucket_dense, reducer.cpp, v2.13.0).
                 pad = torch.tensor(host.orders.knobs.pad, dtype=torch.uint32)
                 module.reducer._get_local_used_map().fill_(pad.view(torch.int32).item())
 
@@ -282,14 +322,19 @@ def _patch_spans(patches: Patches) -> None:
     }
     for name, make in replaced.items():
         patches.for_ranks(DistributedDataParallel, name, make)
-    patches.for_ranks(torch.autograd, "backward", lambda host: partial(host.progress.backward, backward))
+    patches.for_ranks(
+        torch.autograd, "backward", lambda host: partial(host.progress.backward, backward)
+    )
 
 
 def _patch_waits(patches: Patches) -> None:
     wait: Any = torch._C.Future.wait
 
     def pumped(host: Any) -> Any:
-        return lambda future, *args, **kwargs: (host.reducer.before_wait(future), wait(future, *args, **kwargs))[1]
+        return lambda future, *args, **kwargs: (
+            host.reducer.before_wait(future),
+            wait(future, *args, **kwargs),
+        )[1]
 
     def synced(method: Any) -> Callable[[Any], Any]:
         return lambda host: host.waits.sync() or method
@@ -301,15 +346,20 @@ def _patch_waits(patches: Patches) -> None:
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-    """Note what the program asks of a new group: torch.distributed does not tell our default group, which makes it."""
+    """Note what the program asks of a new group: torch.distributed does not tell our default group,
+    which makes it."""
 
     def of(host: Any) -> Callable[..., Any]:
-        def noted(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def noted(
+            ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
             before = host.asked_backend, host.asked_timeout
             host.asked_backend, host.asked_timeout = backend, timeout
             try:
                 made = make(ranks, timeout, backend, *args, **kwargs)
-                if made is c10d.GroupMember.NON_GROUP_MEMBER:  # as for a real group: calls in it then warn, and go on
+                if (
+                    made is c10d.GroupMember.NON_GROUP_MEMBER
+                ):  # as for a real group: calls in it then warn, and go on
                     known: dict[Any, Any] = c10d._world.pg_group_ranks
                     known[made] = {rank: place for place, rank in enumerate(sorted(ranks))}
                 return made
@@ -322,7 +372,8 @@ def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..
 
 
 def _default_timeout(backend: str) -> timedelta:
-    """torch.distributed asks the built library, which knows no NCCL here (torch/distributed/constants.py, v2.13.0)."""
+    """torch.distributed asks the built library, which knows no NCCL here
+    (torch/distributed/constants.py, v2.13.0)."""
     return timedelta(minutes=10 if str(backend) == "nccl" else 30)
 
 
@@ -344,8 +395,11 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., 
 
 
 def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
-    """Undo a rank's changes in C's environment, which has those that it made, but not what it was given."""
-    for name in {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - GIVEN:
+    """Undo a rank's changes in C's environment, which has those that it made, but not what it was
+    given."""
+    for name in {
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    } - GIVEN:
         if name in before:
             os.putenv(name, before[name])
         else:

@@ -1,7 +1,7 @@
 """Undoes a program's changes to this process when its emulation is over.
 
-The ranks of an emulation share this process with a notebook. A real rank's process ends and takes its settings with
-it; here they would stay. Restored are:
+The ranks of an emulation share this process with a notebook. A real rank's process ends and takes
+its settings with it; here they would stay. Restored are:
 
 - settings of Python: recursion limit, switch interval, garbage collection, state of `random`, locale, umask, resource
   limits, the hooks of `sys` and `threading`, the import path and its finders, names in `builtins`, replaced entries of
@@ -12,8 +12,9 @@ it; here they would stay. Restored are:
   functions of its own that it added there, and builtin functions that it added to classes. Other attributes stay: torch
   caches in its modules as it runs.
 
-State that is swapped between ranks is restored by own.py. Not restored: files, threads that a program started and that
-still run, descriptors that it closed or replaced (`os.close(1)`), modules that it imported.
+State that is swapped between ranks is restored by own.py. Not restored: files, threads that a
+program started and that still run, descriptors that it closed or replaced (`os.close(1)`), modules
+that it imported.
 """
 
 from __future__ import annotations
@@ -54,8 +55,23 @@ if sys.platform != "win32":
     import resource
 
 _OWNERS: tuple[Any, ...] = (
-    *(torch, torch.Tensor, torch.autograd, torch.cuda, torch.optim, torch.optim.Optimizer, torch.utils.data),
-    *(torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Parameter, torch.nn.init, DistributedDataParallel),
+    *(
+        torch,
+        torch.Tensor,
+        torch.autograd,
+        torch.cuda,
+        torch.optim,
+        torch.optim.Optimizer,
+        torch.utils.data,
+    ),
+    *(
+        torch.nn,
+        torch.nn.functional,
+        torch.nn.Module,
+        torch.nn.Parameter,
+        torch.nn.init,
+        DistributedDataParallel,
+    ),
     *(value for value in vars(torch.nn).values() if isinstance(value, type)),
     *(dist, c10d, builtins, os, sys, time, random, math, json, logging, threading, np, np.random),
     *(socket, tempfile, warnings, subprocess, torch.nn.modules.module),
@@ -72,7 +88,11 @@ def _umask() -> int:
 def _limits() -> dict[int, tuple[int, int]]:
     if sys.platform == "win32":
         return {}
-    return {number: resource.getrlimit(number) for name, number in vars(resource).items() if name[:7] == "RLIMIT_"}
+    return {
+        number: resource.getrlimit(number)
+        for name, number in vars(resource).items()
+        if name[:7] == "RLIMIT_"
+    }
 
 
 def _set_limits(limits: dict[int, tuple[int, int]]) -> None:
@@ -112,13 +132,22 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_warn_always_enabled, torch.set_warn_always),
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
-    (lambda: [dict(hooks) for hooks in _GLOBAL_HOOKS], lambda before: [*map(_refill, _GLOBAL_HOOKS, before)]),
-    (lambda: logging.root.manager.disable, lambda level: setattr(logging.root.manager, "disable", level)),
+    (
+        lambda: [dict(hooks) for hooks in _GLOBAL_HOOKS],
+        lambda before: [*map(_refill, _GLOBAL_HOOKS, before)],
+    ),
+    (
+        lambda: logging.root.manager.disable,
+        lambda level: setattr(logging.root.manager, "disable", level),
+    ),
 )
 """How each is read, and how it is set."""
 
 _HOOKS = (
-    *((sys, name) for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "meta_path")),
+    *(
+        (sys, name)
+        for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "meta_path")
+    ),
     *((sys, name) for name in ("path_hooks", "stdin", "stdout", "stderr", "dont_write_bytecode")),
     (threading, "excepthook"),
 )
@@ -143,7 +172,9 @@ class Leftovers:
 
     def restore(self) -> None:
         """Put back what has changed since, now that the emulation's own patches are undone."""
-        for (read, write), before in zip(_SETTINGS, self._settings, strict=False):  # none, if it was not read
+        for (read, write), before in zip(
+            _SETTINGS, self._settings, strict=False
+        ):  # none, if it was not read
             if read() != before:
                 write(before)
         for owner, name, (value, items) in self._hooks:
@@ -165,7 +196,8 @@ class Leftovers:
 
 
 def _differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether names were added, removed or set anew. Lists of identical objects compare five times as fast as dicts."""
+    """Whether names were added, removed or set anew. Lists of identical objects compare five times
+    as fast as dicts."""
     try:
         return list(now) != list(before) or list(now.values()) != list(before.values())
     except Exception:  # the `==` of values that differ
@@ -192,5 +224,6 @@ def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _from(value: Any, place: str) -> bool:
-    """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo patches torch.)"""
+    """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo
+    patches torch.)"""
     return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == place

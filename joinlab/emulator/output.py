@@ -1,4 +1,5 @@
-"""sys.stdout, sys.stderr and sys.stdin during an emulation: a rank's own in its threads, the process's in others."""
+"""sys.stdout, sys.stderr and sys.stdin during an emulation: a rank's own in its threads, the
+process's in others."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from joinlab.emulator.scheduler import behind
 
 
 class RankStreams:
-    """Stands for the stream `before`. `make` makes a rank's own, which the rank may close, as quit() does."""
+    """Stands for the stream `before`. `make` makes a rank's own, which the rank may close, as
+    quit() does."""
 
     def __init__(self, before: Any, make: Callable[[Any], Any]) -> None:
         self.before = before
@@ -32,7 +34,9 @@ class RankStreams:
 
 def output(before: Any) -> io.TextIOBase:
     """What a rank prints is kept for its Timeline."""
-    return io.TextIOWrapper(_Kept(before), "utf-8", "backslashreplace", newline="", write_through=True)  # type: ignore[type-var]
+    return io.TextIOWrapper(
+        _Kept(before), "utf-8", "backslashreplace", newline="", write_through=True
+    )  # type: ignore[type-var]
 
 
 def no_input(before: Any) -> io.TextIOBase:

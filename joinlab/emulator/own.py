@@ -1,16 +1,17 @@
 """The state that each rank of an emulation has of its own, as a process would.
 
-Some of it is looked up by thread at each access (process groups, the environment, random numbers of Python and numpy,
-output, clocks). The rest is one value per process, so it is swapped whenever the baton passes (`read_swapped`), which
-takes 4 us.
+Some of it is looked up by thread at each access (process groups, the environment, random numbers of
+Python and numpy, output, clocks). The rest is one value per process, so it is swapped whenever the
+baton passes (`read_swapped`), which takes 4 us.
 
-Ranks still share state that can neither be looked up by thread nor swapped: umask, resource limits, signal masks, open
-descriptors, flags of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class
-attributes of libraries. Each rank has its own copy of the objects that the program itself reaches (copies.py). A name
-that was imported from a module before the emulation (`from time import sleep`) is the original, in ranks too.
+Ranks still share state that can neither be looked up by thread nor swapped: umask, resource limits,
+signal masks, open descriptors, flags of torch that are not named below (cudnn, mkldnn, autograd's
+own), module globals and class attributes of libraries. Each rank has its own copy of the objects
+that the program itself reaches (copies.py). A name that was imported from a module before the
+emulation (`from time import sleep`) is the original, in ranks too.
 
-Other threads of the process see the swapped values of the rank that runs, and random numbers that they draw from torch
-meanwhile come from its generator.
+Other threads of the process see the swapped values of the rank that runs, and random numbers that
+they draw from torch meanwhile come from its generator.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class World:
 
 
 class Worlds:
-    """In a rank's thread, and in those that it starts, its World; in any other the one that was there before."""
+    """In a rank's thread, and in those that it starts, its World; in any other the one that was
+    there before."""
 
     def __init__(self, before: Any) -> None:
         object.__setattr__(self, "_before", before)
@@ -73,9 +75,11 @@ class Worlds:
 
 
 class Environments(MutableMapping[bytes, bytes]):
-    """The dict behind os.environ: in a rank's thread, and in threads that it starts, the rank's own variables.
+    """The dict behind os.environ: in a rank's thread, and in threads that it starts, the rank's own
+    variables.
 
-    C code, and a child process that is started without `env=`, see the process's variables and those that ranks set.
+    C code, and a child process that is started without `env=`, see the process's variables and
+    those that ranks set.
     """
 
     def __init__(self, before: dict[bytes, bytes]) -> None:
@@ -102,7 +106,8 @@ class Environments(MutableMapping[bytes, bytes]):
         return len(self._mine)
 
 
-# ---------------------------------------------------------------------------------------- swapped state
+# ---------------------------------------------------------------------------------------- swapped
+# state
 
 
 def _set_filters(filters: list[Any]) -> None:
@@ -130,10 +135,14 @@ _context: Any = multiprocessing.context._default_context
 
 
 def read_swapped() -> list[Any]:
-    """The values that are swapped, as they are now. Each rank gets copies of lists and dicts, and may change them."""
+    """The values that are swapped, as they are now. Each rank gets copies of lists and dicts, and
+    may change them."""
     return [  # one expression, as 14 functions took 3 us more
         torch.get_default_dtype(),
-        (torch._C._get_deterministic_algorithms(), torch._C._get_deterministic_algorithms_warn_only()),
+        (
+            torch._C._get_deterministic_algorithms(),
+            torch._C._get_deterministic_algorithms_warn_only(),
+        ),
         dist_c.get_debug_level(),
         torch.is_anomaly_enabled(),
         warnings.filters,
@@ -175,14 +184,19 @@ def write_swapped(now: list[Any], values: list[Any]) -> None:
 
 def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
     """Names of the functions of `module` that are methods of its hidden `instance`."""
-    found = (name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance)
+    found = (
+        name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance
+    )
     return tuple(name for name in found if not name.startswith("_"))
 
 
 GIVEN = {os.fsencode(name) for name in as_torchrun(0, 1, "")}
 """Environment variables that each rank is given."""
 
-DRAWING = {random: _methods_of(random._inst, random), np.random: _methods_of(np.random.mtrand._rand, np.random)}
+DRAWING = {
+    random: _methods_of(random._inst, random),
+    np.random: _methods_of(np.random.mtrand._rand, np.random),
+}
 """Modules that draw numbers from a hidden generator, and their functions that do."""
 
 
@@ -226,7 +240,9 @@ class Own:
         generator = torch.Generator()
         generator.manual_seed(self._seed)
         self.torch_random = generator.get_state()
-        self.swapped = [value.copy() if isinstance(value, (list, dict)) else value for value in read_swapped()]
+        self.swapped = [
+            value.copy() if isinstance(value, (list, dict)) else value for value in read_swapped()
+        ]
         self.cwd = cwd
         self.environ = dict(environ)
         given = as_torchrun(self.rank, self.ranks, environ.get(b"MASTER_PORT", b"29500").decode())
@@ -236,6 +252,10 @@ class Own:
         """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
         found = self._drawing.get(module)
         if found is None:
-            made = random.Random(self._seed) if module is random else np.random.RandomState(self._seed % 2**32)
+            made = (
+                random.Random(self._seed)
+                if module is random
+                else np.random.RandomState(self._seed % 2**32)
+            )
             found = self._drawing[module] = made
         return found

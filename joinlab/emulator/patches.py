@@ -1,4 +1,5 @@
-"""Replaces functions while an emulation runs: ranks call the replacement, all other threads the original."""
+"""Replaces functions while an emulation runs: ranks call the replacement, all other threads the
+original."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Make = Callable[[Any], Callable[..., Any]]
 
 
 class Patches:
-    """Sets attributes, and restores the old values in reverse order. `again` sets the same attributes once more."""
+    """Sets attributes, and restores the old values in reverse order. `again` sets the same
+    attributes once more."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, str, Any, Any]] = []  # owner, name, old value, new value
@@ -34,7 +36,8 @@ class Patches:
                 setattr(owner, name, before)
 
     def again(self) -> bool:
-        """Set everything as it was before `undo`. If an old value has changed since, set nothing and return False."""
+        """Set everything as it was before `undo`. If an old value has changed since, set nothing
+        and return False."""
         for owner, name, before, value in self._known:
             if vars(owner).get(name, _MISSING) is not before:
                 self.undo()
@@ -54,10 +57,14 @@ class Patches:
         self.set(owner, name, chosen(getattr(owner, name), name, make))
 
     def given(self, owner: Any, name: str, **changes: Callable[[Any, Any], Any]) -> None:
-        """Call a function with other arguments in the threads of ranks: for each named, change(host, value)."""
+        """Call a function with other arguments in the threads of ranks: for each named,
+        change(host, value)."""
         before = getattr(owner, name)
         known = signature(before).parameters
-        changed = [(list(known).index(one), one, known[one].default, change) for one, change in changes.items()]
+        changed = [
+            (list(known).index(one), one, known[one].default, change)
+            for one, change in changes.items()
+        ]
 
         def make(host: Any) -> Callable[..., Any]:
             def given(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +81,8 @@ class Patches:
         self.for_ranks(owner, name, make)
 
     def for_programs(self, owner: Any, name: str, make: Make) -> None:
-        """Replace a function where the program of a rank calls it; torch and other libraries get the original."""
+        """Replace a function where the program of a rank calls it; torch and other libraries get
+        the original."""
         before = getattr(owner, name)
 
         def chosen(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A rank's progress through its program: the current input, its forward and backward passes, and their times.
+"""A rank's progress through its program: the current input, its forward and backward passes, and
+their times.
 
 input i   |-- forward --|------------- backward -------------|-- rest, if DDP did less than one pass --|
           costs / 3       2/3 of the costs, a share of it      so that every input takes input_ns
@@ -27,7 +28,9 @@ from joinlab.program.steps import Steps
 class Progress:
     """The inputs and passes of one rank."""
 
-    def __init__(self, take: Callable[[dict[str, Any]], None], input_ns: int, waits: Waits, reducer: Reducer) -> None:
+    def __init__(
+        self, take: Callable[[dict[str, Any]], None], input_ns: int, waits: Waits, reducer: Reducer
+    ) -> None:
         """`take` takes the events of the rank, see recorder/events.py."""
         self.input: int | None = None
         self.steps = Steps()
@@ -39,11 +42,17 @@ class Progress:
         self._input_used_ns = 0
         self._waits = waits
         self._reducer = reducer
-        self._budgets: list[int] = []  # of each backward pass under way: what is not yet used of it, ns
+        self._budgets: list[
+            int
+        ] = []  # of each backward pass under way: what is not yet used of it, ns
         self._steps: list[int] = []  # spans of optimizer steps under way
-        self._callers: dict[tuple[int, int], CodeType] = {}  # by id and line: the code that a span was called from
+        self._callers: dict[
+            tuple[int, int], CodeType
+        ] = {}  # by id and line: the code that a span was called from
         self._ddp_bytes = 0  # of the gradients of the module whose forward pass came last
-        self._bytes_of: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._bytes_of: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def mark_input(self, index: int | None, done: int) -> None:
         """Input `index` is now being processed (None: none is), `done` before it."""
@@ -54,7 +63,9 @@ class Progress:
         self._input_used_ns = 0
         self.input = index
 
-    def forward(self, run: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self, run: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
         """A forward pass of DDP: `run(module, ...)`."""
         nbytes = self._bytes_of.get(module)
         if nbytes is None:
@@ -85,7 +96,8 @@ class Progress:
             self._end(span)
 
     def bucket_ready(self, tensors: Sequence[torch.Tensor]) -> None:
-        """A bucket of gradients is issued: the backward pass has come so far, by the bucket's share of all bytes."""
+        """A bucket of gradients is issued: the backward pass has come so far, by the bucket's share
+        of all bytes."""
         if not self._budgets or not self._ddp_bytes:
             return
         share = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / self._ddp_bytes
@@ -113,11 +125,23 @@ class Progress:
             code, line = caller.f_code, caller.f_lineno
             site = f"{code.co_filename}:{line}"
             if (id(code), line) not in self._callers:
-                self._callers[id(code), line] = code  # keeps the code, so that no other one gets its id
+                self._callers[id(code), line] = (
+                    code  # keeps the code, so that no other one gets its id
+                )
                 if (source := source_at(code, line)) is not None:
                     self._take(text_event(source))
         number, step = next(self._spans), self.steps.now
-        self._take({"e": "span+", "id": number, "n": name, "i": self.input, "b": step, "site": site, "t": now})
+        self._take(
+            {
+                "e": "span+",
+                "id": number,
+                "n": name,
+                "i": self.input,
+                "b": step,
+                "site": site,
+                "t": now,
+            }
+        )
         return number
 
     def _end(self, number: int) -> None:

@@ -1,7 +1,9 @@
-"""Limits calls that would end, delay or outlive a process to the calling rank, since all ranks share one process.
+"""Limits calls that would end, delay or outlive a process to the calling rank, since all ranks
+share one process.
 
-A signal that a rank sends itself goes to the handler it has set, or ends the rank as it would end a process. Clocks
-show virtual time. Calls that need a process or real time of their own raise, and say what to write instead.
+A signal that a rank sends itself goes to the handler it has set, or ends the rank as it would end a
+process. Clocks show virtual time. Calls that need a process or real time of their own raise, and
+say what to write instead.
 """
 
 from __future__ import annotations
@@ -25,16 +27,27 @@ if sys.platform != "win32":
     import resource
 
 EPOCH_NS = 1_635_724_800_000_000_000
-"""First value of time.time_ns(): 1 November 2021, 0:00 UTC. Always the same, so that a run can be repeated."""
+"""First value of time.time_ns(): 1 November 2021, 0:00 UTC. Always the same, so that a run can be
+repeated."""
 
 CLOCK_NS = 1_000
 """Virtual time that reading a clock takes, so that a loop that waits for a time comes to an end."""
 
 PID_STEP = 2**22
-"""Distance of the ranks' process ids: above PID_MAX_LIMIT of Linux (include/linux/threads.h, v6.12), so that no other
-process has one of them."""
+"""Distance of the ranks' process ids: above PID_MAX_LIMIT of Linux (include/linux/threads.h,
+v6.12), so that no other process has one of them."""
 
-IDS = ("setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setregid", "setresgid", "setgroups")
+IDS = (
+    "setuid",
+    "seteuid",
+    "setreuid",
+    "setresuid",
+    "setgid",
+    "setegid",
+    "setregid",
+    "setresgid",
+    "setgroups",
+)
 """Functions that change the user or the groups of a process."""
 
 _IGNORED = {"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"}
@@ -74,7 +87,8 @@ def patch_process(patches: Patches, pid: int) -> None:
         patches.for_ranks(torch.multiprocessing, name, lambda host: _no_spawn)
 
 
-# ---------------------------------------------------------------------------------------- signals and process ids
+# ---------------------------------------------------------------------------------------- signals
+# and process ids
 
 
 def _pid(host: Any, pid: int) -> int:
@@ -92,7 +106,8 @@ def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[in
 
 
 def spare_kernel(pid: int) -> None:
-    """In a forked child: refuse signals to the process `pid`, which all ranks share, and to its group."""
+    """In a forked child: refuse signals to the process `pid`, which all ranks share, and to its
+    group."""
     kill = os.kill
 
     def kill_others(target: int, number: int) -> None:
@@ -101,7 +116,9 @@ def spare_kernel(pid: int) -> None:
     os.kill, os.killpg = kill_others, _no_kill("os.killpg", os.killpg)
 
 
-def _no_kill(name: str, kill: Callable[[int, int], None], of_group: bool = True) -> Callable[[int, int], None]:
+def _no_kill(
+    name: str, kill: Callable[[int, int], None], of_group: bool = True
+) -> Callable[[int, int], None]:
     def refuse(target: int, number: int) -> None:
         if number and of_group and (name != "os.killpg" or target == os.getpgrp()):
             raise RuntimeError(
@@ -132,7 +149,9 @@ def _patch_signals(patches: Patches) -> None:
             if found in (signal.SIGKILL, signal.SIGSTOP):
                 raise OSError(22, "Invalid argument")
             if not callable(handler) and handler not in (signal.SIG_IGN, signal.SIG_DFL):
-                raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
+                raise TypeError(
+                    "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
+                )
             before = host.own.handlers.get(found, signal.SIG_DFL)
             host.own.handlers[found] = handler
             return before
@@ -140,7 +159,11 @@ def _patch_signals(patches: Patches) -> None:
         return set_here
 
     patches.for_ranks(signal, "signal", set_handler)
-    patches.for_ranks(signal, "getsignal", lambda host: lambda number: host.own.handlers.get(number, signal.SIG_DFL))
+    patches.for_ranks(
+        signal,
+        "getsignal",
+        lambda host: lambda number: host.own.handlers.get(number, signal.SIG_DFL),
+    )
     patches.for_ranks(signal, "raise_signal", lambda host: lambda number: _signal(host, number))
     for name in ("alarm", "setitimer"):
         if hasattr(signal, name):
@@ -149,7 +172,9 @@ def _patch_signals(patches: Patches) -> None:
 
 def _no_timer(name: str) -> Callable[..., Any]:
     def refuse(*args: Any) -> Any:
-        if any(args[name == "setitimer" :]):  # setitimer's first argument says which timer; zeros take one back
+        if any(
+            args[name == "setitimer" :]
+        ):  # setitimer's first argument says which timer; zeros take one back
             raise RuntimeError(
                 f"signal.{name} counts real seconds, and its signal would reach all ranks of an emulation: they share "
                 "one process. Leave it out, or use joinlab.launch."
@@ -226,7 +251,8 @@ def _patch_threads(patches: Patches) -> None:
     patches.for_ranks(_thread, "start_new_thread", lambda host: start_new_thread)
 
 
-# ---------------------------------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------------------------------- what
+# cannot be
 
 
 def _refusal(text: str) -> Callable[..., NoReturn]:

@@ -1,9 +1,10 @@
-"""Emulations of the cases that ship with the package: every pair of 0 to 8 inputs, on each modelled fabric.
+"""Emulations of the cases that ship with the package: every pair of 0 to 8 inputs, on each modelled
+fabric.
 
-Importing torch and the modules that DDP needs takes 3 to 8 s. Each run here equals an emulation of it, and each run
-that goes wrong has its fix, which was tried. A file per fabric holds 486 Timelines as lines of JSON, compressed
-together to 34 to 48 kB.
-`tests/test_recorded.py` keeps them equal to the emulator's, and `python -m tests.test_recorded` writes them anew.
+Importing torch and the modules that DDP needs takes 3 to 8 s. Each run here equals an emulation of
+it, and each run that goes wrong has its fix, which was tried. A file per fabric holds 486 Timelines
+as lines of JSON, compressed together to 34 to 48 kB. `tests/test_recorded.py` keeps them equal to
+the emulator's, and `python -m tests.test_recorded` writes them anew.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ def torch_is_loaded() -> bool:
 
 
 def is_of_this_torch(timeline: Timeline) -> bool:
-    """Whether the installed PyTorch is the version that made this Timeline; its build (CPU, CUDA) does not matter."""
+    """Whether the installed PyTorch is the version that made this Timeline; its build (CPU, CUDA)
+    does not matter."""
     known = (timeline.meta.get("versions") or {}).get("torch") or ""
     return known.partition("+")[0] == _installed_torch().partition("+")[0]
 
 
 @cache
 def _installed_torch() -> str:
-    """The version of PyTorch that is installed, from the package's metadata: reading it takes 1 ms."""
+    """The version of PyTorch that is installed, from the package's metadata: reading it takes 1
+    ms."""
     return version("torch")
 
 
@@ -54,13 +57,21 @@ def titles() -> Mapping[int, str]:
     return {int(number): title for number, title in json.loads(_lines("nccl", "today")[0]).items()}
 
 
-def recorded(case: int, inputs: Sequence[int], backend: str = "nccl", era: str = "today") -> Timeline | None:
-    """The emulation of a case as it would come out on this machine, or None if it is not here. Imports no torch.
+def recorded(
+    case: int, inputs: Sequence[int], backend: str = "nccl", era: str = "today"
+) -> Timeline | None:
+    """The emulation of a case as it would come out on this machine, or None if it is not here.
+    Imports no torch.
 
     recorded(4, (5, 6)).ends[1].kind            # hung
     """
     counts = tuple(inputs)
-    if case not in titles() or (backend, era) not in FILES or len(counts) != 2 or not max(counts) <= MOST:
+    if (
+        case not in titles()
+        or (backend, era) not in FILES
+        or len(counts) != 2
+        or not max(counts) <= MOST
+    ):
         return None
     return _read(_lines(backend, era)[1 + position(case, counts)])
 
@@ -94,7 +105,9 @@ def _read(text: str) -> Timeline:
 
 
 def _written(timeline: Timeline) -> str:
-    ends = [{name: getattr(end, name) for name in Ending.__dataclass_fields__} for end in timeline.ends]
+    ends = [
+        {name: getattr(end, name) for name in Ending.__dataclass_fields__} for end in timeline.ends
+    ]
     data = {
         "meta": timeline.meta,
         "ends": ends,
@@ -113,4 +126,6 @@ def _without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _folders() -> dict[str, str]:
     specs = {name: find_spec(package) for name, package in PLACES.items()}
-    return {name: str(Path(spec.origin).parent) for name, spec in specs.items() if spec and spec.origin}
+    return {
+        name: str(Path(spec.origin).parent) for name, spec in specs.items() if spec and spec.origin
+    }

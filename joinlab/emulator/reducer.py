@@ -1,7 +1,8 @@
-"""Moves the waits of DDP's C++ Reducer, and its checks of received numbers, into the rank's own thread.
+"""Moves the waits of DDP's C++ Reducer, and its checks of received numbers, into the rank's own
+thread.
 
-C++ cannot hand the baton on: a wait inside it would stop every rank. So each wait of the Reducer is preceded by one of
-ours, in Python, for the same calls:
+C++ cannot hand the baton on: a wait inside it would stop every rank. So each wait of the Reducer is
+preceded by one of ours, in Python, for the same calls:
 
     backward pass      the Reducer issues buckets, then queues its finalize_backward with the autograd engine
     engine callbacks   ours, queued at the first bucket and so before the Reducer's, waits for all of them ...
@@ -24,7 +25,8 @@ from joinlab.program.process_group import values_in
 
 
 def future_with(tensors: list[torch.Tensor]) -> Any:
-    """A future that holds these tensors, of a type that C++ can read, too (of no tensors it has none to read)."""
+    """A future that holds these tensors, of a type that C++ can read, too (of no tensors it has
+    none to read)."""
     if tensors:
         return torch._C.fork(lambda: tensors)
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
@@ -36,11 +38,17 @@ class Reducer:
     """The Reducer of one rank: its waits for calls, and how it reads their results."""
 
     def __init__(self, waits: Waits, futures: Futures) -> None:
-        self.typed_futures = False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
+        self.typed_futures = (
+            False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
+        )
         self._waits = waits
         self._futures = futures
-        self._handed_out: list[EmulatedCall] = []  # calls whose future was, and whose wait has not been seen yet
-        self._in_backward: list[EmulatedCall] | None = None  # what this backward pass has issued; None outside of one
+        self._handed_out: list[
+            EmulatedCall
+        ] = []  # calls whose future was, and whose wait has not been seen yet
+        self._in_backward: list[EmulatedCall] | None = (
+            None  # what this backward pass has issued; None outside of one
+        )
         self._rebuild = BucketRebuild()
 
     def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
@@ -51,14 +59,16 @@ class Reducer:
             self._waits.for_stream(calls)
 
     def disbelief(self, call: EmulatedCall) -> str:
-        """Why the Reducer cannot go on with the numbers of parameters that `call` brought; "" if it can."""
+        """Why the Reducer cannot go on with the numbers of parameters that `call` brought; "" if it
+        can."""
         return self._rebuild.believe((values_in(call.parts[0].outs) or [[]])[0])
 
     def future_of(self, call: EmulatedCall) -> torch.futures.Future[Any]:
         """A future for the outputs of `call`.
 
-        To a host, NCCL's is complete at once, since callbacks on it run after the call on a stream. Gloo's completes
-        with the call; the rank notices at its next wait, unless that would be a wait in C++.
+        To a host, NCCL's is complete at once, since callbacks on it run after the call on a stream.
+        Gloo's completes with the call; the rank notices at its next wait, unless that would be a
+        wait in C++.
         """
         if call.future is None:
             waits, streams = self._waits, call.group.fabric.streams
@@ -76,7 +86,8 @@ class Reducer:
         return found  # type: ignore[no-any-return]
 
     def before_wait(self, future: torch.futures.Future[Any]) -> None:
-        """C++ is about to wait for `future`: first wait for the calls that it hangs on, oldest first."""
+        """C++ is about to wait for `future`: first wait for the calls that it hangs on, oldest
+        first."""
         if any(call.group.fabric.streams for call in self._handed_out):
             handed, self._handed_out = self._handed_out, []
             self._waits.for_stream(handed)
@@ -86,7 +97,8 @@ class Reducer:
             self._futures.fulfil(call)
 
     def issued_in_backward(self, call: EmulatedCall) -> None:
-        """The Reducer will wait for it in C++, in an engine callback; ours comes before that one, if queued now."""
+        """The Reducer will wait for it in C++, in an engine callback; ours comes before that one,
+        if queued now."""
         if self._in_backward is None:
             self._in_backward = [call]
             Variable._execution_engine.queue_callback(self._before_finalize)
@@ -98,11 +110,13 @@ class Reducer:
         self._in_backward = None
 
     def _in_finalize(self) -> bool:
-        """Whether this is an engine callback: the Reducer, with a static graph, waits for its buckets right there."""
+        """Whether this is an engine callback: the Reducer, with a static graph, waits for its
+        buckets right there."""
         return self._in_backward is not None and torch._C._current_autograd_node() is None
 
     def _before_finalize(self) -> None:
-        """Wait for all calls of the backward pass, and for those that they issue in turn (a comm hook's `then`)."""
+        """Wait for all calls of the backward pass, and for those that they issue in turn (a comm
+        hook's `then`)."""
         while self._in_backward:
             calls, self._in_backward = self._in_backward, []
             asked = [call for call in calls if call.future is not None]

@@ -36,13 +36,17 @@ DEFAULT_GROUP = "0"
 
 
 _NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
-"""PyTorch's errors without a GPU, of torch.device(0), FullyShardedDataParallel, bf16_compress_hook (v2.13.0)."""
+"""PyTorch's errors without a GPU, of torch.device(0), FullyShardedDataParallel, bf16_compress_hook
+(v2.13.0)."""
 
 
 class Emulation:
-    """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy, see model.py."""
+    """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy,
+    see model.py."""
 
-    def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
+    def __init__(
+        self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs
+    ) -> None:
         self.program = program
         self.counts = tuple(counts)
         self.seeds = tuple(seeds)
@@ -51,11 +55,16 @@ class Emulation:
         self.printed_lines: list[tuple[int, str]] = []
         self.ways: Mapping[int, Way] = {}  # of ranks whose lines are followed
         self.judged = False  # every rank that still lives is being ended
-        self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
+        self.aborting: list[
+            Host
+        ] = []  # their backend aborts their process, and their clocks are not there yet
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)
-        self.baton = Baton(self._isolation.switched, lambda final, weak=self._weak: weak.stalled(final))  # type: ignore[misc]
+        self.baton = Baton(
+            self._isolation.switched,
+            lambda final, weak=self._weak: weak.stalled(final),  # type: ignore[misc]
+        )
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
         self._store = SharedStore()
         self._fabrics: dict[str, Fabric] = {}
@@ -71,7 +80,9 @@ class Emulation:
         try:
             with one_at_a_time(), self._isolation:
                 bound_kinds()  # here, where no other emulation runs
-                self.baton.run([host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up)
+                self.baton.run(
+                    [host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up
+                )
         except KeyboardInterrupt:
             raise LaunchInterrupted(
                 "the emulation was interrupted; the `timeline` of this exception has what was recorded "
@@ -87,7 +98,8 @@ class Emulation:
         """Bytes of what each rank began with a copy of, roughly."""
         return self._isolation.copied
 
-    # ------------------------------------------------------------------------------------ one rank, from start to end
+    # ------------------------------------------------------------------------------------ one rank,
+    # from start to end
 
     def live(self, rank: int) -> None:
         """The life of a rank, in its own thread: its program, then the end of its process."""
@@ -117,7 +129,9 @@ class Emulation:
             _unregister_all_process_groups()
 
     def _returned(self, host: Host, value: Any) -> None:
-        if host.gone or host.ending is not None:  # a program that caught how it was ended has ended all the same
+        if (
+            host.gone or host.ending is not None
+        ):  # a program that caught how it was ended has ended all the same
             return
         host.drain(closing=at_exit("its program has returned"))
         if not host.stuck:
@@ -145,7 +159,8 @@ class Emulation:
         host.ending = Ending.raised((call.row for call in host.calls), text)
 
     def _close_process(self, host: Host) -> None:
-        """Its program is over. Until its process is, too, the others go on as if nothing had happened."""
+        """Its program is over. Until its process is, too, the others go on as if nothing had
+        happened."""
         if not (self.knobs.streams or self.judged or host.gone):
             host.waits.work_for(EXIT_NS)
             host.waits.yield_if_ready()
@@ -168,7 +183,8 @@ class Emulation:
                     return
 
     def kill(self, host: Host, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
-        """End a rank as if its process had been killed, in the first of `calls`, or of those that it waits for."""
+        """End a rank as if its process had been killed, in the first of `calls`, or of those that
+        it waits for."""
         if host.gone:
             return
         host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else _awaited(host), text)
@@ -176,7 +192,8 @@ class Emulation:
         self.baton.doom(host.waits.thread)
 
     def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
-        """Its backend aborts its process at that time. Ranks whose clocks are behind act first (`Host.submit`).
+        """Its backend aborts its process at that time. Ranks whose clocks are behind act first
+        (`Host.submit`).
 
         rank 0   sends 8 B to rank 1 at 5
         rank 1   issues recv(2) at 5, and recv(0) of 4 B at 7: it aborts at 7
@@ -185,7 +202,9 @@ class Emulation:
         mine = self.hosts[host.rank]
         if mine.gone or mine.ending is not None:
             return
-        mine.ending = Ending.at(EndKind.KILLED, _awaited(mine), f"its process was killed by SIGABRT: {text}")
+        mine.ending = Ending.at(
+            EndKind.KILLED, _awaited(mine), f"its process was killed by SIGABRT: {text}"
+        )
         self.aborting.append(mine)
         for fabric, place in self._on_gloo(mine):
             fabric.abort(place, at_ns)
@@ -193,7 +212,8 @@ class Emulation:
         mine.waits.end()
 
     def _abort(self, host: Host) -> None:
-        """End the rank at its next wait. Until its process is gone the others go on, but it no longer answers them."""
+        """End the rank at its next wait. Until its process is gone the others go on, but it no
+        longer answers them."""
         host.waits.thread.doomed = self.judged
         if not self.judged:
             host.waits.yield_if_ready()
@@ -231,18 +251,22 @@ class Emulation:
         c10d._update_default_pg(group)
 
     def connect(self, host: Host, name: str = DEFAULT_GROUP) -> None:
-        """init_process_group(device_id=...): NCCL makes the communicator at once, and those of later groups, too.
+        """init_process_group(device_id=...): NCCL makes the communicator at once, and those of
+        later groups, too.
 
-        _new_process_group_helper calls eager_connect_single_device where a device is bound (distributed_c10d.py,
-        PyTorch v2.13.0).
+        _new_process_group_helper calls eager_connect_single_device where a device is bound
+        (distributed_c10d.py, PyTorch v2.13.0).
         """
         fabric = self._fabrics[name]
         if isinstance(fabric, NcclFabric):
             host.eager = host.log.groups[name]["eager"] = True
             fabric.connect(self._ranks_of[name].index(host.rank), host, host.waits.now)
 
-    def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
-        """A further group of `host`, on the backend that it asks for. On gloo its ranks connect first, and so wait."""
+    def open_group(
+        self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None
+    ) -> EmulatedGroup:
+        """A further group of `host`, on the backend that it asks for. On gloo its ranks connect
+        first, and so wait."""
         asked = str(host.asked_backend or "").lower()
         backend = asked if asked in ("gloo", "nccl") else self.knobs.backend
         group = self._new_group(host, name, ranks, desc, backend)
@@ -265,7 +289,9 @@ class Emulation:
     ) -> EmulatedGroup:
         others = self._ranks_of.get(name, ranks)
         if others != ranks and len(others) == len(ranks) == 1:
-            name = f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
+            name = (
+                f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
+            )
         elif others != ranks:
             raise self.broken(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
@@ -278,16 +304,20 @@ class Emulation:
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
             self._backend_of[name] = backend
-            make: type[NcclFabric] | type[GlooFabric] = NcclFabric if backend == "nccl" else GlooFabric
+            make: type[NcclFabric] | type[GlooFabric] = (
+                NcclFabric if backend == "nccl" else GlooFabric
+            )
             self._fabrics[name] = make(self._weak, ranks)
         group = EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
         host.keep(group)
         return group
 
-    # ------------------------------------------------------------------------------------ when no rank can go on
+    # ------------------------------------------------------------------------------------ when no
+    # rank can go on
 
     def stalled(self, final: bool) -> None:
-        """Every rank waits (`final`), or all but one that keeps asking: see who can go on after all."""
+        """Every rank waits (`final`), or all but one that keeps asking: see who can go on after
+        all."""
         try:
             for fabric in self._fabrics.values():
                 fabric.flush()
@@ -302,19 +332,29 @@ class Emulation:
         if ahead or called or not final:
             return
         for host in filter(still_runs, living):
-            self.broken(THREADED.format(host.rank, "waits, and a thread that its program has started still runs"))
+            self.broken(
+                THREADED.format(
+                    host.rank, "waits, and a thread that its program has started still runs"
+                )
+            )
         self.judged = True
-        # Everything that the model could carry out is done and every rank waits: that proves the hang.
+        # Everything that the model could carry out is done and every rank waits: that proves the
+        # hang.
         for host in living:
             standing = host.waits.standing
             why = standing.why if standing is not None else ""
-            text = "" if host.waits.awaited and not why else f"no rank can go on; this one waits {why or 'for a call'}"
+            text = (
+                ""
+                if host.waits.awaited and not why
+                else f"no rank can go on; this one waits {why or 'for a call'}"
+            )
             text = "; ".join(filter(None, (host.closing, text)))
             host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
             self.baton.doom(host.waits.thread)
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
-        """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""
+        """The stream of a rank that was let go would have moved on after all, and its host has
+        computed without it."""
         self._broken = LaunchError(
             f"rank {host.rank} let another rank go on while its own stream still waited for {call!r}, by other means "
             "than a collective. On a GPU its host would run ahead of its stream there; without one, its values are not "
@@ -322,7 +362,8 @@ class Emulation:
         )
 
     def unmodelled(self, what: object, error: Exception) -> None:
-        """Carrying out `what` has failed by a fault of the model, not of the program: every rank ends here and now."""
+        """Carrying out `what` has failed by a fault of the model, not of the program: every rank
+        ends here and now."""
         self.broken(
             f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
         )
@@ -332,7 +373,8 @@ class Emulation:
                 self.baton.doom(host.waits.thread)
 
     def broken(self, text: str) -> LaunchError:
-        """Return no Timeline but raise this error: what real ranks would do is not modelled, or not known."""
+        """Return no Timeline but raise this error: what real ranks would do is not modelled, or not
+        known."""
         self._broken = self._broken or LaunchError(text)
         return self._broken
 
@@ -348,7 +390,8 @@ class Emulation:
                 host.ending = Ending.at(EndKind.KILLED, _awaited(host), text)
                 host.gone = True
 
-    # ------------------------------------------------------------------------------------ the Timeline
+    # ------------------------------------------------------------------------------------ the
+    # Timeline
 
     def _timeline(self) -> Timeline:
         knobs = self.knobs
@@ -360,7 +403,12 @@ class Emulation:
         if knobs.pad:
             emulation["pad"] = knobs.pad
         if knobs.streams:
-            emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
+            emulation = {
+                "era": knobs.era,
+                "barrier_value": knobs.barrier_value,
+                "pad": knobs.pad,
+                **emulation,
+            }
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
             nccl = [fabric for fabric in self._fabrics.values() if isinstance(fabric, NcclFabric)]
@@ -382,7 +430,9 @@ class Emulation:
         }
         logs = [host.log for host in self.hosts]
         rows = [row for log in logs for row in log.calls.values()]
-        replicas = differing_replicas({host.rank: host.replicas.marks for host in self.hosts}, rows, self._ranks_of)
+        replicas = differing_replicas(
+            {host.rank: host.replicas.marks for host in self.hosts}, rows, self._ranks_of
+        )
         about = about_ranks(logs, knobs.backend)
         of_nccl = {name: found for name, found in about.get("nccl", {}).items() if found}
         more = {**about, "nccl": of_nccl, **about_calls(logs, meta["source"]), "replicas": replicas}
@@ -390,7 +440,10 @@ class Emulation:
         return timeline_from_rows(
             calls=rows,
             spans=[span for log in logs for span in log.spans.values()],
-            ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
+            ends=[
+                host.ending or Ending.at(EndKind.KILLED, None, "it never ran")
+                for host in self.hosts
+            ],
             meta=meta,
             returns=self._returns,
             output=[host.own.output.text() for host in self.hosts],
@@ -400,15 +453,20 @@ class Emulation:
     def _watched(self) -> list[Watched]:
         """How NCCL's watchdog would end the ranks that hang.
 
-        Today it does so by default (TORCH_NCCL_ASYNC_ERROR_HANDLING=3, ProcessGroupNCCL.cpp, PyTorch v2.13.0): the
-        process aborts when a call has not completed within its group's timeout. 1.9 waits for ever.
+        Today it does so by default (TORCH_NCCL_ASYNC_ERROR_HANDLING=3, ProcessGroupNCCL.cpp,
+        PyTorch v2.13.0): the process aborts when a call has not completed within its group's
+        timeout. 1.9 waits for ever.
         """
         found: list[Watched] = []
         for host in self.hosts if self.knobs.era == "today" else ():
             if host.ending is None or host.ending.kind is not EndKind.HUNG:
                 continue
             pending = [call for call in host.calls if call.group.watchdog_ns and not call.done]
-            first = min(pending, key=lambda call: (call.row["enqueued_ns"] or 0) + call.group.watchdog_ns, default=None)
+            first = min(
+                pending,
+                key=lambda call: (call.row["enqueued_ns"] or 0) + call.group.watchdog_ns,
+                default=None,
+            )
             if first is not None:
                 ns = first.group.watchdog_ns
                 text = watchdog_text(first, ns // 1_000_000)
@@ -416,7 +474,8 @@ class Emulation:
         return found
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
-        """Give `listener` each line that a rank printed, in the order in which they were printed."""
+        """Give `listener` each line that a rank printed, in the order in which they were
+        printed."""
         rest = [""] * len(self.hosts)
         for rank, text in self.printed_lines:
             *lines, rest[rank] = (rest[rank] + text).split("\n")

@@ -1,9 +1,10 @@
 """The baton: ranks are threads, and exactly one of them runs at a time.
 
-A rank keeps the baton until it must wait or ends. It then hands the baton to the runnable rank whose virtual clock is
-furthest behind (the lower rank if two are level). Nothing else decides who runs: no lock is contended and no real
-clock is read, so the same program takes the same turns in every run. Code that runs in a rank needs no lock, because
-no other rank runs meanwhile. Two ranks, with rank 0 waiting for a collective that rank 1 has not issued yet:
+A rank keeps the baton until it must wait or ends. It then hands the baton to the runnable rank
+whose virtual clock is furthest behind (the lower rank if two are level). Nothing else decides who
+runs: no lock is contended and no real clock is read, so the same program takes the same turns in
+every run. Code that runs in a rank needs no lock, because no other rank runs meanwhile. Two ranks,
+with rank 0 waiting for a collective that rank 1 has not issued yet:
 
     rank 0   runs ──wait()──┐                          ┌── gate opens, wait() returns ── runs
                             │ hand over                │
@@ -24,18 +25,20 @@ Invariants, true whenever a rank runs:
 - The gate of a rank is released only by `_hand`, once for each time that the rank acquires it.
 - `_switched(old, new)` runs between two ranks, in the thread that gives the baton away.
 
-When no rank is runnable, the one that stops last calls `stalled`, which finds that some rank can go on after all, or
-that none ever can. It wakes ranks, or dooms them. A doomed rank is ended where it waits, by `RankEnded`: a
-BaseException, so that no `except Exception` of a program swallows it.
+When no rank is runnable, the one that stops last calls `stalled`, which finds that some rank can go
+on after all, or that none ever can. It wakes ranks, or dooms them. A doomed rank is ended where it
+waits, by `RankEnded`: a BaseException, so that no `except Exception` of a program swallows it.
 
-A rank in an endless loop never hands over the baton. For such ranks there is a deadline in real time, which the
-thread that called `run` keeps: once it has passed, `RankEnded` is put into the running thread from outside, again and
-again until the thread has ended. The same is done on an interrupt. A thread that is stuck in C code gets it when it
-returns to Python. Two places are spared, because an exception there breaks more than one rank: an import (the module
-stays half loaded, for the rest of the process) and the baton's own methods (the baton would be lost).
+A rank in an endless loop never hands over the baton. For such ranks there is a deadline in real
+time, which the thread that called `run` keeps: once it has passed, `RankEnded` is put into the
+running thread from outside, again and again until the thread has ended. The same is done on an
+interrupt. A thread that is stuck in C code gets it when it returns to Python. Two places are
+spared, because an exception there breaks more than one rank: an import (the module stays half
+loaded, for the rest of the process) and the baton's own methods (the baton would be lost).
 
-An interrupt (Ctrl-C, a notebook's stop button) never raises inside this machinery: `one_at_a_time` records it, `run`
-ends the ranks, and only then does it raise. So a second one, or one while threads start, leaves no rank behind.
+An interrupt (Ctrl-C, a notebook's stop button) never raises inside this machinery: `one_at_a_time`
+records it, `run` ends the ranks, and only then does it raise. So a second one, or one while threads
+start, leaves no rank behind.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ GRACE_S = 0.05
 """A rank that is to end gets this long to reach a wait by itself before it is interrupted."""
 
 ABANDON_S = 5.0
-"""A thread that has not ended this long after it was asked to is left alone: it is stuck in C code."""
+"""A thread that has not ended this long after it was asked to is left alone: it is stuck in C
+code."""
 
 IMPORT_S = 60.0
 """A rank inside an import is given this long to finish it before it is ended all the same."""
@@ -71,7 +75,9 @@ _here = threading.local()
 _children: weakref.WeakKeyDictionary[Thread, Any] = weakref.WeakKeyDictionary()
 _turn = threading.Lock()
 _interrupts = HeldInterrupts()  # of the emulation that holds `_turn`
-_IMPORTING = "<frozen importlib._bootstrap>"  # the file name of each frame of Python's import machinery
+_IMPORTING = (
+    "<frozen importlib._bootstrap>"  # the file name of each frame of Python's import machinery
+)
 
 
 class RankEnded(BaseException):
@@ -93,7 +99,19 @@ class RankThread:
     gate     closed (acquired) unless `_hand` has just given it the baton
     """
 
-    __slots__ = ("began", "body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread", "until")
+    __slots__ = (
+        "began",
+        "body",
+        "doomed",
+        "gate",
+        "host",
+        "index",
+        "now",
+        "over",
+        "queued",
+        "thread",
+        "until",
+    )
 
     def __init__(self, index: int, host: Any, body: Callable[[], None]) -> None:
         self.index = index
@@ -116,13 +134,15 @@ def current() -> Any:
 
 
 def behind() -> Any:
-    """The `host` of the rank whose thread this is, or whose program started this thread; None in any other."""
+    """The `host` of the rank whose thread this is, or whose program started this thread; None in
+    any other."""
     host = getattr(_here, "host", None)
     return _children.get(threading.current_thread()) if host is None else host
 
 
 def adopt(thread: Thread) -> None:
-    """`thread` is about to be started: it belongs to the rank that this thread belongs to, if any."""
+    """`thread` is about to be started: it belongs to the rank that this thread belongs to, if
+    any."""
     host = behind()
     if host is not None:
         _children[thread] = host
@@ -130,11 +150,15 @@ def adopt(thread: Thread) -> None:
 
 def still_runs(host: Any) -> bool:
     """Whether a thread that this rank's program has started is alive and may issue calls."""
-    return any(of is host and thread.is_alive() and not is_silent(thread) for thread, of in list(_children.items()))
+    return any(
+        of is host and thread.is_alive() and not is_silent(thread)
+        for thread, of in list(_children.items())
+    )
 
 
 def forget_ranks() -> None:
-    """In a process that was forked while ranks ran: no thread of it is a rank's, and no emulation has its turn."""
+    """In a process that was forked while ranks ran: no thread of it is a rank's, and no emulation
+    has its turn."""
     _here.__dict__.clear()
     _children.clear()
     _turn._at_fork_reinit()  # type: ignore[attr-defined]
@@ -142,7 +166,8 @@ def forget_ranks() -> None:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Wait for this process's other emulations: they share torch's global state. Inside, interrupts are held back."""
+    """Wait for this process's other emulations: they share torch's global state. Inside, interrupts
+    are held back."""
     with _turn, _interrupts:
         yield
 
@@ -155,23 +180,29 @@ class Baton:
               stalled(False) when all wait but one, which keeps asking: it may wake some
     """
 
-    def __init__(self, switched: Callable[[Any, Any], None], stalled: Callable[[bool], None]) -> None:
+    def __init__(
+        self, switched: Callable[[Any, Any], None], stalled: Callable[[bool], None]
+    ) -> None:
         self._switched = switched
         self._stalled = stalled
         self._ranks: list[RankThread] = []
         self._ready: list[tuple[int, int]] = []  # a heap of (virtual clock, index)
-        self._timers: list[tuple[int, int]] = []  # a heap of (virtual clock, index): waits that end by themselves
+        self._timers: list[
+            tuple[int, int]
+        ] = []  # a heap of (virtual clock, index): waits that end by themselves
         self._holder: RankThread | None = None
         self._all_over = threading.Event()
         self._ending = False
 
-    # ------------------------------------------------------------------------------------ called by ranks
+    # ------------------------------------------------------------------------------------ called by
+    # ranks
 
     def wait(self, rank: RankThread, until: int | None = None) -> None:
         """Hand the baton on, and return when this rank has been woken and it is its turn again.
 
         With `until` it returns at that virtual time at the latest, and then with its clock there.
-        The next rank may be this one (`stalled` has just woken it): it then keeps the baton, and no gate moves.
+        The next rank may be this one (`stalled` has just woken it): it then keeps the baton, and no
+        gate moves.
         """
         if rank.doomed:
             raise RankEnded
@@ -195,8 +226,8 @@ class Baton:
     def yield_turn(self, rank: RankThread, asks: bool = True) -> None:
         """Let every other runnable rank that is not ahead of this one run first.
 
-        Ranks that wait may have to be let go here, too, if it `asks`: one that asks `is_completed()` in a loop never
-        waits, so `stalled(True)` would never be called.
+        Ranks that wait may have to be let go here, too, if it `asks`: one that asks
+        `is_completed()` in a loop never waits, so `stalled(True)` would never be called.
         """
         if asks and not self._ready:
             self._stalled(False)
@@ -231,9 +262,11 @@ class Baton:
                 return rank
 
     def _timer_due(self) -> RankThread | None:
-        """The rank whose wait with a time limit ends before any runnable rank has its turn; its clock is set to then.
+        """The rank whose wait with a time limit ends before any runnable rank has its turn; its
+        clock is set to then.
 
-        Ranks that are not there yet may hold messages back that others do not need: `stalled` lets those go first.
+        Ranks that are not there yet may hold messages back that others do not need: `stalled` lets
+        those go first.
         """
         while self._timers:
             until, index = self._timers[0]
@@ -251,7 +284,8 @@ class Baton:
         return None
 
     def _hand(self, rank: RankThread) -> None:
-        """Give the baton to `rank`. From `release` on this thread and that one both run: touch nothing after it."""
+        """Give the baton to `rank`. From `release` on this thread and that one both run: touch
+        nothing after it."""
         old, self._holder = self._holder, rank
         self._switched(old.host if old is not None else None, rank.host)
         rank.gate.release()
@@ -281,18 +315,24 @@ class Baton:
         else:
             self._hand(self._next())
 
-    # ------------------------------------------------------------------------------------ called by the caller's thread
+    # ------------------------------------------------------------------------------------ called by
+    # the caller's thread
 
-    def run(self, ranks: Sequence[RankThread], deadline_s: float, give_up: Callable[[str], None]) -> None:
+    def run(
+        self, ranks: Sequence[RankThread], deadline_s: float, give_up: Callable[[str], None]
+    ) -> None:
         """Run all ranks to their ends, inside `one_at_a_time`.
 
-        `give_up(reason)` is called, with every rank standing still or about to be ended, if the deadline passes
-        ("deadline") or the user interrupts ("interrupt"). Raises LaunchError if the machine gives too few threads.
+        `give_up(reason)` is called, with every rank standing still or about to be ended, if the
+        deadline passes ("deadline") or the user interrupts ("interrupt"). Raises LaunchError if the
+        machine gives too few threads.
         """
         self._ranks = list(ranks)
         try:
             for rank in ranks:
-                rank.thread = threading.Thread(target=self._live, args=(rank,), name=f"rank {rank.index}", daemon=True)
+                rank.thread = threading.Thread(
+                    target=self._live, args=(rank,), name=f"rank {rank.index}", daemon=True
+                )
                 rank.thread.start()
                 self.wake(rank)
             until = monotonic() + deadline_s
@@ -349,7 +389,9 @@ class Baton:
                 continue
             if now < at_most and _importing(holder.thread):
                 until = now + ABANDON_S  # it has this long once the import is over
-            elif holder.began and not _in_baton(holder.thread):  # before its first turn it sees that it is doomed
+            elif holder.began and not _in_baton(
+                holder.thread
+            ):  # before its first turn it sees that it is doomed
                 _interrupt(holder.thread)
                 if now > until - ABANDON_S / 2:
                     stack.enter_context(_raising_at_lines(holder.thread))
@@ -357,7 +399,8 @@ class Baton:
 
 
 _BATON: set[CodeType] = {
-    method.__code__ for method in (Baton.wait, Baton.yield_turn, Baton.doom, Baton._next, Baton._hand, Baton._leave)
+    method.__code__
+    for method in (Baton.wait, Baton.yield_turn, Baton.doom, Baton._next, Baton._hand, Baton._leave)
 }
 
 
@@ -382,8 +425,11 @@ def _in_baton(thread: threading.Thread) -> bool:
 
 
 def _interrupt(thread: threading.Thread) -> None:
-    """Raise RankEnded in a thread, before the next Python instruction that looks for such requests."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(RankEnded))
+    """Raise RankEnded in a thread, before the next Python instruction that looks for such
+    requests."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(RankEnded)
+    )
 
 
 _TOOL = 3
@@ -391,11 +437,12 @@ _TOOL = 3
 
 @contextmanager
 def _raising_at_lines(thread: threading.Thread) -> Iterator[None]:
-    """From Python 3.12 on each line of a rank's program raises RankEnded meanwhile; the first rank asked for is it.
+    """From Python 3.12 on each line of a rank's program raises RankEnded meanwhile; the first rank
+    asked for is it.
 
-    Since 3.13 a thread that hands over the GIL looks for a request at its next check only (_Py_HandlePending in
-    ceval_gil.c). In `while True: try: sleep(1) except BaseException: continue` that is always within the `try`; the
-    `except` has a line of its own.
+    Since 3.13 a thread that hands over the GIL looks for a request at its next check only
+    (_Py_HandlePending in ceval_gil.c). In `while True: try: sleep(1) except BaseException:
+    continue` that is always within the `try`; the `except` has a line of its own.
     """
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is None or monitoring.get_tool(_TOOL) is not None:
@@ -417,11 +464,12 @@ def _raising_at_lines(thread: threading.Thread) -> Iterator[None]:
 
 
 def _take_back_interrupt() -> None:
-    """Let the process forget a request that a thread stuck in C code has not taken; that thread still finds it.
+    """Let the process forget a request that a thread stuck in C code has not taken; that thread
+    still finds it.
 
-    One flag of the process says that some thread has such a request, until a thread takes one. While it is set, Python
-    3.11 stands still at the next line that sys.settrace follows (DO_TRACING and handle_eval_breaker in ceval.c,
-    v3.11.7): so this thread takes one.
+    One flag of the process says that some thread has such a request, until a thread takes one.
+    While it is set, Python 3.11 stands still at the next line that sys.settrace follows (DO_TRACING
+    and handle_eval_breaker in ceval.c, v3.11.7): so this thread takes one.
     """
     with suppress(RankEnded):
         _interrupt(threading.current_thread())

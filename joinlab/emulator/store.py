@@ -1,4 +1,5 @@
-"""The store that the ranks of an emulation share: as torch's own, but a waiting rank hands the baton on."""
+"""The store that the ranks of an emulation share: as torch's own, but a waiting rank hands the
+baton on."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from joinlab.emulator.scheduler import current
 
 
 class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
-    """Keys and values. Waiting has no timeout here: a key that no rank can set any more is a hang."""
+    """Keys and values. Waiting has no timeout here: a key that no rank can set any more is a
+    hang."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +40,11 @@ class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
         return total
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Set a key if it has the expected value (or none, and none is expected); returns what it has then."""
-        expected, desired = (one.encode() if isinstance(one, str) else bytes(one) for one in (expected, desired))
+        """Set a key if it has the expected value (or none, and none is expected); returns what it
+        has then."""
+        expected, desired = (
+            one.encode() if isinstance(one, str) else bytes(one) for one in (expected, desired)
+        )
         if self._values.get(key, b"") == expected:
             self.set(key, desired)
         found: bytes = self._values.get(key, expected)

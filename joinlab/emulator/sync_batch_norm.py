@@ -1,9 +1,12 @@
-"""torch.nn.SyncBatchNorm in host memory: the five kernels that torch has for GPUs only, by their formulas.
+"""torch.nn.SyncBatchNorm in host memory: the five kernels that torch has for GPUs only, by their
+formulas.
 
-Each rank reduces its own inputs to a mean and an inverse standard deviation per channel; those are gathered, and
-combined by the number of values that each stands for. Source: aten/src/ATen/native/cuda/Normalization.cuh (v2.13.0),
-batch_norm_collect_statistics, batch_norm_reduce_statistics, batch_norm_transform_input, batch_norm_backward_reduce and
-batch_norm_backward_elemt. Sums are made in another order than on a GPU, so the last bits may differ.
+Each rank reduces its own inputs to a mean and an inverse standard deviation per channel; those are
+gathered, and combined by the number of values that each stands for. Source:
+aten/src/ATen/native/cuda/Normalization.cuh (v2.13.0), batch_norm_collect_statistics,
+batch_norm_reduce_statistics, batch_norm_transform_input, batch_norm_backward_reduce and
+batch_norm_backward_elemt. Sums are made in another order than on a GPU, so the last bits may
+differ.
 """
 
 from __future__ import annotations
@@ -23,17 +26,25 @@ Tensor = torch.Tensor
 
 def patch_sync_batch_norm(patches: Patches) -> None:
     """Let ranks run it on what they take for tensors on a GPU."""
-    # DDP passes nothing to these layers any more: it only checks that they are on a GPU (nn/parallel/distributed.py).
+    # DDP passes nothing to these layers any more: it only checks that they are on a GPU
+    # (nn/parallel/distributed.py).
     kernels = (stats, gather_stats_with_counts, elemt, backward_reduce, backward_elemt)
     for kernel in kernels:
-        patches.for_ranks(torch, f"batch_norm_{kernel.__name__}", lambda host, kernel=kernel: kernel)  # type: ignore[misc]
+        patches.for_ranks(
+            torch,
+            f"batch_norm_{kernel.__name__}",
+            lambda host, kernel=kernel: kernel,  # type: ignore[misc]
+        )
     patches.for_ranks(
-        DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda host: lambda model, module: None
+        DistributedDataParallel,
+        "_passing_sync_batchnorm_handle",
+        lambda host: lambda model, module: None,
     )
     name_of_other = torch._C._get_privateuse1_backend_name
 
     def accepted() -> str:
-        """SyncBatchNorm.forward asks for GPUs, or the device type that an extension of torch has registered."""
+        """SyncBatchNorm.forward asks for GPUs, or the device type that an extension of torch has
+        registered."""
         asks = sys._getframe(1).f_code is SyncBatchNorm.forward.__code__
         return "cpu" if asks and current() is not None else name_of_other()
 
@@ -70,7 +81,8 @@ def gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Those of all ranks together; mean and invstd have a row per rank, counts a number. Updates the running ones."""
+    """Those of all ranks together; mean and invstd have a row per rank, counts a number. Updates
+    the running ones."""
     weights = counts.reshape(-1, 1).to(mean.dtype)
     total = weights.sum()
     joint = (mean * weights).sum(0) / total
@@ -84,7 +96,12 @@ def gather_stats_with_counts(
 
 
 def elemt(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    eps: float,
 ) -> Tensor:
     """The input, normalised."""
     found = (input - _per_channel(mean, input)) * _per_channel(invstd, input)
@@ -98,7 +115,8 @@ def elemt(
 def backward_reduce(
     grad: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *needed: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over this rank's inputs: of dy, of dy (x - mean), and the gradients of weight and bias."""
+    """Sums over this rank's inputs: of dy, of dy (x - mean), and the gradients of weight and
+    bias."""
     sum_dy = _sum(grad.float())
     sum_dy_xmu = _sum(grad.float() * (input - _per_channel(mean, input)))
     return sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy.clone()
@@ -116,6 +134,8 @@ def backward_elemt(
 ) -> Tensor:
     """The gradient of the input; the two sums are those of all ranks."""
     total = counts.sum()
-    about_mean = (input - _per_channel(mean, input)) * _per_channel(invstd**2 * sum_dy_xmu / total, input)
+    about_mean = (input - _per_channel(mean, input)) * _per_channel(
+        invstd**2 * sum_dy_xmu / total, input
+    )
     found = (grad - _per_channel(sum_dy / total, input) - about_mean) * _per_channel(invstd, input)
     return (found if weight is None else found * _per_channel(weight, input)).to(input.dtype)

@@ -1,10 +1,11 @@
 """One rank's thread: its two virtual clocks, and its waits.
 
-On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though, tensors lie in
-the host's memory, and the program computes with them at once; so the thread of the rank does stop at a stream's
-wait until the data is there, without its virtual host clock moving. If it turns out that the data will never be
-there (every rank waits), the thread is let go, as the real host never stopped: from then on its stream is `stuck`,
-nothing that it issues is carried out, and the next time that its host waits for the stream it waits for ever.
+On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though,
+tensors lie in the host's memory, and the program computes with them at once; so the thread of the
+rank does stop at a stream's wait until the data is there, without its virtual host clock moving. If
+it turns out that the data will never be there (every rank waits), the thread is let go, as the real
+host never stopped: from then on its stream is `stuck`, nothing that it issues is carried out, and
+the next time that its host waits for the stream it waits for ever.
 
     running --wait--> waiting --call completes--> running
                         |  of_stream, every rank waits: let go
@@ -53,18 +54,24 @@ class Wait:
 class Waits:
     """A rank's thread as a host and its stream: clocks in virtual ns, and every kind of wait."""
 
-    def __init__(self, rank: int, host: Any, baton: Baton, live: Callable[[], None], futures: Futures) -> None:
+    def __init__(
+        self, rank: int, host: Any, baton: Baton, live: Callable[[], None], futures: Futures
+    ) -> None:
         self.thread = RankThread(rank, host, live)
         self.stream_ns = 0
         self.stuck = False
         self.standing: Wait | None = None
         self._naps = 0  # how often it has slept since its last call
-        self.died_at: Sequence[EmulatedCall] = ()  # a rank that was killed while it ran next came to wait for these
+        self.died_at: Sequence[
+            EmulatedCall
+        ] = ()  # a rank that was killed while it ran next came to wait for these
         self._baton = baton
         self._take = host.take
         self._futures = futures
         self._streamed: dict[EmulatedCall, None] = {}  # the stream has been made to wait for these
-        self._stuck_at: list[int] = []  # of them, the ids of those that it was stuck at since the last call was issued
+        self._stuck_at: list[
+            int
+        ] = []  # of them, the ids of those that it was stuck at since the last call was issued
 
     @property
     def now(self) -> int:
@@ -82,12 +89,16 @@ class Waits:
     @property
     def awaited(self) -> list[EmulatedCall]:
         """The open calls that the thread waits for."""
-        return [] if self.standing is None else [call for call in self.standing.calls if not call.done]
+        return (
+            [] if self.standing is None else [call for call in self.standing.calls if not call.done]
+        )
 
-    # ------------------------------------------------------------------------------------ stopping the thread
+    # ------------------------------------------------------------------------------------ stopping
+    # the thread
 
     def stand_still(self, wait: Wait, until: int | None = None) -> None:
-        """Stop this thread until the wait is over (never, if the stream is stuck before it), or until that time."""
+        """Stop this thread until the wait is over (never, if the stream is stuck before it), or
+        until that time."""
         if self.thread.doomed:
             self.died_at = wait.calls
         elif wait.over:
@@ -117,7 +128,8 @@ class Waits:
             self._baton.doom(self.thread)
 
     def let_go(self) -> bool:
-        """Every rank waits: go on if only the stream does. False if the host waits, too, or the wait is for no call."""
+        """Every rank waits: go on if only the stream does. False if the host waits, too, or the
+        wait is for no call."""
         wait = self.standing
         if wait is None or not wait.of_stream or not wait.calls or self.stuck:
             return False
@@ -126,7 +138,8 @@ class Waits:
         return True
 
     def call_back(self) -> bool:
-        """Every rank waits: run callbacks that gloo's own threads would have run by now. False if there are none."""
+        """Every rank waits: run callbacks that gloo's own threads would have run by now. False if
+        there are none."""
         if self.standing is None or not self._futures.ready:
             return False
         self.standing.called = True
@@ -134,24 +147,36 @@ class Waits:
         return True
 
     def completed(self, call: EmulatedCall) -> bool:
-        """A call is done, which may end the thread's wait. False if a stuck stream would have moved on by it."""
+        """A call is done, which may end the thread's wait. False if a stuck stream would have moved
+        on by it."""
         if self.stuck and call in self._streamed:
             return False
-        if self.standing is not None and self.standing.calls and all(one.done for one in self.standing.calls):
+        if (
+            self.standing is not None
+            and self.standing.calls
+            and all(one.done for one in self.standing.calls)
+        ):
             self.wake()
         return True
 
-    # ------------------------------------------------------------------------------------ waits of a program
+    # ------------------------------------------------------------------------------------ waits of
+    # a program
 
     def for_host(self, calls: Sequence[EmulatedCall]) -> None:
         """Make the host wait until all of `calls` are complete; raises the backend's error."""
-        late = [call for call in calls if not (call.done and call.error is None and call.ended_ns <= self.now)]
+        late = [
+            call
+            for call in calls
+            if not (call.done and call.error is None and call.ended_ns <= self.now)
+        ]
         if not late:
             for call in calls:
                 call.settle()
             self._futures.fulfil()
             return
-        if late[0].group.fabric.streams:  # it waits for the stream, and so for all that this has been made to wait for
+        if (
+            late[0].group.fabric.streams
+        ):  # it waits for the stream, and so for all that this has been made to wait for
             late += [call for call in self._streamed if not call.done and call not in late]
         self._tell("wait", late)
         self.stand_still(Wait(late))
@@ -168,7 +193,8 @@ class Waits:
             call.settle()
 
     def for_host_until(self, call: EmulatedCall, until: int) -> bool:
-        """The host waits for `call`, but not longer than until then. False if it was not complete in time."""
+        """The host waits for `call`, but not longer than until then. False if it was not complete
+        in time."""
         self._tell("wait", [call])
         if not call.done:
             self.stand_still(Wait([call]), until)
@@ -180,7 +206,8 @@ class Waits:
         return False
 
     def _tell(self, event: str, calls: Sequence[EmulatedCall]) -> None:
-        """The host begins to wait for these, or is let go. The calls themselves tell that they completed."""
+        """The host begins to wait for these, or is let go. The calls themselves tell that they
+        completed."""
         ids = [call.id for call in calls]
         self._take({"e": event, "id": ids, "open": ids, "t": self.now, "th": 0, "n": 1})
 
@@ -198,7 +225,8 @@ class Waits:
         self._futures.fulfil()
 
     def sync(self) -> None:
-        """The host waits for its stream: .item(), .cpu(), print(tensor), torch.cuda.synchronize()."""
+        """The host waits for its stream: .item(), .cpu(), print(tensor),
+        torch.cuda.synchronize()."""
         late = [call for call in self._streamed if not (call.done and call.ended_ns <= self.now)]
         self._streamed = {}
         if late:
@@ -206,8 +234,11 @@ class Waits:
         self.reach(self.stream_ns)
 
     def poll(self, calls: Sequence[EmulatedCall]) -> bool:
-        """Work.is_completed(). Asking takes time, so that a program that keeps asking lets the others come."""
-        if all(call.done and (call.error is not None or call.ended_ns <= self.now) for call in calls):
+        """Work.is_completed(). Asking takes time, so that a program that keeps asking lets the
+        others come."""
+        if all(
+            call.done and (call.error is not None or call.ended_ns <= self.now) for call in calls
+        ):
             return True
         if all(call.done for call in calls):
             self.reach(max(call.ended_ns for call in calls))
@@ -224,7 +255,8 @@ class Waits:
         self._baton.yield_turn(self.thread, asks=self._naps > NAPS)
 
     def issues(self) -> list[int]:
-        """The host issues a call: it was not asleep for good. Returns the calls that its stream got stuck at since."""
+        """The host issues a call: it was not asleep for good. Returns the calls that its stream got
+        stuck at since."""
         self._naps = 0
         stuck, self._stuck_at = self._stuck_at, []
         return stuck

@@ -1,1 +1,2 @@
-"""Gloo: its messages, the model that carries them, what it refuses, and what it can never complete."""
+"""Gloo: its messages, the model that carries them, what it refuses, and what it can never
+complete."""

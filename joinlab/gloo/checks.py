@@ -1,12 +1,14 @@
-"""What PyTorch refuses when it hands gloo a call, before any worker sees it, in PyTorch's own words.
+"""What PyTorch refuses when it hands gloo a call, before any worker sees it, in PyTorch's own
+words.
 
-Sources: the functions of the same names in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, assertTypeAndSizesMatch
-and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later, at wait(), is in `jobs`.
+Sources: the functions of the same names in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
+assertTypeAndSizesMatch and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later,
+at wait(), is in `jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,9 @@ def check(call: EmulatedCall) -> None:
         return
     tensors = [tensor for arg in args for tensor in tensors_in(arg)]
     if op is not Op.ALL_REDUCE and any(tensor.is_sparse for tensor in tensors):
-        raise NotImplementedError(f"Could not run 'c10d::{told}_' with arguments from the 'SparseCPU' backend.")
+        raise NotImplementedError(
+            f"Could not run 'c10d::{told}_' with arguments from the 'SparseCPU' backend."
+        )
     if FACTS[op].rooted and call.root < 0:
         raise _refused(told, f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
     match op:
@@ -44,7 +48,10 @@ def check(call: EmulatedCall) -> None:
             outs = tensors_in(args[0])
             outs = list(torch.chunk(outs[0], size)) if name in WHOLE else outs
             if len(outs) != size:
-                raise _refused(told, f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})")
+                raise _refused(
+                    told,
+                    f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})",
+                )
             check_alike(partial(_refused, told), outs, one)
         case Op.GATHER | Op.SCATTER if call.place == call.root:
             check_at_root(partial(_refused, told), op, args, size)
@@ -54,7 +61,10 @@ def check(call: EmulatedCall) -> None:
             outs, ins = tensors_in(args[0]), tensors_in(args[1])
             for side, list_ in (("input", ins), ("output", outs)):
                 if len(list_) != size:
-                    raise _refused(told, f"{side} tensor list size {len(list_)} does not match world size {size}")
+                    raise _refused(
+                        told,
+                        f"{side} tensor list size {len(list_)} does not match world size {size}",
+                    )
             check_alike(partial(_refused, told), ins, ins[0])
             check_alike(partial(_refused, told), outs, ins[0])
         case Op.ALL_TO_ALL if not all(tensor.is_contiguous() for tensor in tensors):
@@ -74,12 +84,18 @@ def _check_pair(call: EmulatedCall) -> None:
         raise RuntimeError("input tensor has to be contiguous")
     if tensor.is_sparse:
         raise RuntimeError("input tensor has to be dense")
-    if call.op is Op.RECV and call.row.get("peer") is None and not tensor.numel():  # UnboundBuffer::recv
+    if (
+        call.op is Op.RECV and call.row.get("peer") is None and not tensor.numel()
+    ):  # UnboundBuffer::recv
         raise RuntimeError("[enforce fail at unbound_buffer.cc:184] offset < this->size. 0 vs 0")
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
-    if call.row.get("peer") == call.group.ranks[call.place]:  # gloo connects no rank with itself (Context.cc)
-        raise RuntimeError(f"[enforce fail at pair.cc:{809 if SINCE_2_15 else 801}] state_ >= CONNECTED. 1 vs 4.")
+    if (
+        call.row.get("peer") == call.group.ranks[call.place]
+    ):  # gloo connects no rank with itself (Context.cc)
+        raise RuntimeError(
+            f"[enforce fail at pair.cc:{809 if SINCE_2_15 else 801}] state_ >= CONNECTED. 1 vs 4."
+        )
 
 
 def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str) -> None:
@@ -87,23 +103,33 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
         raise _refused(name, "requires tensors with the same layout")
     if tensors[0].is_sparse and reduce_op != "sum":
         raise _refused(
-            name, "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)"
+            name,
+            "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)",
         )
     if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         raise _refused(name, "tensors must all have the same type")
     if name == "allreduce":
         for index, tensor in enumerate(tensors):
-            if tensor.shape != tensors[0].shape:  # the index is of no use: assertTypeAndSizesMatch, Utils.hpp, v2.13.0
+            if (
+                tensor.shape != tensors[0].shape
+            ):  # the index is of no use: assertTypeAndSizesMatch, Utils.hpp, v2.13.0
                 first, other = (", ".join(map(str, one.shape)) for one in (tensors[0], tensor))
-                wrong = f"invalid tensor size at index {index - 1} (expected ({first}), got ({other}))"
+                wrong = (
+                    f"invalid tensor size at index {index - 1} (expected ({first}), got ({other}))"
+                )
                 raise _refused(name, wrong)
 
 
 def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
     ins = tensors_in(args[1])
-    chunked: Callable[[Any], list[torch.Tensor]] = lambda outs: [t for out in outs for t in torch.chunk(out, size)]  # noqa: E731
+
+    def chunked(outs: Any) -> list[torch.Tensor]:
+        return [t for out in outs for t in torch.chunk(out, size)]
+
     per_input = (
-        chunked(args[0]) if isinstance(args[0][0], torch.Tensor) else tensors_in(list(zip(*args[0], strict=True)))
+        chunked(args[0])
+        if isinstance(args[0][0], torch.Tensor)
+        else tensors_in(list(zip(*args[0], strict=True)))
     )
     for index, one in enumerate(ins):
         for out in per_input[index * size : (index + 1) * size]:
@@ -131,10 +157,14 @@ def _check_reduce_scatter(
     for out, one in zip(outs, ins, strict=True):
         if out.dtype != one.dtype:
             raise _failed(
-                1536, "outputTensors[i].dtype() == inputTensors[i].dtype()", *(C_NAMES[t.dtype] for t in (out, one))
+                1536,
+                "outputTensors[i].dtype() == inputTensors[i].dtype()",
+                *(C_NAMES[t.dtype] for t in (out, one)),
             )
         if out.size(0) * size != one.size(0):
-            raise _failed(1537, "outputShape[0] * worldSize == inputShape[0]", out.size(0) * size, one.size(0))
+            raise _failed(
+                1537, "outputShape[0] * worldSize == inputShape[0]", out.size(0) * size, one.size(0)
+            )
         for mine, other in zip(out.shape[1:], one.shape[1:], strict=False):
             if mine != other:
                 raise _failed(1539, "outputShape[i] == inputShape[i]", mine, other)
@@ -142,7 +172,9 @@ def _check_reduce_scatter(
 
 def _failed(line: int, check: str, *sides: object) -> RuntimeError:
     line = _LINES_OF_2_15[line] if SINCE_2_15 else line
-    return RuntimeError(f"[ProcessGroupGloo.cpp:{line}] Check failed: {check} ({sides[0]} vs. {sides[1]}). \n")
+    return RuntimeError(
+        f"[ProcessGroupGloo.cpp:{line}] Check failed: {check} ({sides[0]} vs. {sides[1]}). \n"
+    )
 
 
 _LINES_OF_2_15 = {2216: 2263, 1536: 1583, 1537: 1584, 1539: 1586}

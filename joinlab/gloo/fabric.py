@@ -1,24 +1,25 @@
 """Gloo as a fabric: messages under a number and a kind, and hosts that wait.
 
-PyTorch numbers the collectives of a group, all kinds with one counter, and gives them to two worker threads per rank.
-Gloo sends every message of a collective under that number and the kind. So calls of two ranks meet if they have the
-same number and kind, whatever else they disagree in:
+PyTorch numbers the collectives of a group, all kinds with one counter, and gives them to two worker
+threads per rank. Gloo sends every message of a collective under that number and the kind. So calls
+of two ranks meet if they have the same number and kind, whatever else they disagree in:
 
     rank 0   all_reduce (0)   barrier (1)      all_reduce (2)
     rank 1   all_reduce (0)   all_reduce (1)   all_reduce (2)
                    meet          never meet         meet
 
-Each rank's part of a collective runs message by message, as `jobs.program` posts them: a send waits for its receiver;
-a message that is too long for its receiver aborts that process; one that is too short fills a part, silently. When a
-rank's process ends, its connections close, and every rank that has posted a message to it, or does so later, gets an
-error.
+Each rank's part of a collective runs message by message, as `jobs.program` posts them: a send waits
+for its receiver; a message that is too long for its receiver aborts that process; one that is too
+short fills a part, silently. When a rank's process ends, its connections close, and every rank that
+has posted a message to it, or does so later, gets an error.
 
     queued -> working, message by message -> done
          `-> empty, or alone in the group: done
 
-Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of PyTorch v2.13.0, by function: nextTag() numbers, enqueue()
-and runLoop() are the queue and its workers, AsyncBarrierWork::run() waits for what is before it,
-reduce_scatter_tensor_coalesced() makes all-reduces of copies, ~ProcessGroupGloo() waits at the end of the process.
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of PyTorch v2.13.0, by function: nextTag()
+numbers, enqueue() and runLoop() are the queue and its workers, AsyncBarrierWork::run() waits for
+what is before it, reduce_scatter_tensor_coalesced() makes all-reduces of copies,
+~ProcessGroupGloo() waits at the end of the process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from joinlab.ops import GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class Task:
-    """One collective of one rank, as a worker thread carries it out: a call, or one part of a coalesced one.
+    """One collective of one rank, as a worker thread carries it out: a call, or one part of a
+    coalesced one.
 
     job        what PyTorch makes of the call (`jobs`), and `op` what gloo runs of it
     part       the memory, once a worker has begun with it
@@ -46,7 +48,18 @@ class Task:
     undefined  its result holds memory that was never set
     """
 
-    __slots__ = ("at_ns", "call", "done", "job", "number", "op", "part", "program", "undefined", "waits_on")
+    __slots__ = (
+        "at_ns",
+        "call",
+        "done",
+        "job",
+        "number",
+        "op",
+        "part",
+        "program",
+        "undefined",
+        "waits_on",
+    )
 
     def __init__(self, call: EmulatedCall, job: Job, number: int) -> None:
         self.call = call
@@ -62,7 +75,8 @@ class Task:
 
 
 class GlooFabric:
-    """What lies between the ranks of one group on gloo. A task is in at most one of `_queued` and `_working`."""
+    """What lies between the ranks of one group on gloo. A task is in at most one of `_queued` and
+    `_working`."""
 
     streams = False
 
@@ -73,9 +87,15 @@ class GlooFabric:
         self._network = Network(self.size)
         self._counters = [0] * self.size
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
-        self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
-        self._aborts: dict[int, int] = {}  # by place: when its process aborts; it issues nothing any more
-        self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
+        self._working: list[list[Task]] = [
+            [] for _ in ranks
+        ]  # by place: what its workers carry out
+        self._aborts: dict[
+            int, int
+        ] = {}  # by place: when its process aborts; it issues nothing any more
+        self._failures: list[list[tuple[int, str]]] = [
+            [] for _ in ranks
+        ]  # by place: when a task of it failed, and how
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
@@ -103,7 +123,9 @@ class GlooFabric:
             else:  # PyTorch may make several collectives of a call, each with a number of its own
                 jobs = jobs_of(call)
                 numbers = self.next_numbers(call.place, len(jobs))
-                self._queued[call.place] += [Task(call, *one) for one in zip(jobs, numbers, strict=True)]
+                self._queued[call.place] += [
+                    Task(call, *one) for one in zip(jobs, numbers, strict=True)
+                ]
                 self._start_next(call.place)
             self._advance()
 
@@ -117,13 +139,15 @@ class GlooFabric:
         self._advance()
 
     def abort(self, place: int, at_ns: int) -> None:
-        """The process at `place` aborts at that time: what others have issued by then may still meet its calls."""
+        """The process at `place` aborts at that time: what others have issued by then may still
+        meet its calls."""
         self._aborts.setdefault(place, at_ns)
 
     def freeze(self, place: int) -> None:
         """The process at `place` is about to end: no message of it goes any more.
 
-        A send to a recv that it has posted still goes, and completes: gloo has told the sender (NOTIFY_RECV_READY).
+        A send to a recv that it has posted still goes, and completes: gloo has told the sender
+        (NOTIFY_RECV_READY).
         """
         self._aborts.setdefault(place, 0)
         for task in self._working[place]:
@@ -135,8 +159,9 @@ class GlooFabric:
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
 
-        A collective goes on without it (Work::wait). A send or recv is waited for in gloo itself (SendWork::wait),
-        which then closes all connections of the rank in this group (UnboundBuffer::waitSend).
+        A collective goes on without it (Work::wait). A send or recv is waited for in gloo itself
+        (SendWork::wait), which then closes all connections of the rank in this group
+        (UnboundBuffer::waitSend).
         """
         if call.op not in POINT_TO_POINT:
             return RuntimeError("Operation timed out!")
@@ -145,7 +170,11 @@ class GlooFabric:
 
     def way_of(self, call: EmulatedCall) -> str:
         """Whether a call that is under way waits in "send" or in "recv"."""
-        waits = (task.waits_on for task in self._working[call.place] if task.call is call and task.waits_on)
+        waits = (
+            task.waits_on
+            for task in self._working[call.place]
+            if task.call is call and task.waits_on
+        )
         return next((way for _, way in waits), "send" if call.op is Op.SEND else "recv")
 
     def cut(self, place: int) -> None:
@@ -159,7 +188,8 @@ class GlooFabric:
         self._counters[place] += count
         return list(range(first, first + count))
 
-    # ------------------------------------------------------------------------------------ collectives
+    # ------------------------------------------------------------------------------------
+    # collectives
 
     def _start_next(self, place: int, at_ns: int = 0) -> None:
         """Give queued tasks to the workers of a rank that are free, in the order of issue."""
@@ -180,8 +210,13 @@ class GlooFabric:
         """A worker begins with `task`."""
         call = task.call
         if task.op is Op.BARRIER:
-            late = next((text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns), None)
-            if late is not None:  # what it waited for has failed after it was issued: it fails with that error
+            late = next(
+                (text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns),
+                None,
+            )
+            if (
+                late is not None
+            ):  # what it waited for has failed after it was issued: it fails with that error
                 self._fail(task, late)
                 return
         call.begin(task.at_ns)
@@ -191,10 +226,13 @@ class GlooFabric:
             self._finish(task)
             return
         task.program = program(self._network, task, self.size)
-        self._network.awake.append(task)  # and not at once: another worker may begin with the next one meanwhile
+        self._network.awake.append(
+            task
+        )  # and not at once: another worker may begin with the next one meanwhile
 
     def _finish(self, task: Task | Pair) -> None:
-        """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
+        """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the
+        next one."""
         if task.done:
             return
         if isinstance(task, Pair):
@@ -233,7 +271,8 @@ class GlooFabric:
         task.call.fail(text, at)
         self._start_next(place)
 
-    # ------------------------------------------------------------------------------------ message by message
+    # ------------------------------------------------------------------------------------ message
+    # by message
 
     def _advance(self) -> None:
         """Run every part whose messages have gone, come or failed, until all of them wait.
@@ -255,7 +294,8 @@ class GlooFabric:
 
 
 class Pair:
-    """A send or recv of the program: one message, under its tag, posted when it is issued and not by a worker.
+    """A send or recv of the program: one message, under its tag, posted when it is issued and not
+    by a worker.
 
     Source: send(), recv() and recvAnysource() in ProcessGroupGloo.cpp, PyTorch v2.13.0.
     """
@@ -268,7 +308,9 @@ class Pair:
         sending = call.op is Op.SEND
         self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
         self.program = self._messages(network, ranks, "send" if sending else "recv")
-        call.when_waited = lambda: None  # a Work of a send or recv learns only in wait() that it is complete, or failed
+        call.when_waited = lambda: (
+            None
+        )  # a Work of a send or recv learns only in wait() that it is complete, or failed
         call.begin(self.at_ns)
 
     def _messages(self, network: Network, ranks: Sequence[int], way: str) -> Waits:
@@ -302,7 +344,8 @@ def _is_empty(task: Task) -> bool:
 
 
 def gloo_timeout(call: EmulatedCall, ms: int) -> RuntimeError:
-    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the group close."""
+    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the
+    group close."""
     fabric = call.group.fabric
     assert isinstance(fabric, GlooFabric)
     way = fabric.way_of(call)
@@ -311,6 +354,9 @@ def gloo_timeout(call: EmulatedCall, ms: int) -> RuntimeError:
 
 
 def _timed_out(way: str, ms: int) -> RuntimeError:
-    """UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, in torch v2.13.0 as it is built."""
+    """UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, in torch
+    v2.13.0 as it is built."""
     line = 129 if way == "send" else 78
-    return RuntimeError(f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {way} operation to complete")
+    return RuntimeError(
+        f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {way} operation to complete"
+    )

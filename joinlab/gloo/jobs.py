@@ -1,7 +1,9 @@
-"""What PyTorch hands gloo for a call, gloo's messages with their bytes, and what PyTorch does with the result.
+"""What PyTorch hands gloo for a call, gloo's messages with their bytes, and what PyTorch does with
+the result.
 
-Gloo knows memory: a pointer and a number of elements. ProcessGroupGloo hands it either the tensor's own memory, from
-its first element on and whatever its strides (`flat`), or a packed copy that it unpacks afterwards:
+Gloo knows memory: a pointer and a number of elements. ProcessGroupGloo hands it either the tensor's
+own memory, from its first element on and whatever its strides (`flat`), or a packed copy that it
+unpacks afterwards:
 
     base = arange(6).view(3, 2);  all_reduce(base[:, 0])
 
@@ -9,9 +11,9 @@ its first element on and whatever its strides (`flat`), or a packed copy that it
     the column    ^   ^   ^         what the program means
     what is sent  ^ ^ ^             three elements in a row
 
-A `Job` is one such collective: the memory, what a worker refuses before it sends anything, and what it does with the
-result. Sources are functions of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, PyTorch v2.13.0; all of it was
-measured too (tests/test_gloo_agreement.py).
+A `Job` is one such collective: the memory, what a worker refuses before it sends anything, and what
+it does with the result. Sources are functions of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
+PyTorch v2.13.0; all of it was measured too (tests/test_gloo_agreement.py).
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ WHOLE = ("_allgather_base", "all_gather_single")
 """Methods that gather into one tensor."""
 
 _BITWISE = ("band", "bor", "bxor")
-_NUMBERS = {"product": 2, "min": 3, "max": 4, "band": 5, "bor": 6, "bxor": 7}  # RedOpType in Types.hpp
+_NUMBERS = {
+    "product": 2,
+    "min": 3,
+    "max": 4,
+    "band": 5,
+    "bor": 6,
+    "bxor": 7,
+}  # RedOpType in Types.hpp
 _ENFORCE = "[enforce fail at {}] {}. "
 SINCE_2_15 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 """Whether PyTorch is 2.15 or newer."""
@@ -76,18 +85,22 @@ class Job:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory that gloo takes for a tensor's: its first element, and as many after it as it has elements.
+    """The memory that gloo takes for a tensor's: its first element, and as many after it as it has
+    elements.
 
     A complex element is two real ones to gloo (at::view_as_real).
     """
     tensor = tensor.detach()
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,)))
+        tensor = torch.view_as_real(
+            tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+        )
     return tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
 
 
 def jobs_of(call: EmulatedCall) -> list[Job]:
-    """The collectives that gloo runs for a call, in order. A call that has several has as many numbers."""
+    """The collectives that gloo runs for a call, in order. A call that has several has as many
+    numbers."""
     args, size = call.args, len(call.group.ranks)
     op = METHODS[call.method].op
     match op:
@@ -112,9 +125,17 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             return [_collecting(op, one, tensors_in(args[0]), _unknown(one, split=False))]
         case Op.SCATTER:
             outs, ins = tensors_in(args[0]), tensors_in(args[1])
-            return [Job(op, lambda: Part([*map(flat, ins)], [*map(flat, outs)]), refusal=_unknown(outs[0]))]
+            return [
+                Job(
+                    op,
+                    lambda: Part([*map(flat, ins)], [*map(flat, outs)]),
+                    refusal=_unknown(outs[0]),
+                )
+            ]
         case Op.ALL_TO_ALL:
-            return [_splitting(args, size, call.place) if call.method in SPLIT else _all_to_all(args)]
+            return [
+                _splitting(args, size, call.place) if call.method in SPLIT else _all_to_all(args)
+            ]
         case Op.SEND | Op.RECV:
             raise ValueError(f"{op} is no collective")
         case _:
@@ -133,7 +154,9 @@ class _InPlace(Buffer):
 
     @property
     def data(self) -> Any:
-        if self._tensor.data_ptr() != self._address:  # to look it up each time took 3 us more a message
+        if (
+            self._tensor.data_ptr() != self._address
+        ):  # to look it up each time took 3 us more a message
             self._address, self._data = self._tensor.data_ptr(), memory(self._tensor)
         return self._data
 
@@ -162,12 +185,16 @@ def program(network: Network, task: Task, size: int) -> Waits:
 
     ins, outs = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
     item = part.dtype.itemsize if ins or outs else 0
-    steps = messages.of(op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs)
+    steps = messages.of(
+        op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs
+    )
     buffers, result = _buffers(task, size, ins, outs)
     waits = play(network, (messages.kind(op), task.number), me, steps, buffers, add)
     if op is Op.ALL_TO_ALL and result is not None:
         for wait in waits:
-            write(part.outs, result.data)  # what has come is in the tensor even if the call never ends
+            write(
+                part.outs, result.data
+            )  # what has come is in the tensor even if the call never ends
             yield wait
     yield from waits
     if result is not None:
@@ -175,7 +202,9 @@ def program(network: Network, task: Task, size: int) -> Waits:
         write(part.outs, result.data)
 
 
-def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> tuple[list[Buffer], Buffer | None]:
+def _buffers(
+    task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
+) -> tuple[list[Buffer], Buffer | None]:
     """The buffers of gloo's messages, and the one that has the result."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
     match op:
@@ -208,19 +237,27 @@ def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> 
             came.data[sum(outs[:me]) :][: len(mine)] = mine
             write(part.outs, came.data)  # a rank's own share is there even if the call fails
             return [sent, came], came
-        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
+        case (
+            Op.REDUCE_SCATTER | Op.SEND | Op.RECV
+        ):  # the fabric makes all-reduces of the one, and pairs of the others
             raise ValueError(f"a {op} is no algorithm of gloo's collectives")
         case _:
             assert_never(op)
 
 
 def _unknown(tensor: torch.Tensor, split: bool = True) -> str:
-    """Why a worker cannot send elements of this dtype. `split`: it sends a complex number as two floats."""
-    return "" if tensor.dtype in DTYPES and (split or not tensor.is_complex()) else "Invalid scalar type"
+    """Why a worker cannot send elements of this dtype. `split`: it sends a complex number as two
+    floats."""
+    return (
+        ""
+        if tensor.dtype in DTYPES and (split or not tensor.is_complex())
+        else "Invalid scalar type"
+    )
 
 
 def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> Job:
-    """AsyncAllreduceWork, AsyncAllreduceCoalescedWork, AsyncSparseAllreduceWork and AsyncReduceWork."""
+    """AsyncAllreduceWork, AsyncAllreduceCoalescedWork, AsyncSparseAllreduceWork and
+    AsyncReduceWork."""
     one = tensors[0]
     if one.is_sparse:
         return Job(op, lambda: Part([], []), sparse=one)
@@ -240,7 +277,9 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
         packed[0] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         return Part(packed, packed)
 
-    def finish() -> None:  # AVG divides the tensor, not the memory that was summed: with strides they are not the same
+    def finish() -> (
+        None
+    ):  # AVG divides the tensor, not the memory that was summed: with strides they are not the same
         if asked == "avg":
             (packed[0] if packed else one).div_(size)
         if packed:
@@ -257,7 +296,8 @@ def _unpack(packed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
-    """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
+    """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of
+    the sums."""
     if call.method == "reduce_scatter":
         return  # its share is in place
     outs = tensors_in(call.args[0])
@@ -270,12 +310,17 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
     if "coalesced" not in name:
         (one,) = tensors_in(args[1])
         outs = tensors_in(args[0])
-        return _collecting(Op.ALL_GATHER, one, torch.chunk(outs[0], size) if name in WHOLE else outs, _unknown(one))
+        return _collecting(
+            Op.ALL_GATHER, one, torch.chunk(outs[0], size) if name in WHOLE else outs, _unknown(one)
+        )
     ins = tensors_in(args[1])
     if name == "allgather_coalesced":  # one list per rank
         lists = [list(tensors) for tensors in args[0]]
     else:
-        lists = [list(tensors) for tensors in zip(*[torch.chunk(out, size) for out in args[0]], strict=True)]
+        lists = [
+            list(tensors)
+            for tensors in zip(*[torch.chunk(out, size) for out in args[0]], strict=True)
+        ]
     packed = torch.zeros(sum(tensor.numel() for tensor in ins) * size, dtype=ins[0].dtype)
     return Job(
         Op.ALL_GATHER,
@@ -286,9 +331,14 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
 
 
 def _collecting(op: Op, one: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str) -> Job:
-    """AsyncAllgatherWork and AsyncGatherWork: a packed input, and packed outputs that are copied where they belong."""
+    """AsyncAllgatherWork and AsyncGatherWork: a packed input, and packed outputs that are copied
+    where they belong."""
     if all(out.is_contiguous() for out in outs):
-        return Job(op, lambda: Part([one.detach().contiguous()], [out.detach() for out in outs]), refusal=refusal)
+        return Job(
+            op,
+            lambda: Part([one.detach().contiguous()], [out.detach() for out in outs]),
+            refusal=refusal,
+        )
     packed = torch.zeros(sum(out.numel() for out in outs), dtype=one.dtype)
     return Job(
         op,
@@ -316,7 +366,8 @@ def _all_to_all(args: Sequence[Any]) -> Job:
 
 
 def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
-    """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some rows for each rank."""
+    """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some
+    rows for each rank."""
     out, one = args[0], args[1]
     rows: list[list[int]] = [list(args[3] or ()), list(args[2] or ())]
     refusal = _unknown(out)

@@ -1,8 +1,9 @@
 """Which messages each rank of a gloo collective sends and waits for, step by step.
 
-Gloo knows memory and nothing else, so what it posts depends on the rank's place, the root and the sizes alone, never on
-data. Each function yields a rank's steps in the order of gloo's sources. The rule (`rule`) plays them on the network to
-see which calls can complete; the emulator does so with the bytes that they carry.
+Gloo knows memory and nothing else, so what it posts depends on the rank's place, the root and the
+sizes alone, never on data. Each function yields a rank's steps in the order of gloo's sources. The
+rule (`rule`) plays them on the network to see which calls can complete; the emulator does so with
+the bytes that they carry.
 
     function here   gloo, in third_party/gloo of PyTorch v2.13.0
     barrier         gloo/barrier.cc barrier(): dissemination
@@ -14,8 +15,9 @@ see which calls can complete; the emulator does so with the bytes that they carr
     scatter         gloo/scatter.cc scatter()
     all_to_all      gloo/alltoall.cc, gloo/alltoallv.cc
 
-A buffer is a number: WORK is the tensor, ARRIVED what a ring receives before it is summed; a scatter's root has one for
-each place, and all_to_all has WORK to send from and ARRIVED to receive into.
+A buffer is a number: WORK is the tensor, ARRIVED what a ring receives before it is summed; a
+scatter's root has one for each place, and all_to_all has WORK to send from and ARRIVED to receive
+into.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
 
 
 class Post(NamedTuple):
-    """Post a message: `size` bytes from `low` on of a buffer, to or from the rank at place `peer`."""
+    """Post a message: `size` bytes from `low` on of a buffer, to or from the rank at place
+    `peer`."""
 
     way: Way
     peer: int
@@ -48,7 +51,8 @@ class Post(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until one more message of a buffer has gone, or come, whichever it is (waitSend and waitRecv)."""
+    """Wait until one more message of a buffer has gone, or come, whichever it is (waitSend and
+    waitRecv)."""
 
     way: Way
     buffer: int
@@ -66,7 +70,8 @@ Steps = Iterator[Post | Wait | Sum]
 
 
 def kind(op: str, dtype: str | None = None) -> str:
-    """What gloo makes of an op: calls of different kinds never meet. A sparse all_reduce is all-gathers.
+    """What gloo makes of an op: calls of different kinds never meet. A sparse all_reduce is
+    all-gathers.
 
     >>> kind("reduce_scatter"), kind("barrier"), kind("all_reduce", "sparse float32")
     ('all_reduce', 'barrier', 'all_gather')
@@ -76,7 +81,15 @@ def kind(op: str, dtype: str | None = None) -> str:
     return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
 
-def of(op: Op, me: int, size: int, root: int, lengths: Sequence[int], item: int, into: Sequence[int] = ()) -> Steps:
+def of(
+    op: Op,
+    me: int,
+    size: int,
+    root: int,
+    lengths: Sequence[int],
+    item: int,
+    into: Sequence[int] = (),
+) -> Steps:
     """The messages of a collective at place `me`.
 
     lengths  bytes of each tensor that the rank puts in, or, in a scatter but for its root, of the one that it gets
@@ -108,7 +121,8 @@ def of(op: Op, me: int, size: int, root: int, lengths: Sequence[int], item: int,
 
 
 def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
-    """(number of segments, bytes of one) of an all_reduce of `nbytes`, with `item` bytes per element.
+    """(number of segments, bytes of one) of an all_reduce of `nbytes`, with `item` bytes per
+    element.
 
     At least two per rank, and the same number for each. The last ones may be shorter, or empty:
 
@@ -143,14 +157,16 @@ def barrier(me: int, size: int) -> Steps:
 
 
 def broadcast(me: int, size: int, root: int, nbytes: int) -> Steps:
-    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of those who have it.
+    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of
+    those who have it.
 
         root 0, 6 ranks:    round 0   0 -> 1
                             round 1   0 -> 2, 1 -> 3
                             round 2   0 -> 4, 1 -> 5      (2 -> 6 and 3 -> 7 do not exist)
 
-    Each rank receives once, in the round of its highest bit, before it sends anything. Its sends are waited for at the
-    end: a root, too, stays until its children have taken the data. `mask` keeps those out who do not have it yet.
+    Each rank receives once, in the round of its highest bit, before it sends anything. Its sends
+    are waited for at the end: a root, too, stays until its children have taken the data. `mask`
+    keeps those out who do not have it yet.
     """
     mine, rounds = (me - root) % size, (size - 1).bit_length()
     mask = (1 << rounds) - 1
@@ -203,8 +219,9 @@ def scatter(me: int, size: int, root: int, lengths: Sequence[int]) -> Steps:
 def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
     """The ring sums each chunk (`_ring`), and a second trip hands the sums out.
 
-    After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank - 1, then what it has
-    received itself. The sums arrive in place, in WORK, so this trip needs no scratch memory.
+    After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank -
+    1, then what it has received itself. The sums arrive in place, in WORK, so this trip needs no
+    scratch memory.
     """
     plan = segments(nbytes, item, size)
     turns = plan[0] - plan[0] // size
@@ -225,9 +242,10 @@ def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
 def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
     """The ring of `all_reduce`, then every rank sends its summed chunk to the root.
 
-    Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted. With two segments
-    per rank that is as many as an all_reduce posts; with more, sums are forwarded that no rank needs. A rank whose
-    chunk is empty, since the tensor is too small, sends nothing to the root.
+    Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted.
+    With two segments per rank that is as many as an all_reduce posts; with more, sums are forwarded
+    that no rank needs. A rank whose chunk is empty, since the tensor is too small, sends nothing to
+    the root.
     """
     number, each = reduce_segments(nbytes, item, size)
     yield from _ring(me, size, nbytes, (number, each), number - 2)
@@ -249,7 +267,8 @@ def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
 
 
 def reduce_segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
-    """As `segments`, for a reduce: numSegments and segmentBytes in reduce(), gloo/reduce.cc, PyTorch v2.13.0."""
+    """As `segments`, for a reduce: numSegments and segmentBytes in reduce(), gloo/reduce.cc,
+    PyTorch v2.13.0."""
     each = min(-(-nbytes // (size * 2)), item * (MAX_SEGMENT // item))
     each += -each % item
     number = max(-(-nbytes // each), size * 2)
@@ -257,16 +276,18 @@ def reduce_segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
 
 
 def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) -> Steps:
-    """Segments go from rank to rank - 1 and are summed on the way, two of them in flight; `turns` of them are posted.
+    """Segments go from rank to rank - 1 and are summed on the way, two of them in flight; `turns`
+    of them are posted.
 
     With 3 ranks and chunks A, B, C (each of `per_rank` segments), rank 0 sums like this:
 
         it sends    B0  B1  C0' C1'      of the chunk of rank + 1, then what it has just summed (')
         it sums         C0  C1  A0  A1   what rank 1 sends; at the end A holds everyone's sum
 
-    A turn waits for the message that was posted two turns before, so ARRIVED needs room for two segments. A segment
-    that lies behind the end of the data is neither sent nor waited for: both sides leave it out if their sizes agree,
-    and where they differ one side may wait for a segment that the other one never sends.
+    A turn waits for the message that was posted two turns before, so ARRIVED needs room for two
+    segments. A segment that lies behind the end of the data is neither sent nor waited for: both
+    sides leave it out if their sizes agree, and where they differ one side may wait for a segment
+    that the other one never sends.
     """
     each = plan[1]
     if not each:
@@ -287,7 +308,8 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
 
 
 class _Move(NamedTuple):
-    """What moves in a turn: `sent` bytes go from `out` on, `came` bytes come to `into`; below 1: none."""
+    """What moves in a turn: `sent` bytes go from `out` on, `came` bytes come to `into`; below 1:
+    none."""
 
     out: int
     sent: int
@@ -298,7 +320,9 @@ class _Move(NamedTuple):
 _NOTHING = _Move(0, 0, 0, 0)
 
 
-def _turns(chunk: int, turns: int, size: int, nbytes: int, plan: tuple[int, int]) -> Iterator[tuple[int, _Move, _Move]]:
+def _turns(
+    chunk: int, turns: int, size: int, nbytes: int, plan: tuple[int, int]
+) -> Iterator[tuple[int, _Move, _Move]]:
     """Each turn in which something moves: what was posted two turns before, and what is posted now.
 
     A turn sends a segment of this chunk, or of those after it, and receives one of the next chunk.
@@ -310,18 +334,24 @@ def _turns(chunk: int, turns: int, size: int, nbytes: int, plan: tuple[int, int]
         out = (chunk * ahead + turn) % number * each
         into = ((chunk + 1) * ahead + turn) % number * each
         moves = turn < turns and (out < nbytes or into < nbytes)
-        now = _Move(out, min(each, nbytes - out), into, min(each, nbytes - into)) if moves else _NOTHING
+        now = (
+            _Move(out, min(each, nbytes - out), into, min(each, nbytes - into))
+            if moves
+            else _NOTHING
+        )
         if moves or earlier is not _NOTHING:
             yield turn, earlier, now
         earlier, last = last, now
 
 
 def all_gather(me: int, size: int, each: int) -> Steps:
-    """Each rank's share, of `each` bytes, goes around in two halves: while one half travels, the other is passed on.
+    """Each rank's share, of `each` bytes, goes around in two halves: while one half travels, the
+    other is passed on.
 
         rank 1 of 3, shares a b c:    sends b0 b1 a0 a1, receives a0 a1 c0 c1
 
-    A share of one byte has an empty first half. It is sent all the same: an empty message completes, too.
+    A share of one byte has an empty first half. It is sent all the same: an empty message
+    completes, too.
     """
     whole = each * size
     halves = ((0, each // 2), (each // 2, each - each // 2))
@@ -339,7 +369,8 @@ def all_gather(me: int, size: int, each: int) -> Steps:
 
 
 def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> Steps:
-    """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as it posted.
+    """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as
+    it posted.
 
     out, into  bytes that go to, and come from, each place
     """

@@ -1,12 +1,15 @@
-"""monitored_barrier of gloo: rank 0 hears from every rank in turn, and says who has not come in time.
+"""monitored_barrier of gloo: rank 0 hears from every rank in turn, and says who has not come in
+time.
 
     every other rank   send(t1) to rank 0, recv(t2) from it
     rank 0             recv(t1) from each, waiting for one after the other; then send(t2) to each, likewise
 
-t1 and t2 are numbers of the group's collectives, used as tags of sends and recvs. No other rank has a time limit, so
-that rank 0 is the one to report. A wait of it that times out closes its connections, which is what the others see.
+t1 and t2 are numbers of the group's collectives, used as tags of sends and recvs. No other rank has
+a time limit, so that rank 0 is the one to report. A wait of it that times out closes its
+connections, which is what the others see.
 
-Source: ProcessGroupGloo::monitoredBarrier in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, PyTorch v2.13.0.
+Source: ProcessGroupGloo::monitoredBarrier in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
+PyTorch v2.13.0.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ As everywhere in an emulation, a wait with that limit counts as one without: it 
 """
 
 
-def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool) -> None:
-    """Run this rank's part of it. RuntimeError says who has not come, or what the others see of that."""
+def monitored_barrier(
+    fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool
+) -> None:
+    """Run this rank's part of it. RuntimeError says who has not come, or what the others see of
+    that."""
     arrived, leave = fabric.next_numbers(group.place, 2)
     limit_ms = timeout_ns // 1_000_000
     if group.place:
@@ -54,7 +60,12 @@ def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: i
 
 
 def _wait_for_each(
-    calls: Sequence[EmulatedCall], host: Any, begin: int, limit_ns: int | None, limit_ms: int, all_ranks: bool
+    calls: Sequence[EmulatedCall],
+    host: Any,
+    begin: int,
+    limit_ns: int | None,
+    limit_ms: int,
+    all_ranks: bool,
 ) -> None:
     come: list[int] = []
     missing: list[int] = []
@@ -77,15 +88,22 @@ def _wait_for_each(
             missing.append(place)
     if missing:
         ranks = ", ".join(map(str, missing))
-        raise RuntimeError(f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit_ms} ms")
+        raise RuntimeError(
+            f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit_ms} ms"
+        )
 
 
 def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: int) -> EmulatedCall:
     """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
     part = Part([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
-    row = cast(CallRow, {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag})
+    row = cast(
+        CallRow,
+        {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag},
+    )
     kind = CallKind(op, {"o": None, "d": None, "sh": ()}, nbytes=8)
-    call = EmulatedCall(host._weak, group, kind, -1, row, [part])  # a number that the rank's log does not know
+    call = EmulatedCall(
+        host._weak, group, kind, -1, row, [part]
+    )  # a number that the rank's log does not know
     fabric.check_connection(call)
     host.open_calls += 1
     call.ready_ns = host.waits.now

@@ -1,9 +1,11 @@
-"""The network that carries gloo's messages: who meets whom, who waits, who aborts, and what a closed connection does.
+"""The network that carries gloo's messages: who meets whom, who waits, who aborts, and what a
+closed connection does.
 
-messages.py defines, from gloo's sources, which messages a collective posts and where it waits. `play` carries them
-out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where gloo's waitSend or waitRecv
-does not return at once. So a mismatch ends here as it does there: it hangs at the same wait, fills the same part of a
-buffer, or aborts the same process. The emulator's buffers hold bytes; the rule plays the same messages without any.
+messages.py defines, from gloo's sources, which messages a collective posts and where it waits.
+`play` carries them out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or
+"recv") where gloo's waitSend or waitRecv does not return at once. So a mismatch ends here as it
+does there: it hangs at the same wait, fills the same part of a buffer, or aborts the same process.
+The emulator's buffers hold bytes; the rule plays the same messages without any.
 
     Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc, in third_party/gloo of PyTorch v2.13.0
 """
@@ -34,14 +36,17 @@ Waits = Generator[tuple["Buffer", str], None, None]
 Slot = tuple[str, int]
 """What a message is sent under: the kind of collective and its number, or ("tag", tag).
 
-Gloo packs the same pair into 64 bits (Slot::build in gloo/types.h); a send or recv of a program uses its tag alone.
+Gloo packs the same pair into 64 bits (Slot::build in gloo/types.h); a send or recv of a program
+uses its tag alone.
 """
 
 
 class Buffer:
-    """Memory that messages are sent from and received into: UnboundBuffer in gloo/transport/tcp/unbound_buffer.cc.
+    """Memory that messages are sent from and received into: UnboundBuffer in
+    gloo/transport/tcp/unbound_buffer.cc.
 
-    A wait does not name a message. It takes one completed send (or recv) off the buffer's count, whichever it was:
+    A wait does not name a message. It takes one completed send (or recv) off the buffer's count,
+    whichever it was:
 
         recv(0:4)  recv(4:8)         two recvs are posted
         4:8 arrives                  counts["recv"] == 1
@@ -72,7 +77,8 @@ class Buffer:
         return self._data
 
     def completed(self, way: str) -> bool:
-        """Take one completed message off the count; False if there is none, or a connection has closed."""
+        """Take one completed message off the count; False if there is none, or a connection has
+        closed."""
         if not self.counts[way] or self.error is not None:
             return False
         self.counts[way] -= 1
@@ -81,7 +87,8 @@ class Buffer:
 
 
 class _Post:
-    """A send or recv that waits for its counterpart: bytes `low` to `high` of a buffer, of the rank at `place`."""
+    """A send or recv that waits for its counterpart: bytes `low` to `high` of a buffer, of the rank
+    at `place`."""
 
     __slots__ = ("at_ns", "buffer", "high", "low", "place")
 
@@ -94,12 +101,14 @@ class _Post:
 
 
 class Network:
-    """The connections of one group. The k-th send from one place to another under a slot meets the k-th recv.
+    """The connections of one group. The k-th send from one place to another under a slot meets the
+    k-th recv.
 
-    Invariant: of the sends and the recvs under one (from, to, slot), one side is always empty, since a post that finds
-    its counterpart waiting meets it at once and is never queued. A send completes only when its recv is there: gloo
-    announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
-    Only what a process that aborts still has to send may stand beside a recv: it does not answer any more.
+    Invariant: of the sends and the recvs under one (from, to, slot), one side is always empty,
+    since a post that finds its counterpart waiting meets it at once and is never queued. A send
+    completes only when its recv is there: gloo announces it (NOTIFY_SEND_READY) and sends the bytes
+    once the receiver has answered (Pair::send in pair.cc). Only what a process that aborts still
+    has to send may stand beside a recv: it does not answer any more.
 
     awake  the parts that may go on, since a message that they wait for has met its counterpart, or failed
     """
@@ -129,14 +138,17 @@ class Network:
         """Post a recv. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _Post(place, buffer, low, size)
-        waiting = _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
+        waiting = (
+            _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
+        )
         if waiting is not None:
             self._meet(waiting, post)
         else:
             self._recvs.setdefault((peer, place, slot), []).append(post)
 
     def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
-        """Post a recv that takes the first message under `slot`, from any peer (Context::recvFromAny in context.cc)."""
+        """Post a recv that takes the first message under `slot`, from any peer
+        (Context::recvFromAny in context.cc)."""
         for peer in range(self._size):
             if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
                 self.recv(place, peer, slot, buffer, 0, len(buffer.data))
@@ -157,7 +169,8 @@ class Network:
             raise ConnectionError(closed_text(peer))
 
     def _answers(self, peer: int, at_ns: int) -> bool:
-        """Whether the process at `peer` still sends when it hears of a recv that was posted at `at_ns`."""
+        """Whether the process at `peer` still sends when it hears of a recv that was posted at
+        `at_ns`."""
         return peer not in self._aborts_at or at_ns < self._aborts_at[peer]
 
     def _meet(self, send: _Post, recv: _Post) -> None:
@@ -201,7 +214,8 @@ class Network:
                 posts.remove(post)
 
     def mute(self, place: int) -> None:
-        """Remove the sends of the process at `place`, which is about to end: it answers no receiver any more."""
+        """Remove the sends of the process at `place`, which is about to end: it answers no receiver
+        any more."""
         for (source, _, _), posts in self._sends.items():
             if source == place:
                 posts.clear()
@@ -209,13 +223,15 @@ class Network:
     def close(self, place: int) -> None:
         """The process at `place` has ended: its peers' messages to and from it fail.
 
-        A recv from any peer stays as it is: it is no message of one connection, and so is never told.
+        A recv from any peer stays as it is: it is no message of one connection, and so is never
+        told.
         """
         self._closed.add(place)
         self._drop(place)
 
     def cut(self, place: int) -> None:
-        """The rank at `place` closes its connections, though its process lives on: messages of both sides fail."""
+        """The rank at `place` closes its connections, though its process lives on: messages of both
+        sides fail."""
         self._cut.add(place)
         self._drop(place)
 
@@ -225,7 +241,9 @@ class Network:
                 if place in (source, target):
                     for post in posts:
                         if post.place != place or place in self._cut:
-                            post.buffer.error = CUT_TEXT if post.place == place else closed_text(place)
+                            post.buffer.error = (
+                                CUT_TEXT if post.place == place else closed_text(place)
+                            )
                             self.awake.append(post.buffer.task)
                     posts.clear()
         for (target, _), posts in self._any.items():
@@ -248,7 +266,8 @@ def _first(table: dict[_Key, list[_Post]], key: _Key) -> _Post | None:
 
 
 CUT_TEXT = "Application timeout caused pair closure"
-"""UnboundBuffer::waitRecv() in gloo/transport/tcp/unbound_buffer.cc: one wait that times out closes all connections."""
+"""UnboundBuffer::waitRecv() in gloo/transport/tcp/unbound_buffer.cc: one wait that times out closes
+all connections."""
 
 
 def closed_text(place: int) -> str:
@@ -264,7 +283,8 @@ def play(
     buffers: Sequence[Buffer],
     add: Callable[[Any, Any], Any] = lambda own, came: own,
 ) -> Waits:
-    """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with those that came."""
+    """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with
+    those that came."""
     for step in steps:
         match step:
             case Wait():
@@ -285,7 +305,8 @@ def play(
 
 
 def advance(part: Part) -> bool:
-    """Run `part` until it waits for a message that is not there; whether it has ended. ConnectionError: it fails."""
+    """Run `part` until it waits for a message that is not there; whether it has ended.
+    ConnectionError: it fails."""
     assert part.program is not None
     while True:
         if part.waits_on is not None:

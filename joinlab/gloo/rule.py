@@ -1,9 +1,9 @@
 """Gloo's matching rule: which of the calls issued so far can never complete.
 
-PyTorch numbers the collectives of a group, all kinds with one counter, and gloo sends every message under that
-number and the kind. So the k-th collective of one rank meets the k-th of another only if both are of the same kind;
-an all-reduce beside a barrier waits for ever, and so does the barrier. Every send waits for its receiver. Each kind
-needs particular peers:
+PyTorch numbers the collectives of a group, all kinds with one counter, and gloo sends every message
+under that number and the kind. So the k-th collective of one rank meets the k-th of another only if
+both are of the same kind; an all-reduce beside a barrier waits for ever, and so does the barrier.
+Every send waits for its receiver. Each kind needs particular peers:
 
     all_reduce, all_gather, barrier, reduce_scatter     everyone: each result holds something of everyone
     all_to_all                                          everyone, pair by pair
@@ -12,19 +12,21 @@ needs particular peers:
     scatter       the root sends to everyone; the others only receive from the root
     reduce        a ring and then a gather to the root; a small tensor leaves out the ring's unneeded parts
 
-Each is one file of gloo at the commit that torch v2.13.0 pins (third_party/gloo): gloo/allreduce.cc, allgather.cc,
-barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc and reduce.cc. The number, the wait of a barrier and the
-reduce_scatter are of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, v2.13.0.
+Each is one file of gloo at the commit that torch v2.13.0 pins (third_party/gloo):
+gloo/allreduce.cc, allgather.cc, barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc and
+reduce.cc. The number, the wait of a barrier and the reduce_scatter are of
+torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, v2.13.0.
 
-A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes a reduce_scatter of
-all-reduces, one for each tensor and each with a number, so the two meet. A send meets the recv of the same two ranks
-and the same tag, in order.
+A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes a
+reduce_scatter of all-reduces, one for each tensor and each with a number, so the two meet. A send
+meets the recv of the same two ranks and the same tag, in order.
 
-Where sizes differ gloo may wait, fill a part, or abort a process: then the messages of all ranks are played through
-(`messages`), as if every call that can begin had a thread. If a process would abort, or a record does not tell the
-sizes, nothing is claimed. A peer that has ended closes its connections, which is an error at a rank that has a message
-to it, not a hang: nothing is claimed of that rank either. Each rank has a few threads for its collectives; where their
-number is known, no collective begins behind as many that are stuck.
+Where sizes differ gloo may wait, fill a part, or abort a process: then the messages of all ranks
+are played through (`messages`), as if every call that can begin had a thread. If a process would
+abort, or a record does not tell the sizes, nothing is claimed. A peer that has ended closes its
+connections, which is an error at a rank that has a message to it, not a hang: nothing is claimed of
+that rank either. Each rank has a few threads for its collectives; where their number is known, no
+collective begins behind as many that are stuck.
 """
 
 from __future__ import annotations
@@ -49,16 +51,23 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
 
     gone  ranks whose process has ended: a rank that waits for one of them gets an error
 
-    Empty if the calls contradict the rule (one is known to be complete that could not be): then nothing is known.
+    Empty if the calls contradict the rule (one is known to be complete that could not be): then
+    nothing is known.
     """
     if group.failed or len(group.ranks) < 2:
         return {}
     group = group.reached()
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
-    stuck: dict[int, list[Blocker]] = {}  # per rank: its collectives that cannot complete, each of which holds a thread
-    lanes = [list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks]
+    stuck: dict[
+        int, list[Blocker]
+    ] = {}  # per rank: its collectives that cannot complete, each of which holds a thread
+    lanes = [
+        list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks
+    ]
     for k in range(_first_open(lanes), max((len(lane) for lane in lanes), default=0)):
-        slot = {rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)}
+        slot = {
+            rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)
+        }
         if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
             break  # from here on the counter is not known
         held = {
@@ -66,15 +75,24 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
             for rank, call in slot.items()
             if rank in stuck
             and not call.void
-            and (call.op == Op.BARRIER or (group.setting.threads and len(stuck[rank]) >= group.setting.threads))
+            and (
+                call.op == Op.BARRIER
+                or (group.setting.threads and len(stuck[rank]) >= group.setting.threads)
+            )
         }
         begun = {rank: call for rank, call in slot.items() if rank not in held and not call.void}
         fresh: dict[int, tuple[Blocker, ...]] = {rank: (behind,) for rank, behind in held.items()}
         first = {rank: calls[0] for rank, calls in stuck.items()}
         for name in dict.fromkeys(kind(call.op, call.dtype) for call in begun.values()):
-            calls = {rank: call for rank, call in begun.items() if kind(call.op, call.dtype) == name}
+            calls = {
+                rank: call for rank, call in begun.items() if kind(call.op, call.dtype) == name
+            }
             played = _stuck_in(
-                name, calls, group.ranks, gone, partial(_blame, slot, first if name == Op.BARRIER else held)
+                name,
+                calls,
+                group.ranks,
+                gone,
+                partial(_blame, slot, first if name == Op.BARRIER else held),
             )
             if played is None:
                 return {}
@@ -95,12 +113,20 @@ def _numbered(call: IssuedCall) -> Sequence[IssuedCall]:
 
 
 def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
-    """The first slot in which some rank has a call that is not complete: before it nothing can be blocked."""
-    return min((next((k for k, call in enumerate(lane) if not call.completed), len(lane)) for lane in lanes), default=0)
+    """The first slot in which some rank has a call that is not complete: before it nothing can be
+    blocked."""
+    return min(
+        (
+            next((k for k, call in enumerate(lane) if not call.completed), len(lane))
+            for lane in lanes
+        ),
+        default=0,
+    )
 
 
 def _blame(slot: Slot, behind: Mapping[int, Blocker], other: int) -> Blocker:
-    """Why `other` takes no part: the stuck call in front of its own, from `behind`, or its call in this slot."""
+    """Why `other` takes no part: the stuck call in front of its own, from `behind`, or its call in
+    this slot."""
     return behind.get(other) or Blocker(other, slot[other].seq if other in slot else None)
 
 
@@ -108,17 +134,34 @@ def _uneven(calls: Slot) -> bool:
     """Whether calls of one kind would meet with messages of different sizes."""
     if any(call.op in (Op.BARRIER, Op.ALL_TO_ALL) for call in calls.values()):
         return False  # the sizes that an all_to_all receives are not recorded
-    parts = (_parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values())  # its root has all
-    return len({(call.dtype, part) for call, some in zip(calls.values(), parts, strict=True) for part in some}) > 1
+    parts = (
+        _parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values()
+    )  # its root has all
+    return (
+        len(
+            {
+                (call.dtype, part)
+                for call, some in zip(calls.values(), parts, strict=True)
+                for part in some
+            }
+        )
+        > 1
+    )
 
 
 def _stuck_in(
-    name: str, calls: Slot, ranks: Sequence[int], gone: Collection[int], blame: Callable[[int], Blocker]
+    name: str,
+    calls: Slot,
+    ranks: Sequence[int],
+    gone: Collection[int],
+    blame: Callable[[int], Blocker],
 ) -> dict[int, tuple[Blocker, ...]] | None:
-    """By rank, the blockers of those of `calls`, all of one kind, that cannot complete; None: a process would abort.
+    """By rank, the blockers of those of `calls`, all of one kind, that cannot complete; None: a
+    process would abort.
 
-    An abort ends more than this call, so no other claim would stand. Messages decide where sizes differ, where a root
-    is missing or not the same, and where a missing rank has ended, as only who has a message to it gets an error.
+    An abort ends more than this call, so no other claim would stand. Messages decide where sizes
+    differ, where a root is missing or not the same, and where a missing rank has ended, as only who
+    has a message to it gets an error.
     """
     op, uneven = op_of(name), _uneven(calls)
     missing = [rank for rank in ranks if rank not in calls]
@@ -126,9 +169,17 @@ def _stuck_in(
     if op is not None and FACTS[op].needs is Needs.EVERYONE and not uneven and not lost:
         why = tuple(map(blame, missing))
         empty = FACTS[op].empty_returns
-        return {rank: why for rank, call in calls.items() if why and not (empty and call.elements == 0)}
-    rooted = op is not None and FACTS[op].rooted and (missing or len({call.root for call in calls.values()}) > 1)
-    if not (rooted or uneven or lost) or any(rank in gone and not call.completed for rank, call in calls.items()):
+        return {
+            rank: why for rank, call in calls.items() if why and not (empty and call.elements == 0)
+        }
+    rooted = (
+        op is not None
+        and FACTS[op].rooted
+        and (missing or len({call.root for call in calls.values()}) > 1)
+    )
+    if not (rooted or uneven or lost) or any(
+        rank in gone and not call.completed for rank, call in calls.items()
+    ):
         return {}  # or else how far a call came is not known, and who waits for it gets an error
     network = Network(len(ranks))
     parts: dict[int, _Part] = {}
@@ -147,7 +198,11 @@ def _stuck_in(
     for rank, part in parts.items():
         peers = {ranks[peer] for place, peer in network.unanswered() if place == part.place}
         if part.waits_on is not None and not peers & set(gone):
-            apart = [other for other in ranks if other not in calls or _size(calls[other]) != _size(calls[rank])]
+            apart = [
+                other
+                for other in ranks
+                if other not in calls or _size(calls[other]) != _size(calls[rank])
+            ]
             live = [other for other in apart if other not in gone] or sorted(peers, key=ranks.index)
             found[rank] = tuple(map(blame, live))
     return found
@@ -160,7 +215,9 @@ class _Part:
         self.place = place
         self.at_ns = 0
         self.waits_on: tuple[Buffer, str] | None = None
-        self.program: Waits | None = play(network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))])
+        self.program: Waits | None = play(
+            network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))]
+        )
 
 
 def _size(call: IssuedCall) -> tuple[object, ...]:
@@ -169,15 +226,27 @@ def _size(call: IssuedCall) -> tuple[object, ...]:
 
 _ITEM_BYTES = {
     name: ITEM_BYTES[name]
-    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+    for name in (
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int8",
+        "uint8",
+        "bool",
+    )
 }
-"""Of the dtypes that gloo sends as they are: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
+"""Of the dtypes that gloo sends as they are: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp,
+PyTorch v2.13.0."""
 
 _SOME_BYTES = 8
 """The size of a message where it is not known, and does not matter."""
 
 _MOST_MESSAGES = 100_000
-"""Calls that send more messages than these are not played through; so many take a third of a second."""
+"""Calls that send more messages than these are not played through; so many take a third of a
+second."""
 
 
 def _parts(call: IssuedCall) -> list[int | None]:
@@ -187,11 +256,17 @@ def _parts(call: IssuedCall) -> list[int | None]:
 
 
 def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps | None:
-    """The messages of a call at place `me`; None if the record does not tell them, or there are too many.
+    """The messages of a call at place `me`; None if the record does not tell them, or there are too
+    many.
 
     even  the messages of all ranks are of one size: then it does not matter, for a call with a root, if it is not known
     """
-    size, op, nbytes, item = len(ranks), op_of(call.op), call.nbytes, _ITEM_BYTES.get(call.dtype or "")
+    size, op, nbytes, item = (
+        len(ranks),
+        op_of(call.op),
+        call.nbytes,
+        _ITEM_BYTES.get(call.dtype or ""),
+    )
     if op is None or (FACTS[op].rooted and call.root not in ranks):
         return None
     if even and FACTS[op].rooted and (nbytes is None or item is None):
@@ -216,7 +291,9 @@ def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
     """Sends without a recv, and recvs without a send."""
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for (source, target, tag), sends in group.sends.items():
-        takers = len(group.recvs.get((source, target, tag), ())) + len(group.recvs.get((ANY_SOURCE, target, tag), ()))
+        takers = len(group.recvs.get((source, target, tag), ())) + len(
+            group.recvs.get((ANY_SOURCE, target, tag), ())
+        )
         if target not in gone:
             found.update({(source, call.seq): (Blocker(target, None),) for call in sends[takers:]})
     for (source, target, tag), recvs in group.recvs.items():
@@ -224,7 +301,12 @@ def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
             sources = [rank for rank in group.ranks if rank != target]
             arrived = sum(len(group.sends.get((one, target, tag), ())) for one in sources)
             if not arrived and not set(sources) & set(gone):
-                found.update({(target, call.seq): tuple(Blocker(one, None) for one in sources) for call in recvs})
+                found.update(
+                    {
+                        (target, call.seq): tuple(Blocker(one, None) for one in sources)
+                        for call in recvs
+                    }
+                )
         elif source not in gone:
             arrived = len(group.sends.get((source, target, tag), ()))
             found.update({(target, call.seq): (Blocker(source, None),) for call in recvs[arrived:]})

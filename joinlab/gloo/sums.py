@@ -1,7 +1,8 @@
 """Gloo's arithmetic: two runs of elements, and sums of sparse tensors.
 
-Source: gloo/math.h (sum, product, min, max) in third_party/gloo of PyTorch v2.13.0, and band, bor, bxor in
-torch/csrc/distributed/c10d/ProcessGroupGlooDetail.hpp. In the ring `one` is what the rank has, `other` what arrived.
+Source: gloo/math.h (sum, product, min, max) in third_party/gloo of PyTorch v2.13.0, and band, bor,
+bxor in torch/csrc/distributed/c10d/ProcessGroupGlooDetail.hpp. In the ring `one` is what the rank
+has, `other` what arrived.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ _NUMPY: dict[torch.dtype, Any] = {
     torch.int8: np.int8,
     torch.uint8: np.uint8,
     torch.bool: np.bool_,
-    torch.complex64: np.float32,  # PyTorch gives gloo the real and imaginary parts (at::view_as_real)
+    # PyTorch gives gloo the real and imaginary parts (at::view_as_real)
+    torch.complex64: np.float32,
     torch.complex128: np.float64,
 }
 
 _OPS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "product": np.multiply,
-    "min": lambda one, other: np.where(other < one, other, one),  # std::min: with a NaN it is not symmetric
+    "min": lambda one, other: np.where(
+        other < one, other, one
+    ),  # std::min: with a NaN it is not symmetric
     "max": lambda one, other: np.where(one < other, other, one),
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
@@ -48,7 +52,8 @@ _TORCH_OPS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 DTYPES = frozenset({*_NUMPY, torch.bfloat16})
-"""What gloo can send: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, and complex ones where they are split."""
+"""What gloo can send: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, and complex ones where they
+are split."""
 
 _numpy = torch._C.TensorBase.numpy
 
@@ -64,26 +69,33 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
     if kind is not None:
         with np.errstate(all="ignore"):
             return _OPS[reduce_op](one.view(kind), other.view(kind)).view(np.uint8)  # type: ignore[no-any-return]
-    left, right = (torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (one, other))
+    left, right = (
+        torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (one, other)
+    )
     return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
 
 
 def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of coalesced sparse tensors, in the order of the ranks: AsyncSparseAllreduceWork::allreduce()."""
+    """The sum of coalesced sparse tensors, in the order of the ranks:
+    AsyncSparseAllreduceWork::allreduce()."""
     total = tensors[0]
     for tensor in tensors[1:]:
         total = total + tensor
     return total.coalesce()
 
 
-def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
-    """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
+def all_reduce_sparse(
+    network: Network, task: net.Part, tensor: torch.Tensor, slot: Slot, me: int, size: int
+) -> Waits:
+    """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone
+    sums for itself.
 
-    The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of values. Where ranks
-    differ in shape each of them raises. Every rank's tensor is known here, so only the waiting is left to model: the
-    contents of these messages are not.
+    The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of
+    values. Where ranks differ in shape each of them raises. Every rank's tensor is known here, so
+    only the waiting is left to model: the contents of these messages are not.
 
-    Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch v2.13.0.
+    Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch
+    v2.13.0.
     """
     mine = tensor.detach().coalesce()
     sizes = Buffer(task, np.zeros(_SPARSE_SIZES_BYTES * size, np.uint8), scratch=True)
@@ -99,7 +111,10 @@ def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, sl
         raise ConnectionError("Sparse dimensions do not match")
     counts = [int(other[2]) for other in headers]
     found = []
-    for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # one row for each value
+    for part in (
+        mine.indices().t().contiguous(),
+        mine.values().contiguous(),
+    ):  # one row for each value
         width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
         lengths = [count * width for count in counts]
         work = Buffer(task, np.zeros(sum(lengths), np.uint8), scratch=True)
@@ -109,7 +124,10 @@ def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, sl
         found.append([torch.empty((count, *part.shape[1:]), dtype=part.dtype) for count in counts])
         for one, row in zip(found[-1], rows, strict=True):
             write([one], row)
-    each = [torch.sparse_coo_tensor(rows.t(), values, mine.shape) for rows, values in zip(*found, strict=True)]
+    each = [
+        torch.sparse_coo_tensor(rows.t(), values, mine.shape)
+        for rows, values in zip(*found, strict=True)
+    ]
     with torch.no_grad():
         tensor.copy_(summed_sparse([one.coalesce() for one in each]))
 
@@ -122,8 +140,11 @@ def _row_bytes(part: torch.Tensor) -> int:
     return part.element_size() * int(np.prod(part.shape[1:]))
 
 
-def _all_gather_v(network: Network, work: Buffer, slot: Slot, me: int, lengths: Sequence[int]) -> Waits:
-    """gloo/allgatherv.cc: each rank's share goes around the ring in one piece, and may be of any length."""
+def _all_gather_v(
+    network: Network, work: Buffer, slot: Slot, me: int, lengths: Sequence[int]
+) -> Waits:
+    """gloo/allgatherv.cc: each rank's share goes around the ring in one piece, and may be of any
+    length."""
     size = len(lengths)
     if not sum(lengths):
         return

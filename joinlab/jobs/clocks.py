@@ -1,12 +1,14 @@
 """Aligns the clocks of several hosts by calls that met.
 
-Each host has its own monotonic clock. A call that needs the data of every rank, such as an all-reduce, completes on no
-rank before every rank has issued it. With `o` for the offset to add to a host's clock:
+Each host has its own monotonic clock. A call that needs the data of every rank, such as an
+all-reduce, completes on no rank before every rank has issued it. With `o` for the offset to add to
+a host's clock:
 
     issued(a) + o(a)  <=  completed(b) + o(b)        so  o(a) - o(b)  <=  completed(b) - issued(a)
     issued(b) + o(b)  <=  completed(a) + o(a)        so  o(b) - o(a)  <=  completed(a) - issued(b)
 
-Every such call bounds the difference from both sides; the tightest bounds count, including those through a third host.
+Every such call bounds the difference from both sides; the tightest bounds count, including those
+through a third host.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ NEEDS_ALL = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_T
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Added to a host's times; wrong by at most `bound_ns`. None: no call met, so it comes from the wall clocks."""
+    """Added to a host's times; wrong by at most `bound_ns`. None: no call met, so it comes from the
+    wall clocks."""
 
     offset_ns: int
     bound_ns: int | None
@@ -68,7 +71,12 @@ def _bounds(
     met: dict[tuple[str, int], list[CallRow]] = {}
     for call in calls:
         number = call.get("number")  # collectives with the same number met
-        if number and call["op"] in NEEDS_ALL and call.get("completed_ns") is not None and call["rank"] in host_of:
+        if (
+            number
+            and call["op"] in NEEDS_ALL
+            and call.get("completed_ns") is not None
+            and call["rank"] in host_of
+        ):
             met.setdefault((call["group"], number), []).append(call)
     most = np.full((len(at), len(at)), np.inf)
     np.fill_diagonal(most, 0.0)

@@ -1,8 +1,10 @@
-"""One rank's dump of PyTorch's flight recorder, NCCL's or gloo's, pickle or JSON, read into columns.
+"""One rank's dump of PyTorch's flight recorder, NCCL's or gloo's, pickle or JSON, read into
+columns.
 
-The format is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later NCCLUtils.cpp, later
-FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch releases that write them, and the additions
-of each (tests/test_dump_versions.py has their fields, and names the sources):
+The format is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later
+NCCLUtils.cpp, later FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch
+releases that write them, and the additions of each (tests/test_dump_versions.py has their fields,
+and names the sources):
 
     2.4    2.5, 2.6, 2.7  all entries or only active ones; JSON: no frames, 0 for an unknown time, the numbers of
                           pg_status as text. Before 2.6, a batch of sends may count as a collective: its numbers then
@@ -12,8 +14,8 @@ of each (tests/test_dump_versions.py has their fields, and names the sources):
     2.9    2.8            thread_id, thread_name; gloo
     2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
 
-No source of 2.5 and 2.8 was found; earlier versions (PyTorch 2.4 and before) count differently and are refused.
-The fields of a dump, and their use in a Timeline:
+No source of 2.5 and 2.8 was found; earlier versions (PyTorch 2.4 and before) count differently and
+are refused. The fields of a dump, and their use in a Timeline:
 
     collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer drops its oldest entries, and a
                         dump of active entries leaves out completed ones: `meta["skipped"]` counts them
@@ -51,19 +53,23 @@ from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
 _Key = TypeVar("_Key", bound=Hashable)
 
 MAX_BYTES = 1 << 29
-"""A larger file is refused unread. A ring buffer of 20,000 entries with their stacks takes about 100 MB."""
+"""A larger file is refused unread. A ring buffer of 20,000 entries with their stacks takes about
+100 MB."""
 
 _OPS = {op.value.replace("_", ""): op for op in Op} | {"allreducebarrier": Op.BARRIER}
 
-_NOISE = re.compile(r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$")
+_NOISE = re.compile(
+    r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$"
+)
 """The parts in which names of one op differ."""
 
 
 def op_of(name: str) -> Op | None:
     """The op of a name in a dump, a trace or a log; None if it moves no data or is unknown.
 
-    Dumps: torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, ProcessGroupGloo.cpp and
-    TorchComms' OpNameHelper.hpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp for gloo; logs: c10d's OpType, NCCL's own.
+    Dumps: torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0,
+    ProcessGroupGloo.cpp and TorchComms' OpNameHelper.hpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp
+    for gloo; logs: c10d's OpType, NCCL's own.
 
     >>> op_of("_REDUCE_SCATTER_BASE"), op_of("AllReduce"), op_of("all_to_allv"), op_of("COALESCED")
     (<Op.REDUCE_SCATTER: 'reduce_scatter'>, <Op.ALL_REDUCE: 'all_reduce'>, <Op.ALL_TO_ALL: 'all_to_all'>, None)
@@ -73,7 +79,8 @@ def op_of(name: str) -> Op | None:
 
 
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
-"""Entries that move no data: the end of a batch whose calls have their own entries, and the creation of a group."""
+"""Entries that move no data: the end of a batch whose calls have their own entries, and the
+creation of a group."""
 
 DTYPES: Mapping[str, str] = {
     "Bool": "bool",
@@ -90,14 +97,16 @@ DTYPES: Mapping[str, str] = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
-"""torch's names by c10::ScalarType's (torch/headeronly/core/ScalarType.h), unless they are the same in lower case."""
+"""torch's names by c10::ScalarType's (torch/headeronly/core/ScalarType.h), unless they are the same
+in lower case."""
 
 _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<op>\w+)(?: (?P<own>\d+)(?:->|<-)(?P<peer>\d+))?$")
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 
 
 class Kind(NamedTuple):
-    """Properties that calls share. A job of 500,000 calls has a few hundred kinds, so each call is a row of numbers.
+    """Properties that calls share. A job of 500,000 calls has a few hundred kinds, so each call is
+    a row of numbers.
 
     shape  index into Texts.shapes
     peer   global rank
@@ -195,21 +204,32 @@ def parsed(path: Path, data: bytes) -> object:
         return safe_pickle.load(data) if looks_like_dump(data) else json.loads(data)
     except safe_pickle.UNREADABLE as error:
         detail = str(error).partition("\n")[0] or type(error).__name__
-        raise _refused(path, f"it cannot be read ({detail})", "Copy it again from where it was written.") from error
+        raise _refused(
+            path, f"it cannot be read ({detail})", "Copy it again from where it was written."
+        ) from error
 
 
 def check(path: Path, content: object, texts: Texts) -> Dump:
-    """The Dump with the `content` read from `path`. TimelineFileError if a part is not in PyTorch's format."""
+    """The Dump with the `content` read from `path`. TimelineFileError if a part is not in PyTorch's
+    format."""
     if not isinstance(content, dict) or not {"version", "pg_config"} <= content.keys():
-        raise _refused(path, "it is not a flight recorder dump", "A dump has a version, a pg_config and entries.")
+        raise _refused(
+            path,
+            "it is not a flight recorder dump",
+            "A dump has a version, a pg_config and entries.",
+        )
     version = str(content["version"])
     if version.partition(".")[0] != "2" or version in ("2.0", "2.1", "2.2", "2.3"):
         raise _refused(
-            path, f"its version is {version!r:.40}", "Versions 2.4 to 2.10 are known (PyTorch 2.5 and later)."
+            path,
+            f"its version is {version!r:.40}",
+            "Versions 2.4 to 2.10 are known (PyTorch 2.5 and later).",
         )
     rank = rank_in(path.name)
     if rank is None:
-        raise _refused(path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3.")
+        raise _refused(
+            path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3."
+        )
     try:
         if torchcomms.is_torchcomms(content):
             version, content = f"{version} of TorchComms", torchcomms.as_c10d(path, content)
@@ -244,7 +264,8 @@ def _entries(entries: object) -> list[dict[str, Any]]:
 
 
 def _plain(text: object) -> Any:
-    """A text parsed as JSON or as a Python literal, without evaluating it; other values unchanged."""
+    """A text parsed as JSON or as a Python literal, without evaluating it; other values
+    unchanged."""
     if not isinstance(text, str):
         return text
     try:
@@ -254,7 +275,8 @@ def _plain(text: object) -> Any:
 
 
 def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Description and global ranks of each group, by name. The empty name is the default group, "0"."""
+    """Description and global ranks of each group, by name. The empty name is the default group,
+    "0"."""
     config = _plain(config)
     if not isinstance(config, dict):
         raise TypeError(f"pg_config is {type(config).__name__}")
@@ -271,7 +293,10 @@ def _status(status: object) -> dict[str, dict[str, int]]:
     status = _plain(status)
     if not isinstance(status, dict):
         raise TypeError(f"pg_status is {type(status).__name__}")
-    return {str(number): {key: int(value) for key, value in one.items()} for number, one in status.items()}
+    return {
+        str(number): {key: int(value) for key, value in one.items()}
+        for number, one in status.items()
+    }
 
 
 def _calls(
@@ -279,12 +304,19 @@ def _calls(
 ) -> tuple[Calls, dict[str, str]]:
     """The calls, and the names of the groups by the process's number for them."""
     codes, told = _told(entries, texts)
-    if any((one.backend == "nccl" and one.op in POINT_TO_POINT) or one.title.endswith("coalesced") for one in told):
+    if any(
+        (one.backend == "nccl" and one.op in POINT_TO_POINT) or one.title.endswith("coalesced")
+        for one in told
+    ):
         entries = _apart(entries, problems)
         codes, told = _told(entries, texts)
     if got := {code for code, one in enumerate(told) if _gets(one)}:
         entries = [
-            {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
+            {
+                **entry,
+                "input_sizes": entry.get("output_sizes", ()),
+                "input_dtypes": entry.get("output_dtypes", ()),
+            }
             if code in got
             else entry
             for entry, code in zip(entries, codes, strict=True)
@@ -295,10 +327,17 @@ def _calls(
     left_out = {code for code, one in enumerate(told) if not _is_known(one, groups)}
     if left_out:
         titles = Counter(told[code].title for code in codes if code in left_out)
-        problems += unknown({title: n for title, n in titles.items() if _kind(title)[0] not in _BRACKETS})
-        entries = [entry for entry, code in zip(entries, codes, strict=True) if code not in left_out]
+        problems += unknown(
+            {title: n for title, n in titles.items() if _kind(title)[0] not in _BRACKETS}
+        )
+        entries = [
+            entry for entry, code in zip(entries, codes, strict=True) if code not in left_out
+        ]
         codes = array("i", [code for code in codes if code not in left_out])
-    kinds = [-1 if code in left_out else texts.kind(_kind_of(one, groups)) for code, one in enumerate(told)]
+    kinds = [
+        -1 if code in left_out else texts.kind(_kind_of(one, groups))
+        for code, one in enumerate(told)
+    ]
     calls = Calls(
         kind=array("i", map(kinds.__getitem__, codes)),
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
@@ -315,7 +354,11 @@ def _calls(
 def left_out(files: Sequence[Path]) -> str:
     """The beginning of a sentence: which files were left out."""
     first = repr(str(files[0]))
-    return f"{len(files)} files such as {first} were left out" if files[1:] else f"{first} was left out"
+    return (
+        f"{len(files)} files such as {first} were left out"
+        if files[1:]
+        else f"{first} was left out"
+    )
 
 
 def unknown(counts: Mapping[str, int]) -> list[str]:
@@ -324,7 +367,10 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
         return [
             f"{sum(counts.values())} calls of {len(counts)} unknown kinds such as {min(counts)!r:.60} were left out"
         ]
-    return [f"{count} calls of the unknown kind {title!r:.60} were left out" for title, count in sorted(counts.items())]
+    return [
+        f"{count} calls of the unknown kind {title!r:.60} were left out"
+        for title, count in sorted(counts.items())
+    ]
 
 
 def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
@@ -334,31 +380,39 @@ def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], 
 
 
 def _gets(told: _Told) -> bool:
-    """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its root."""
-    return told.title == "gloo:scatter" or (told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value))
+    """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its
+    root."""
+    return told.title == "gloo:scatter" or (
+        told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value)
+    )
 
 
 def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """Split batches: each send and recv gets the state of its batch, and a batch of collectives becomes one entry.
+    """Split batches: each send and recv gets the state of its batch, and a batch of collectives
+    becomes one entry.
 
-    batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose state never changes,
-    and then one that ends the batch and has its state; all have the same two numbers (ProcessGroupNCCL.cpp,
-    pointToPoint, collective and endCoalescing; collectives since dump version 2.7):
+    batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose
+    state never changes, and then one that ends the batch and has its state; all have the same two
+    numbers (ProcessGroupNCCL.cpp, pointToPoint, collective and endCoalescing; collectives since
+    dump version 2.7):
 
         7, 13   nccl:send 0->1    scheduled          7, 13   nccl:send 0->1    completed
         7, 13   nccl:recv 0<-1    scheduled    ->    7, 13   nccl:recv 0<-1    completed
         7, 13   nccl:coalesced    completed
 
-    A dump of active entries leaves out the end of a completed batch. If such a batch has a single call, the dump does
-    not show that it completed.
+    A dump of active entries leaves out the end of a completed batch. If such a batch has a single
+    call, the dump does not show that it completed.
 
-    Before dump version 2.7 a batch of collectives had a single entry, its end, which has no sizes (there `enqueue` is
-    false in a batch). A batch of sends and recvs has their entries before its end, unless the ring buffer lost them.
+    Before dump version 2.7 a batch of collectives had a single entry, its end, which has no sizes
+    (there `enqueue` is false in a batch). A batch of sends and recvs has their entries before its
+    end, unless the ring buffer lost them.
     """
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
         batches.setdefault(_batch_of(entry), []).append(entry)
-    active = not any(entry["state"] == "completed" for entry in entries)  # or nothing has completed yet
+    active = not any(
+        entry["state"] == "completed" for entry in entries
+    )  # or nothing has completed yet
     whole = active or not entries[0].get("record_id")
     found: list[dict[str, Any]] = []
     unnamed = False
@@ -367,30 +421,54 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
         end = those[-1]
         ended = end["profiling_name"].endswith("coalesced")
         if len(those) == 1 and _kind(end["profiling_name"])[0] == "coalesced" and (found or whole):
-            found.append({**entry, "profiling_name": end["profiling_name"].replace("coalesced", "ALLGATHER_coalesced")})
+            found.append(
+                {
+                    **entry,
+                    "profiling_name": end["profiling_name"].replace(
+                        "coalesced", "ALLGATHER_coalesced"
+                    ),
+                }
+            )
             unnamed = True
         elif len(those) == 1 or not (ended or active):
             found.append(entry)
         elif _is_pair(entry):
             found.append(
-                {**entry, **{name: end[name] for name in _STATE}} if ended else {**entry, "state": "completed"}
+                {**entry, **{name: end[name] for name in _STATE}}
+                if ended
+                else {**entry, "state": "completed"}
             )
-        elif entry is next(one for one in those if not _is_pair(one)) and (parts := those[:-1] if ended else those):
-            # A batch that ends as "coalesced" is named after its first call, any other after its end.
+        elif entry is next(one for one in those if not _is_pair(one)) and (
+            parts := those[:-1] if ended else those
+        ):
+            # A batch that ends as "coalesced" is named after its first call, any other after its
+            # end.
             named = end if ended and _kind(end["profiling_name"])[1] else entry
-            joined = {name: [one for part in parts for one in part[name]] for name in ("input_sizes", "input_dtypes")}
+            joined = {
+                name: [one for part in parts for one in part[name]]
+                for name in ("input_sizes", "input_dtypes")
+            }
             state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
             found += (
-                [{**entry, "profiling_name": named["profiling_name"], **joined, **state}] if entry is not end else []
+                [{**entry, "profiling_name": named["profiling_name"], **joined, **state}]
+                if entry is not end
+                else []
             )
     if unnamed:
-        problems.append("batches of collectives are shown as all_gather: which calls they held was not recorded")
+        problems.append(
+            "batches of collectives are shown as all_gather: which calls they held was not recorded"
+        )
     return found
 
 
 def _batch_of(entry: dict[str, Any]) -> object:
     group = entry["process_group"]
-    return entry["pg_id"], group and tuple(group), entry["collective_seq_id"], entry.get("p2p_seq_id")
+    return (
+        entry["pg_id"],
+        group and tuple(group),
+        entry["collective_seq_id"],
+        entry.get("p2p_seq_id"),
+    )
 
 
 def _is_pair(entry: dict[str, Any]) -> bool:
@@ -399,7 +477,9 @@ def _is_pair(entry: dict[str, Any]) -> bool:
 
 _STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_completed_ns")
 
-_TOLD = itemgetter("pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired")
+_TOLD = itemgetter(
+    "pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired"
+)
 _ABSENT: Mapping[str, Any] = {
     "pg_id": None,
     "process_group": None,
@@ -421,8 +501,8 @@ _ABSENT: Mapping[str, Any] = {
 def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[int], list[_Key]]:
     """A number for each value, equal for equal keys, and the keys by number.
 
-    A training loop repeats itself, so each value is first compared with the one that followed its predecessor before,
-    which needs no key. On dumps of 2,000 entries this halved the time.
+    A training loop repeats itself, so each value is first compared with the one that followed its
+    predecessor before, which needs no key. On dumps of 2,000 entries this halved the time.
     """
     numbers: dict[_Key, int] = {}
     known: list[Any] = []  # one value per number
@@ -452,7 +532,8 @@ def _numbers(entries: Sequence[dict[str, Any]], name: str) -> array[int]:
 
 
 class _Told(NamedTuple):
-    """An entry's fields that repeat across entries. `peer` is a rank in the group; entries without op are omitted."""
+    """An entry's fields that repeat across entries. `peer` is a rank in the group; entries without
+    op are omitted."""
 
     number: str
     group: str
@@ -467,7 +548,8 @@ class _Told(NamedTuple):
 
 
 def _is_known(told: _Told, groups: Mapping[str, Group]) -> bool:
-    """Whether it is a call of a known kind, and its peer a rank of its group: no backend checks that."""
+    """Whether it is a call of a known kind, and its peer a rank of its group: no backend checks
+    that."""
     return told.op is not None and (told.peer is None or told.peer < len(groups[told.group][1]))
 
 
@@ -478,7 +560,8 @@ def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
 
 
 def _kind(title: str) -> tuple[str, str | None, int | None]:
-    """Backend, op and the peer's rank in the group, from an entry's name; without an op, the name itself.
+    """Backend, op and the peer's rank in the group, from an entry's name; without an op, the name
+    itself.
 
     >>> _kind("nccl:recv 2<-3"), _kind("gloo:all_reduce"), _kind("nccl:split")
     (('nccl', 'recv', 3), ('gloo', 'all_reduce', None), ('split', None, None))
@@ -492,7 +575,8 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
 
 
 def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
-    """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or repeat."""
+    """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or
+    repeat."""
     if len(set(zip(names, ids, strict=True))) == len(ids) and min(ids, default=0) > 0:
         return array("q", [one - 1 for one in ids])
     counts: dict[str, int] = {}
@@ -524,11 +608,15 @@ class Texts:
         if found is None:
             number, group, title, names, sizes, state, retired = marshal.loads(key)
             # Older dumps have only the number of a group.
-            name, words = map(str, ("0" if number is None else number, "") if group is None else group)
+            name, words = map(
+                str, ("0" if number is None else number, "") if group is None else group
+            )
             backend, op, peer = _kind(title)
             shape = self.shape(sizes) if op else 0
             over = state == "completed" or (bool(retired) and backend == "gloo")
-            found = _Told(str(number), name, words, title, backend, op, peer, _dtype(names), shape, over)
+            found = _Told(
+                str(number), name, words, title, backend, op, peer, _dtype(names), shape, over
+            )
             self._told[key] = found
         return found
 
@@ -559,7 +647,11 @@ class Texts:
 
 def _dtype(names: Sequence[str] | str) -> str | None:
     """torch's name of the dtype, or its names joined by ","."""
-    words = [DTYPES.get(name, name.lower()) for name in ([names] if isinstance(names, str) else names) if name]
+    words = [
+        DTYPES.get(name, name.lower())
+        for name in ([names] if isinstance(names, str) else names)
+        if name
+    ]
     return (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
 
 

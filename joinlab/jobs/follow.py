@@ -1,7 +1,7 @@
 """A view that follows a folder while a job records into it: what `joinlab watch` is in a terminal.
 
-It reads the folder in the kernel's event loop, between cells, so no thread or process outlives the kernel. While a cell
-runs it reads nothing; afterwards it catches up.
+It reads the folder in the kernel's event loop, between cells, so no thread or process outlives the
+kernel. While a cell runs it reads nothing; afterwards it catches up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Following(View):
 
     _open: ClassVar[dict[Path, Following]] = {}
 
-    def __init__(self, recorded: RecordedFolder, every: float, still: float, **options: Any) -> None:
+    def __init__(
+        self, recorded: RecordedFolder, every: float, still: float, **options: Any
+    ) -> None:
         self.recorded = recorded
         self.following = True
         self._every, self._still_s = every, still
@@ -41,14 +43,20 @@ class Following(View):
         self._schedule(every)
 
     def look(self) -> bool:
-        """Read and show new events; True if there are any. Call it where no event loop runs, as in a script."""
+        """Read and show new events; True if there are any. Call it where no event loop runs, as in
+        a script."""
         if not self.following:
             return False
         news = self.recorded.refresh()
         if news:
             self._moved = time.monotonic()
-        timeline = self.recorded.timeline()  # also without news: a process may have ended without a word
-        stood = (timeline.ends, timeline.meta.get("stood")) != (self.timeline.ends, self.timeline.meta.get("stood"))
+        timeline = (
+            self.recorded.timeline()
+        )  # also without news: a process may have ended without a word
+        stood = (timeline.ends, timeline.meta.get("stood")) != (
+            self.timeline.ends,
+            self.timeline.meta.get("stood"),
+        )
         if news or stood:
             self.timeline = timeline
         self._say()
@@ -100,15 +108,19 @@ class Following(View):
         self._schedule(max(self._every, BUSY * (time.monotonic() - began)))
 
 
-def follow(folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: Any) -> Following:
-    """Show a recorded job in a notebook while it runs, and the verdict once it has stalled or is over.
+def follow(
+    folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: Any
+) -> Following:
+    """Show a recorded job in a notebook while it runs, and the verdict once it has stalled or is
+    over.
 
     folder   that `joinlab record` or joinlab.record(folder) writes; raises TimelineFileError if no rank has begun
     every    seconds between two looks
     still    seconds without an event after which a job with an open call counts as stalled, without a proof
     options  of `joinlab.View`
 
-    It stops at the end of the job or the kernel, when the cell runs again, and by `view.stop()` or `view.close()`.
+    It stops at the end of the job or the kernel, when the cell runs again, and by `view.stop()` or
+    `view.close()`.
 
         view = joinlab.follow("runs/today")
         view

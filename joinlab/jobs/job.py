@@ -16,18 +16,29 @@ from joinlab.jobs import kineto
 from joinlab.jobs.dump import Dump, Group, Kind, Texts
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
-from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline
+from joinlab.timeline import (
+    CALL_COLUMNS,
+    SPAN_COLUMNS,
+    Clock,
+    Ending,
+    EndKind,
+    Meta,
+    Progress,
+    Timeline,
+)
 
 NOTHING_RECORDED = 1 << 40
 """`meta["skipped"]` of a rank without a dump: all of its calls are unknown."""
 
 
 MOST_APART_NS = 86_400 * 10**9
-"""Dumps whose last calls are more than a day apart are from two jobs: a watchdog ends a hanging job long before."""
+"""Dumps whose last calls are more than a day apart are from two jobs: a watchdog ends a hanging job
+long before."""
 
 
 def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = ()) -> Timeline:
-    """The Timeline of the dumps of one job, at most one per rank. Raises TimelineFileError if they hold no call.
+    """The Timeline of the dumps of one job, at most one per rank. Raises TimelineFileError if they
+    hold no call.
 
     texts     those that the dumps were read with
     problems  sentences about omitted files; meta["problems"] has these and those found here
@@ -91,49 +102,73 @@ def _folded(dumps: Sequence[Dump]) -> list[str]:
 
 
 def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
-    """The dumps of one job: one per rank, with the time and the size of the default group that most dumps have."""
-    sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
+    """The dumps of one job: one per rank, with the time and the size of the default group that most
+    dumps have."""
+    sizes = [
+        max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps
+    ]
     most = max(sizes, key=lambda size: (sizes.count(size), size))
     ended = [_last(dump) for dump in dumps]
     # A time of some dump of that size (median_low), since all dumps may be too far from an average.
-    usual = median_low([end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most] or [0])
+    usual = median_low(
+        [end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most]
+        or [0]
+    )
     kept: dict[int, Dump] = {}
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == most and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
             which = "later" if end > usual else "earlier"
-            told.append(f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most")
+            told.append(
+                f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most"
+            )
         elif size != most:
-            told.append(f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}")
+            told.append(
+                f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}"
+            )
         elif dump.rank in kept:
-            told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
+            told.append(
+                f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read"
+            )
         else:
             kept[dump.rank] = dump
     return _of_one_time(list(kept.values()), texts, told)
 
 
 def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
-    """The dumps that can be of one run: when a rank completes a collective, every rank of its group has issued it.
+    """The dumps that can be of one run: when a rank completes a collective, every rank of its group
+    has issued it.
 
     old run    rank 3    1 ... 90 completed, at 10:00
     new run    rank 0    issues 12 at 10:20: rank 3 cannot have completed 90 before
     """
     apart = np.zeros((len(dumps), len(dumps)), bool)  # those two contradict each other
     for group in {(name, ranks) for one in dumps for name, (_, ranks) in one.groups.items()}:
-        kinds = [one.group == group[0] and FACTS[one.op].needs is Needs.EVERYONE for one in texts.kinds]
-        members = [at for at, one in enumerate(dumps) if one.groups.get(group[0], ("", ()))[1] == group[1]]
+        kinds = [
+            one.group == group[0] and FACTS[one.op].needs is Needs.EVERYONE for one in texts.kinds
+        ]
+        members = [
+            at for at, one in enumerate(dumps) if one.groups.get(group[0], ("", ()))[1] == group[1]
+        ]
         reaches = [_reach(dumps[at], np.array(kinds, bool)) for at in members]
         first, begun, last, ended, number, over = np.array(reaches, np.int64).reshape(-1, 6).T
-        # Rows: ranks that completed `number`. Columns: ranks that issued `first` later, or had not issued it yet.
+        # Rows: ranks that completed `number`. Columns: ranks that issued `first` later, or had not
+        # issued it yet.
         late = (first <= number[:, None]) & (begun > over[:, None] + MOST_OFF_NS)
-        never = (last < first[:, None]) & (ended + MOST_OFF_NS < begun[:, None]) & (number >= first)[:, None]
+        never = (
+            (last < first[:, None])
+            & (ended + MOST_OFF_NS < begun[:, None])
+            & (number >= first)[:, None]
+        )
         apart[np.ix_(members, members)] |= (late | never) & (first > 0)
     apart |= apart.T
     np.fill_diagonal(apart, False)  # a damaged dump can contradict itself
     if not apart.any():
         return list(dumps)
     counts = apart.sum(axis=0)
-    model = max(np.flatnonzero(counts == counts.min()).tolist(), key=lambda at: _last(dumps[at]) or 0)
+    model = max(
+        np.flatnonzero(counts == counts.min()).tolist(), key=lambda at: _last(dumps[at]) or 0
+    )
     for one, other in zip(dumps, apart[model], strict=True):
         if other:
             told.append(
@@ -144,11 +179,13 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
 
 
 MOST_OFF_NS = 60 * 10**9
-"""Tolerance before dumps count as two runs: hosts' clocks may differ, and dumps may be written at different times."""
+"""Tolerance before dumps count as two runs: hosts' clocks may differ, and dumps may be written at
+different times."""
 
 
 def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int, int, int]:
-    """Number and time of the first and last issued and of the last completed collective of these kinds.
+    """Number and time of the first and last issued and of the last completed collective of these
+    kinds.
 
     Zeros if there are none, and for a profiler's trace, which holds only the profiled steps.
     """
@@ -167,7 +204,8 @@ def _last(dump: Dump) -> int | None:
 
 
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
-    """Every group of the dumps, the largest first; groups of one name are distinguished by their ranks."""
+    """Every group of the dumps, the largest first; groups of one name are distinguished by their
+    ranks."""
     found: dict[str, Group] = {}
     everyone = tuple(dump.rank for dump in dumps)
     for dump in dumps:
@@ -176,8 +214,11 @@ def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
 
 
-def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told: list[str]) -> pl.DataFrame:
-    """The calls of all dumps as numbers, with the group names of `_all_groups` and the dumps' times."""
+def _rows(
+    dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told: list[str]
+) -> pl.DataFrame:
+    """The calls of all dumps as numbers, with the group names of `_all_groups` and the dumps'
+    times."""
     kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
     data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
     data |= {"kind": np.concatenate(kinds)}
@@ -191,7 +232,9 @@ def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told
             data[name] = np.where(wrong, 0, data[name])
     return pl.DataFrame(data).with_columns(
         *(
-            pl.lit(pl.Series(name, [getattr(one, name) for one in texts.kinds], dtype=dtype)).gather("kind")
+            pl.lit(
+                pl.Series(name, [getattr(one, name) for one in texts.kinds], dtype=dtype)
+            ).gather("kind")
             for name, dtype in (("group", pl.String()), ("op", pl.String()), ("over", pl.Boolean()))
         ),
         *(pl.when(pl.col(name) != 0).then(pl.col(name)).alias(name) for name in _TIMES),
@@ -209,23 +252,39 @@ def _renamed(dump: Dump, groups: Mapping[str, Group], texts: Texts) -> npt.NDArr
     if any(name != key for name, key in names.items()):
         for number, one in list(enumerate(texts.kinds)):
             if one.group != names.get(one.group, one.group) and (found == number).any():
-                found = np.where(found == number, texts.kind(one._replace(group=names[one.group])), found)
+                found = np.where(
+                    found == number, texts.kind(one._replace(group=names[one.group])), found
+                )
     return found
 
 
 def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
-    return name if name not in known or known[name][1] == ranks else f"{name}:{','.join(map(str, ranks))}"
+    return (
+        name
+        if name not in known or known[name][1] == ranks
+        else f"{name}:{','.join(map(str, ranks))}"
+    )
 
 
 def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.DataFrame:
-    """`rows` with the columns of a Timeline: texts in place of numbers, and labels found from the stacks."""
+    """`rows` with the columns of a Timeline: texts in place of numbers, and labels found from the
+    stacks."""
     kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # number -1 is no stack
     shapes = [[list(size) for size in shape] for shape in texts.shapes]
     pair = rows["kind"].to_numpy().astype(np.int64) * len(stacks) + rows["stack"].to_numpy() + 1
     there = np.bincount(pair) > 0  # ten times as fast as finding the distinct ones by sorting
-    labels = [_label(kinds[at // len(stacks)], stacks[at % len(stacks)]) for at in np.flatnonzero(there).tolist()]
-    title, kind, stack = pl.lit(pl.Series((np.cumsum(there) - 1)[pair])), pl.col("kind"), pl.col("stack") + 1
-    told: dict[str, tuple[Sequence[Any], pl.Expr]] = {  # distinct values, and the number of each call's
+    labels = [
+        _label(kinds[at // len(stacks)], stacks[at % len(stacks)])
+        for at in np.flatnonzero(there).tolist()
+    ]
+    title, kind, stack = (
+        pl.lit(pl.Series((np.cumsum(there) - 1)[pair])),
+        pl.col("kind"),
+        pl.col("stack") + 1,
+    )
+    told: dict[
+        str, tuple[Sequence[Any], pl.Expr]
+    ] = {  # distinct values, and the number of each call's
         "origin": (labels, title),
         "dtype": ([one.dtype for one in kinds], kind),
         "shape": ([shapes[one.shape] for one in kinds], kind),
@@ -235,10 +294,19 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
     }
     # Gather each column: a join takes three times as long.
     columns = {
-        name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(at) for name, (values, at) in told.items()
+        name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(at)
+        for name, (values, at) in told.items()
     }
-    over = pl.when(pl.col("over")).then(pl.coalesce("completed_ns", "enqueued_ns")).otherwise("completed_ns")
-    times = {"enqueued_ns": pl.col("enqueued_ns"), "started_ns": pl.col("started_ns"), "completed_ns": over}
+    over = (
+        pl.when(pl.col("over"))
+        .then(pl.coalesce("completed_ns", "enqueued_ns"))
+        .otherwise("completed_ns")
+    )
+    times = {
+        "enqueued_ns": pl.col("enqueued_ns"),
+        "started_ns": pl.col("started_ns"),
+        "completed_ns": over,
+    }
     columns |= {name: time - origin for name, time in times.items()}
     columns |= {name: pl.col(name) for name in ("rank", "group", "seq", "op")}
     columns["number"] = _number()
@@ -247,23 +315,38 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
 
 
 def _number() -> pl.Expr:
-    """The column `number`: the dump's; if numbers are missing or repeat, a rank's calls of one group are counted."""
+    """The column `number`: the dump's; if numbers are missing or repeat, a rank's calls of one
+    group are counted."""
     pair = pl.col("op").is_in(list(POINT_TO_POINT))
     number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("rank", "group", pair)
     repeats = (number.n_unique() < pl.len()).over("rank", "group", pair)
-    collective = pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
-    found = pl.when(pair).then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth)).otherwise(collective)
+    collective = (
+        pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
+    )
+    found = (
+        pl.when(pair)
+        .then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth))
+        .otherwise(collective)
+    )
     return pl.when(found > 0).then(found)  # a damaged dump has other numbers
 
 
 def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:
-    return label(Op(kind.op), stack, asynchronous=True, dtype=kind.dtype, all_reduce_barrier=kind.backend == "nccl")
+    return label(
+        Op(kind.op),
+        stack,
+        asynchronous=True,
+        dtype=kind.dtype,
+        all_reduce_barrier=kind.backend == "nccl",
+    )
 
 
 def _backend(rows: pl.DataFrame, texts: Texts) -> str:
     """The backend that most calls name; a job of two backends has groups of both."""
     counts: dict[str, int] = {}
-    for kind, count in zip(texts.kinds, np.bincount(rows["kind"].to_numpy(), minlength=len(texts.kinds)), strict=True):
+    for kind, count in zip(
+        texts.kinds, np.bincount(rows["kind"].to_numpy(), minlength=len(texts.kinds)), strict=True
+    ):
         counts[kind.backend] = counts.get(kind.backend, 0) + int(count)
     return min(counts, key=lambda name: (-counts[name], name)) if rows.height else "nccl"
 
@@ -278,7 +361,9 @@ def _skipped(
     """Per group and rank: the number of collectives before the first one in its dump."""
     found = {
         name: {
-            rank: NOTHING_RECORDED if rank in missing else progress.get(name, {}).get(rank, _NONE)["enqueued"]
+            rank: NOTHING_RECORDED
+            if rank in missing
+            else progress.get(name, {}).get(rank, _NONE)["enqueued"]
             for rank in ranks
         }
         for name, (_, ranks) in groups.items()
@@ -287,7 +372,9 @@ def _skipped(
     for group, rank, first, last, count in spans.iter_rows():
         found[group][rank] = first - 1
         if last - first + 1 < count:
-            odd.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r:.60}")
+            odd.append(
+                f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r:.60}"
+            )
     told += odd if len(odd) < 4 else [f"{odd[0]}; {len(odd) - 1} more ranks or groups are like it"]
     return found
 
@@ -299,32 +386,41 @@ def _spans(rows: pl.DataFrame) -> pl.DataFrame:
     """Per group and rank: the first and last number of a collective, and how many there are."""
     number = pl.col("number")
     spans = rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV])).group_by("group", "rank")
-    return spans.agg(number.min().alias("first"), number.max().alias("last"), pl.len().alias("count")).sort(
-        "group", "rank"
-    )
+    return spans.agg(
+        number.min().alias("first"), number.max().alias("last"), pl.len().alias("count")
+    ).sort("group", "rank")
 
 
 def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
     """Per group and rank: the number of collectives enqueued and completed, from pg_status.
 
-    In an NCCL group with sends or recvs, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
-    workEnqueue: that of the last work, of either kind). There the entries are used, since each has the number of the
-    collective before it; a rank without an entry counts as level with the furthest. Gloo's pg_status counts sends and
-    recvs, too, as op_id does; they have no entries.
+    In an NCCL group with sends or recvs, pg_status may hold the number of a send
+    (ProcessGroupNCCL.cpp, initWork and workEnqueue: that of the last work, of either kind). There
+    the entries are used, since each has the number of the collective before it; a rank without an
+    entry counts as level with the furthest. Gloo's pg_status counts sends and recvs, too, as op_id
+    does; they have no entries.
     """
     found: dict[str, dict[int, Progress]] = {}
-    reached, on_gloo = _reached(dumps, texts), {one.group for one in texts.kinds if one.backend == "gloo"}
+    reached, on_gloo = (
+        _reached(dumps, texts),
+        {one.group for one in texts.kinds if one.backend == "gloo"},
+    )
     for dump in dumps:
         names = _status_names(dump)
         for number, status in dump.status.items():
             if number in names:
                 group = names[number]
-                enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
+                enqueued, completed = (
+                    status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed")
+                )
                 if group in reached:
-                    enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
+                    enqueued = completed = reached[group].get(
+                        dump.rank, max(reached[group].values())
+                    )
                 elif group in on_gloo:
                     enqueued, completed = (
-                        _collectives_among(dump, group, texts, count) for count in (enqueued, completed)
+                        _collectives_among(dump, group, texts, count)
+                        for count in (enqueued, completed)
                     )
                 found.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(enqueued, 0),
@@ -335,7 +431,9 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
 
 def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
     """Per rank and NCCL group with sends or recvs: the largest collective number of an entry."""
-    names = sorted({one.group for one in texts.kinds if one.op in POINT_TO_POINT and one.backend == "nccl"})
+    names = sorted(
+        {one.group for one in texts.kinds if one.op in POINT_TO_POINT and one.backend == "nccl"}
+    )
     place = {name: at for at, name in enumerate(names)}
     group_of = np.array([place.get(one.group, -1) for one in texts.kinds])
     found: dict[str, dict[int, int]] = {}
@@ -347,18 +445,21 @@ def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
 
 
 def _collectives_among(dump: Dump, group: str, texts: Texts, count: int) -> int:
-    """How many of the first `count` calls of a gloo group are collectives; `count` if the dump has none of them."""
+    """How many of the first `count` calls of a gloo group are collectives; `count` if the dump has
+    none of them."""
     kinds = np.array([one.group == group and one.backend == "gloo" for one in texts.kinds], bool)
     mine = kinds[np.asarray(dump.calls.kind)]
     number, seq = np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]
-    return int(number[seq < count].max(initial=min(count, number.min() - 1))) if mine.any() else count
+    return (
+        int(number[seq < count].max(initial=min(count, number.min() - 1))) if mine.any() else count
+    )
 
 
 def _status_names(dump: Dump) -> dict[str, str]:
     """Names of groups by the process's number for them.
 
-    Entries have both. Numbers and names both follow the order in which groups were created, so if there are equally
-    many, they pair up in order, unless an entry contradicts that.
+    Entries have both. Numbers and names both follow the order in which groups were created, so if
+    there are equally many, they pair up in order, unless an entry contradicts that.
     """
     known = dump.numbers
     names, numbers = list(dump.groups), list(dump.status)

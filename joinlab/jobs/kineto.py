@@ -1,9 +1,11 @@
-"""One rank's trace of torch.profiler (Kineto's Chrome trace, gzipped or not), read into the columns of a dump.
+"""One rank's trace of torch.profiler (Kineto's Chrome trace, gzipped or not), read into the columns
+of a dump.
 
-NCCL's calls are events "record_param_comms" of the host; their arguments name the collective, the group and its ranks
-(torch/csrc/profiler/util.h and util.cpp, saveNcclMeta; libkineto/src/output_json.cpp). A call's kernel has the same
-"External id", and gives its start and end; the kernels of a batch have another id, that of the batch's end. Gloo's
-calls are events such as "c10d::allreduce_", which name no group, and are left out. The arguments, by the first release
+NCCL's calls are events "record_param_comms" of the host; their arguments name the collective, the
+group and its ranks (torch/csrc/profiler/util.h and util.cpp, saveNcclMeta;
+libkineto/src/output_json.cpp). A call's kernel has the same "External id", and gives its start and
+end; the kernels of a batch have another id, that of the batch's end. Gloo's calls are events such
+as "c10d::allreduce_", which name no group, and are left out. The arguments, by the first release
 whose util.h has them:
 
     2.4     Collective name, dtype, In msg nelems, Group size, Process Group Name and Description, Process Group Ranks
@@ -11,8 +13,8 @@ whose util.h has them:
     2.5     Src Rank, Dst Rank: global ranks
     2.12    Seq: the number of the collective, or of the send or recv
 
-A trace is read event by event, and few events are kept. A truncated trace, as a killed job leaves it, is read up to its
-end.
+A trace is read event by event, and few events are kept. A truncated trace, as a killed job leaves
+it, is read up to its end.
 """
 
 from __future__ import annotations
@@ -62,13 +64,16 @@ def unzipped_head(head: bytes) -> bytes:
 def unzipped(path: Path, data: bytes) -> tuple[bytes, bool]:
     """The content of a gzip file, and whether it is complete: the file may be truncated.
 
-    Raises TimelineFileError, which names the file, if it is damaged or unpacks to more than MAX_BYTES.
+    Raises TimelineFileError, which names the file, if it is damaged or unpacks to more than
+    MAX_BYTES.
     """
     unpack = zlib.decompressobj(wbits=31)
     try:
         found = unpack.decompress(data, MAX_BYTES)
     except zlib.error as error:
-        raise TimelineFileError(f"cannot open {str(path)!r}: it is damaged ({error}). Copy it again.") from error
+        raise TimelineFileError(
+            f"cannot open {str(path)!r}: it is damaged ({error}). Copy it again."
+        ) from error
     if unpack.unconsumed_tail:
         what = f"it unpacks to more than {MAX_BYTES:,} bytes"
         raise TimelineFileError(f"cannot open {str(path)!r}: {what}. Profile fewer steps.")
@@ -103,7 +108,9 @@ def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
         try:
             event, at = read(text, at)
         except (ValueError, RecursionError):
-            broken = f"it is cut short or damaged after {count:,} events: calls after them are missing"
+            broken = (
+                f"it is cut short or damaged after {count:,} events: calls after them are missing"
+            )
             break
         count += 1
         if isinstance(event, dict) and _tells(event):
@@ -113,12 +120,16 @@ def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
 
 def _tells(event: Mapping[str, Any]) -> bool:
     name = event.get("name")
-    return type(name) is str and (name == "record_param_comms" or name.startswith("c10d::") or _is_kernel(event))
+    return type(name) is str and (
+        name == "record_param_comms" or name.startswith("c10d::") or _is_kernel(event)
+    )
 
 
 def _is_kernel(event: Mapping[str, Any]) -> bool:
     return (
-        event.get("cat") == "kernel" and str(event["name"]).startswith("nccl") and isinstance(event.get("args"), dict)
+        event.get("cat") == "kernel"
+        and str(event["name"]).startswith("nccl")
+        and isinstance(event.get("args"), dict)
     )
 
 
@@ -137,12 +148,16 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         problems = [broken] if broken else []
         events = content["traceEvents"]
         groups = _groups(info, events)
-        calls = _calls(int(content.get("baseTimeNanoseconds") or 0), events, info, groups, texts, problems)
+        calls = _calls(
+            int(content.get("baseTimeNanoseconds") or 0), events, info, groups, texts, problems
+        )
     except TimelineFileError:
         raise
     except MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise TimelineFileError(f"cannot open {str(path)!r}: its format is unknown ({detail}).") from error
+        raise TimelineFileError(
+            f"cannot open {str(path)!r}: its format is unknown ({detail})."
+        ) from error
     library = str(info.get("nccl_version") or "")
     return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, tuple(problems))
 
@@ -178,7 +193,8 @@ def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _ranks_told(told: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of uneven places."""
+    """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of
+    uneven places."""
     ranks = _ranks(told.get("Process Group Ranks"))
     if ranks:
         return ranks
@@ -208,12 +224,16 @@ def _calls(
     calls = list(_nccl(events, info, problems))
     operators = sum(event["name"].startswith("c10d::") for event in events)
     if operators and not calls:
-        problems.append(f"{operators} calls were left out: traces of gloo, and of torch before 2.4, do not name groups")
+        problems.append(
+            f"{operators} calls were left out: traces of gloo, and of torch before 2.4, do not name groups"
+        )
     calls.sort(key=lambda call: float(call[0]["ts"]))
     kernels = {event["args"].get("External id"): event for event in events if _is_kernel(event)}
     ids = [told.get("External id") for *_, told in calls]
     alone = max((float(kernels[one]["ts"]) for one in kernels.keys() - set(ids)), default=0.0)
-    reached = {call[2]: at for at, (call, one) in enumerate(zip(calls, ids, strict=True)) if one in kernels}
+    reached = {
+        call[2]: at for at, (call, one) in enumerate(zip(calls, ids, strict=True)) if one in kernels
+    }
     counts: dict[str, int] = {}
     nth: dict[tuple[str, bool], int] = {}
     found = Calls(array("i"), array("i"), *(array("q") for _ in range(6)))
@@ -224,12 +244,17 @@ def _calls(
         pair, given = op in POINT_TO_POINT, told.get("Seq")
         own = nth[name, pair] = nth.get((name, pair), 0) + 1
         number = given if type(given) is int and given > 0 else own
-        peer = told.get("Dst Rank" if op is Op.SEND else "Src Rank") if op in (Op.SEND, Op.RECV) else None
+        peer = (
+            told.get("Dst Rank" if op is Op.SEND else "Src Rank")
+            if op in (Op.SEND, Op.RECV)
+            else None
+        )
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
         dtype = told.get("dtype")
         dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
-        # A call without its own kernel is over if a later kernel of its group ran, or a later kernel of a batch.
+        # A call without its own kernel is over if a later kernel of its group ran, or a later
+        # kernel of a batch.
         over = not kernels or at <= reached.get(name, -1) or float(event["ts"]) < alone
         elements = told.get("In msg nelems")
         shape = texts.shape(told.get("shape", []) if elements is None else [[elements]])
@@ -248,8 +273,11 @@ _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
 """Its event, backend, group, op, and the event's arguments."""
 
 
-def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]) -> Iterator[_Call]:
-    """NCCL's calls. Before 2.4 events may name no group: calls in groups smaller than the job are left out."""
+def _nccl(
+    events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]
+) -> Iterator[_Call]:
+    """NCCL's calls. Before 2.4 events may name no group: calls in groups smaller than the job are
+    left out."""
     size = info.get("world_size")
     others: Counter[str] = Counter()
     nameless = 0
@@ -261,10 +289,16 @@ def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems
         op = op_of(title)
         if op is None:
             others[title] += title not in ("init", "wait", "None")
-        elif "Process Group Name" not in told and size is not None and told.get("Group size", size) != size:
+        elif (
+            "Process Group Name" not in told
+            and size is not None
+            and told.get("Group size", size) != size
+        ):
             nameless += 1
         else:
             yield event, "nccl", str(told.get("Process Group Name", "0")), op, told
     problems += unknown(+others)
     if nameless:
-        problems.append(f"{nameless} calls were left out: they do not say in which of the smaller groups they are")
+        problems.append(
+            f"{nameless} calls were left out: they do not say in which of the smaller groups they are"
+        )

@@ -1,7 +1,7 @@
 """`load`: open a file or a folder from any producer, recognized by name and first bytes.
 
-READERS has one reader per kind of record. The first reader that recognizes files of a folder reads it. A file that no
-reader recognizes is opened as a file of Timeline.save.
+READERS has one reader per kind of record. The first reader that recognizes files of a folder reads
+it. A file that no reader recognizes is opened as a file of Timeline.save.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
                  (jobs/text.py lists the lines)
     max_bytes  largest size of a file of `Timeline.save`, and of its unpacked content
 
-    `meta["problems"]` and warnings name the files of a folder that were left out. Raises TimelineFileError, which
-    names the file and the fault.
+    `meta["problems"]` and warnings name the files of a folder that were left out. Raises
+    TimelineFileError, which names the file and the fault.
 
         joinlab.load("run.joinlab")
         joinlab.load("runs/today")
@@ -82,18 +82,29 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
 
 
 def _folder(folder: Path, problems: list[str]) -> Timeline:
-    """The Timeline of a folder, made by the first reader that recognizes files in it; `problems` names the others."""
-    files = [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and not os.path.isdir(one)]
+    """The Timeline of a folder, made by the first reader that recognizes files in it; `problems`
+    names the others."""
+    files = [
+        one
+        for one in sorted(folder.iterdir())
+        if not one.name.startswith(".") and not os.path.isdir(one)
+    ]
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
     if is_recording(folder):  # in the folder itself, or in its subfolders
-        others = [one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None]
+        others = [
+            one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None
+        ]
         return text.beside(load_recording(folder), others)
     found: dict[str, list[Path]] = {}
     if not files:  # a folder for each host
-        files = [one for one in sorted(folder.glob("*/*")) if not one.name.startswith(".") and not os.path.isdir(one)]
+        files = [
+            one
+            for one in sorted(folder.glob("*/*"))
+            if not one.name.startswith(".") and not os.path.isdir(one)
+        ]
     for file in files[:MAX_FILES]:
         try:
             head = _head(file)
@@ -119,10 +130,13 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
 
 
 def _status_of(file: Path) -> os.stat_result:
-    """The status of a regular file. A pipe or a device is refused, since reading it might never end."""
+    """The status of a regular file. A pipe or a device is refused, since reading it might never
+    end."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise TimelineFileError(f"cannot open {str(file)!r}: it is not a regular file. Name a file or a folder.")
+        raise TimelineFileError(
+            f"cannot open {str(file)!r}: it is not a regular file. Name a file or a folder."
+        )
     return status
 
 
@@ -201,22 +215,27 @@ def read(file: Path, texts: dump.Texts) -> dump.Dump:
 def _series(files: Sequence[Path]) -> list[list[Path]]:
     """The files of each series: the longest first, pickles before JSON.
 
-    Dumps are a series if their names differ only in the rank, or in the host and the rank. All traces are one series,
-    since a trace contains its rank.
+    Dumps are a series if their names differ only in the rank, or in the host and the rank. All
+    traces are one series, since a trace contains its rank.
     """
     series: dict[tuple[str, str], list[Path]] = {}
     for one in files:
         head = kineto.unzipped_head(_head(one))
-        dumped = dump.looks_like_dump(head) or (head.lstrip()[:1] == b"{" and b"schemaVersion" not in head)
+        dumped = dump.looks_like_dump(head) or (
+            head.lstrip()[:1] == b"{" and b"schemaVersion" not in head
+        )
         name = dump.around_rank(one.name.removesuffix(".gz"))
         series.setdefault(name if dumped else ("", "trace"), []).append(one)
     series = _of_all_hosts(series)
-    order = sorted(series, key=lambda key: (len(series[key]), "json" not in key[1], key), reverse=True)
+    order = sorted(
+        series, key=lambda key: (len(series[key]), "json" not in key[1], key), reverse=True
+    )
     return [series[key] for key in order]
 
 
 def _of_all_hosts(series: dict[tuple[str, str], list[Path]]) -> dict[tuple[str, str], list[Path]]:
-    """Series that end alike and share no rank are one: nccl_trace_rank_node1_0, nccl_trace_rank_node2_8."""
+    """Series that end alike and share no rank are one: nccl_trace_rank_node1_0,
+    nccl_trace_rank_node2_8."""
     joined: dict[tuple[str, str], list[Path]] = {}
     for (before, after), files in sorted(series.items()):
         ranks = {dump.rank_in(one.name) for one in files}

@@ -17,8 +17,8 @@
     def test_uneven(ranks, inputs):
         ranks(inputs=inputs)(train)                             # train(rank, inputs)
 
-A test whose ranks do not all finish fails with the story: who waits for whom, from which line, and the fix. The
-fixture imports torch when it is first called.
+A test whose ranks do not all finish fails with the story: who waits for whom, from which line, and
+the fix. The fixture imports torch when it is first called.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def on_ranks(
     launch: bool = False,
     **options: Any,
 ) -> Run:
-    """A runner: it calls a function on every rank, fails the test unless all finish, and returns the Timeline.
+    """A runner: it calls a function on every rank, fails the test unless all finish, and returns
+    the Timeline.
 
     size     ranks that call `function(rank, size, *arguments)`
     inputs   in place of size: each rank's count; ranks call `function(rank, inputs, *arguments)`
@@ -64,7 +65,9 @@ def on_ranks(
         assert timeline.returns[0] == timeline.returns[1]
     """
     if (size is None) == (inputs is None):
-        raise TypeError("ranks(4) or ranks(inputs=(5, 6)): give a number of ranks, or a count of inputs for each")
+        raise TypeError(
+            "ranks(4) or ranks(inputs=(5, 6)): give a number of ranks, or a count of inputs for each"
+        )
     counts = (1,) * size if size is not None else tuple(inputs or ())
 
     def run(function: Callable[..., Any], *arguments: Any) -> Timeline:
@@ -78,17 +81,25 @@ def on_ranks(
             return function(rank, given if size is None else size, *arguments)
 
         program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("rank", "given")]
+            [
+                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                for name in ("rank", "given")
+            ]
         )
         if launch:
-            timeline = launched(program, counts, backend, **{"on_output": None, "progress": False, **options})
+            timeline = launched(
+                program, counts, backend, **{"on_output": None, "progress": False, **options}
+            )
         else:
             timeline = emulate(program, counts, backend, **options)
         if any(end.kind != "finished" or end.pending for end in timeline.ends):
             story = diagnose(timeline)
             given = f"{size}" if inputs is None else f"inputs={counts}"
             how = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
-            lines = [replace(line, facts={"how": how}) if line.form == "untried" else line for line in story.lines]
+            lines = [
+                replace(line, facts={"how": how}) if line.form == "untried" else line
+                for line in story.lines
+            ]
             pytest.fail(str(replace(story, lines=tuple(lines))), pytrace=False)
         return timeline
 

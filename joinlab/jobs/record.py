@@ -1,7 +1,7 @@
 """`record` records the rank that calls it, in a job that any launcher may have started.
 
-Each rank writes its own files in the folder; jobs/recording.py makes a Timeline of them. The recorder adds no
-collective and no wait. If recording fails, the job continues after one warning.
+Each rank writes its own files in the folder; jobs/recording.py makes a Timeline of them. The
+recorder adds no collective and no wait. If recording fails, the job continues after one warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from joinlab.recorder.standstill import STILL_S
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Environment variables with a process's rank: of torchrun, Open MPI, PMIx, MPICH and Slurm."""
 SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+JOB_NAMES = (
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+)
 """Records in one folder that differ in these variables belong to different jobs."""
 
 _begun = threading.Lock()
@@ -37,7 +43,9 @@ class Recording:
 
     current: Recording | None = None
 
-    def __init__(self, folder: Path, rank: int, everything: bool, still_s: float, ways: bool) -> None:
+    def __init__(
+        self, folder: Path, rank: int, everything: bool, still_s: float, ways: bool
+    ) -> None:
         import torch
 
         from joinlab.recorder import standstill
@@ -69,7 +77,8 @@ class Recording:
             RecordedWay(log, lambda: self.recorder.issued).begin()
 
     def end(self, text: str | None = None, trace: str = "") -> None:
-        """Record the end of the program, with the text of its exception if it raised. Later calls do nothing."""
+        """Record the end of the program, with the text of its exception if it raised. Later calls
+        do nothing."""
         if self.over or self.pid != os.getpid():  # a forked child does not write its parent's end
             return
         self.over = True
@@ -81,7 +90,9 @@ class Recording:
         if self.pid == os.getpid():
             self.log.close()
 
-    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _raised(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         from joinlab.program.outcome import text_of, traceback_text
 
         self.end(text_of(error), traceback_text(error))
@@ -92,9 +103,14 @@ class Recording:
 
 
 def record(
-    folder: str | os.PathLike[str], *, everything: bool = False, still_s: float = STILL_S, ways: bool = False
+    folder: str | os.PathLike[str],
+    *,
+    everything: bool = False,
+    still_s: float = STILL_S,
+    ways: bool = False,
 ) -> None:
-    """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
+    """Record this rank into `folder` from now on. Call it once in each rank, before
+    init_process_group.
 
     folder      may be shared by all ranks; you can also gather the files of several hosts in one folder later. If it
                 already has a record of this rank, the new one goes into its subfolder job-2, and so on
@@ -105,12 +121,12 @@ def record(
     ways        record which lines of the program the rank runs, and the numbers and short texts that its conditions
                 read
 
-    If a DDP bucket completes during the backward pass, the recorder notices when the pass issues the next bucket or
-    waits, so the bucket's bar may be too long by that time.
+    If a DDP bucket completes during the backward pass, the recorder notices when the pass issues
+    the next bucket or waits, so the bucket's bar may be too long by that time.
 
-    If calls on NCCL do not fit, the order of the ranks on NCCL's ring decides which of them can complete. The recorder
-    reads that order from NCCL's log, which it has NCCL write into the folder, unless you set NCCL_DEBUG or
-    NCCL_DEBUG_FILE yourself.
+    If calls on NCCL do not fit, the order of the ranks on NCCL's ring decides which of them can
+    complete. The recorder reads that order from NCCL's log, which it has NCCL write into the
+    folder, unless you set NCCL_DEBUG or NCCL_DEBUG_FILE yourself.
 
     This function raises nothing: if it fails, it warns once and the job continues unrecorded.
 
@@ -123,7 +139,9 @@ def record(
     with _begun:
         try:
             if Recording.current is not None:
-                warnings.warn(f"joinlab already records rank {Recording.current.rank}", stacklevel=2)
+                warnings.warn(
+                    f"joinlab already records rank {Recording.current.rank}", stacklevel=2
+                )
             elif rank is not None:
                 Recording.current = Recording(Path(folder), rank, everything, still_s, ways)
             else:
@@ -133,17 +151,23 @@ def record(
 
 
 def _unused(folder: Path, rank: int) -> Path:
-    """The folder, or the first of job-2, job-3, ... in it, without a record of this rank; it is made.
+    """The folder, or the first of job-2, job-3, ... in it, without a record of this rank; it is
+    made.
 
-    An earlier record is kept, since somebody may need it: for example, that of the attempt before torchrun's restart.
-    Its job may also still run: truncating a file that it has mapped would kill it with SIGBUS.
+    An earlier record is kept, since somebody may need it: for example, that of the attempt before
+    torchrun's restart. Its job may also still run: truncating a file that it has mapped would kill
+    it with SIGBUS.
     """
     for number in itertools.count(1):
         place = folder if number == 1 else folder / f"job-{number}"
         place.mkdir(parents=True, exist_ok=True)
         if not any(place.glob(f"rank-{rank}.*.jsonl")):
             with suppress(FileExistsError):  # another job took it just now
-                os.close(os.open(place / segment_name(rank, 0), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                os.close(
+                    os.open(
+                        place / segment_name(rank, 0), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600
+                    )
+                )
                 break
     return place
 
@@ -159,7 +183,8 @@ def warn(rank: int | None, error: BaseException) -> None:
 
 
 def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -> None:
-    """Take the rank from the first process group; torch.multiprocessing.spawn sets no variable for it."""
+    """Take the rank from the first process group; torch.multiprocessing.spawn sets no variable for
+    it."""
     from torch.distributed import distributed_c10d as c10d
 
     helper = c10d._new_process_group_helper
@@ -200,7 +225,8 @@ def _about() -> dict[str, Any]:
         "world": _number(SIZE_NAMES),
         "job": [os.environ.get(name) for name in JOB_NAMES],
         "wall": time.time_ns(),
-        "process": psutil.Process().create_time(),  # identifies this process even if its pid is reused
+        # identifies this process even if its pid is reused
+        "process": psutil.Process().create_time(),
     }
 
 

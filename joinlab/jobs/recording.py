@@ -1,4 +1,5 @@
-"""A folder of recorded ranks as a Timeline, even while the job runs, if ranks are missing or lines are truncated."""
+"""A folder of recorded ranks as a Timeline, even while the job runs, if ranks are missing or lines
+are truncated."""
 
 from __future__ import annotations
 
@@ -24,7 +25,16 @@ from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_calls, about_ranks
 from joinlab.recorder.ways import keep_ways
-from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
+from joinlab.timeline import (
+    RUNNING,
+    Clock,
+    Ending,
+    EndKind,
+    Meta,
+    Process,
+    Timeline,
+    timeline_from_rows,
+)
 
 MOST_FILE_BYTES = 4 << 30
 """A larger file is not read; a bounded log has a thousandth of this."""
@@ -51,16 +61,21 @@ class RecordedFolder:
     """Reads the records of one folder, and the events added to them while the job runs."""
 
     def __init__(self, folder: str | os.PathLike[str], of: Path | None = None) -> None:
-        """If the folder has several jobs, reads the one that wrote the file `of`, or else the one that began last."""
+        """If the folder has several jobs, reads the one that wrote the file `of`, or else the one
+        that began last."""
         self.folder = Path(folder)
         self.of = of
-        self.ranks: dict[Path, RankFiles] = {}  # by the folder and name that all segments of one rank share
+        self.ranks: dict[
+            Path, RankFiles
+        ] = {}  # by the folder and name that all segments of one rank share
         self.job: dict[int, RankLog] = {}
         """By rank, the logs of the last `timeline`."""
 
     def refresh(self) -> bool:
         """Read the job's events written since the last time; True if a rank has moved."""
-        for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
+        for path, rank, number in sorted(
+            _segments(self.folder), key=lambda found: (found[1], found[2])
+        ):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
         if not self.ranks:
@@ -69,12 +84,18 @@ class RecordedFolder:
                 "joinlab.record(folder) write rank-<rank>.<number>.jsonl."
             )
         wanted = self.begun()
-        news = [files.read() for files in self.ranks.values() if not files.begun or _same_job(files.begun, wanted)]
+        news = [
+            files.read()
+            for files in self.ranks.values()
+            if not files.begun or _same_job(files.begun, wanted)
+        ]
         return any(news)
 
     def begun(self) -> dict[str, Any]:
         """The job's identity: the first event of the rank that began last."""
-        of = [files for files in self.ranks.values() if self.of in files.paths.values()] or self.ranks.values()
+        of = [
+            files for files in self.ranks.values() if self.of in files.paths.values()
+        ] or self.ranks.values()
         return max((files.begun for files in of), key=_wall)
 
     def place(self, rank: int) -> tuple[int, str]:
@@ -124,11 +145,14 @@ class RankFiles:
         self._tails[number] = LogTail(path)
 
     def read(self) -> bool:
-        """Read the appended events, segment by segment; True if the rank has moved since the last time."""
+        """Read the appended events, segment by segment; True if the rank has moved since the last
+        time."""
         moves = self.log.moves
         for number in sorted(self._tails):
             data = self._tails[number].read()
-            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may have open
+            self._tails[
+                number
+            ].close()  # a job of 1,100 ranks has more files than a process may have open
             if data and self.log.cut:  # the previous segment ended within a line
                 data = b"\n" + data if number != max(self._tails) else data
             self.log.feed(data)
@@ -138,11 +162,15 @@ class RankFiles:
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
     """The Timeline of the records in `folder` so far. Raises TimelineFileError if there are none.
 
-    `of` selects a job as in RecordedFolder. meta["problems"] names ranks without a record, truncated lines and files of
-    other jobs.
+    `of` selects a job as in RecordedFolder. meta["problems"] names ranks without a record,
+    truncated lines and files of other jobs.
     """
     above = Path(folder).parent
-    if of and Path(folder).name.startswith("job-") and any(map(parse_segment_name, os.listdir(above))):
+    if (
+        of
+        and Path(folder).name.startswith("job-")
+        and any(map(parse_segment_name, os.listdir(above)))
+    ):
         folder = above  # where two jobs begin together, each has ranks in both folders
     recorded = RecordedFolder(folder, of)
     recorded.refresh()
@@ -150,7 +178,8 @@ def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Ti
 
 
 def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
-    """Path, rank and number of every segment in the folder, its subfolders (of hosts, say), and their job-2, ..."""
+    """Path, rank and number of every segment in the folder, its subfolders (of hosts, say), and
+    their job-2, ..."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -159,7 +188,9 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
             yield (Path(entry.path), *parsed)
     for entry in found:
         # entry.is_dir() raises on a link to itself
-        if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and os.path.isdir(entry.path):
+        if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and os.path.isdir(
+            entry.path
+        ):
             with suppress(PermissionError, FileNotFoundError):
                 yield from _segments(Path(entry.path), deep + 1)
 
@@ -172,10 +203,15 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     logs = recorded.job = _of_one_job(recorded, problems)
     first = next(iter(logs.values()))
     groups = _groups(logs)
-    world = max([log.begin.get("world") or 0 for log in logs.values()] + [len(ranks) for ranks in groups.values()])
+    world = max(
+        [log.begin.get("world") or 0 for log in logs.values()]
+        + [len(ranks) for ranks in groups.values()]
+    )
     size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
-    backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
+    backend = next(
+        (group["backend"] for log in logs.values() for group in log.groups.values()), "unknown"
+    )
     about = about_ranks(logs.values(), backend)
     of_calls = about_calls(logs.values())  # before rows are copied, since it may reset their steps
     missing = sorted(set(range(size)) - set(logs))
@@ -185,7 +221,12 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, problems)
     origin = min(
-        (log.begin["t"] + shifts[host_of[rank]].offset_ns for rank, log in logs.items() if "t" in log.begin), default=0
+        (
+            log.begin["t"] + shifts[host_of[rank]].offset_ns
+            for rank, log in logs.items()
+            if "t" in log.begin
+        ),
+        default=0,
     )
     spans = [SpanRow(**span) for rank in sorted(logs) for span in logs[rank].spans.values()]
     rows: list[CallRow | SpanRow] = [*calls, *spans]
@@ -217,7 +258,10 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "clock": clock,
         "processes": {
             rank: Process(
-                host=host_of[rank], pid=log.begin.get("pid"), gpu=log.gpu, command=list(log.begin.get("command") or ())
+                host=host_of[rank],
+                pid=log.begin.get("pid"),
+                gpu=log.gpu,
+                command=list(log.begin.get("command") or ()),
             )
             for rank, log in logs.items()
         },
@@ -228,13 +272,22 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     meta.update({**about, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
-    ends = _ends(logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)))
-    printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
+    ends = _ends(
+        logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta))
+    )
+    printed = [
+        str((logs[rank].raised or {}).get("tb") or "") if rank in logs else ""
+        for rank in range(size)
+    ]
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
     )
-    issued = Counter(row["rank"] for row in calls)  # a way counts calls, so it is useless once some were dropped
-    return keep_ways(timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)})
+    issued = Counter(
+        row["rank"] for row in calls
+    )  # a way counts calls, so it is useless once some were dropped
+    return keep_ways(
+        timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)}
+    )
 
 
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
@@ -259,13 +312,18 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             second.append(files)
         else:
             chosen[log.rank] = files
-    # Not every launcher names its jobs: a record that began nearer to a rank's second record is of that job.
+    # Not every launcher names its jobs: a record that began nearer to a rank's second record is of
+    # that job.
     earlier = {_wall(files.begun) for files in second}
-    stale = [files for files in chosen.values() if any(apart(files, at) < apart(files) for at in earlier)]
+    stale = [
+        files for files in chosen.values() if any(apart(files, at) < apart(files) for at in earlier)
+    ]
     for files in stale:
         del chosen[files.log.rank]
     if len(second) == 1 and not stale:
-        problems.append(f"'{second[0].path}' was left out: it is a second record of rank {second[0].log.rank}")
+        problems.append(
+            f"'{second[0].path}' was left out: it is a second record of rank {second[0].log.rank}"
+        )
     else:
         others += second + stale
     if others:
@@ -281,9 +339,14 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             problems.append(f"the record of rank {log.rank} ends early: {log.lost}")
         problems += files.problems
     if not chosen:
-        if any(files.log.damaged or files.log.calls or files.problems for files in recorded.ranks.values()):
+        if any(
+            files.log.damaged or files.log.calls or files.problems
+            for files in recorded.ranks.values()
+        ):
             raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
-        chosen = {files.log.rank: files for files in recorded.ranks.values()}  # the job has just started
+        chosen = {
+            files.log.rank: files for files in recorded.ranks.values()
+        }  # the job has just started
     return {rank: chosen[rank].log for rank in sorted(chosen)}
 
 
@@ -296,7 +359,8 @@ def _wall(begun: Mapping[str, Any]) -> int:
 
 
 def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
-    """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its own."""
+    """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its
+    own."""
     found: dict[str, list[int]] = {}
     for log in logs.values():
         for name, group in list(log.groups.items()):
@@ -309,12 +373,18 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
                         call["group"] = other
                 name = other
             found.setdefault(name, ranks)
-    used = ((name, rank) for rank, log in logs.items() for name in {call["group"] for call in log.calls.values()})
+    used = (
+        (name, rank)
+        for rank, log in logs.items()
+        for name in {call["group"] for call in log.calls.values()}
+    )
     # The line that describes such a group is damaged, or not written yet.
     return found | by_key((name, rank) for name, rank in used if name not in found)
 
 
-def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
+def _kept_calls(
+    logs: dict[int, RankLog], problems: list[str]
+) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
     """The last calls of each group and rank, and the number of collectives before them."""
     calls: list[CallRow] = []
     skipped: dict[str, dict[int, int]] = {}
@@ -327,24 +397,35 @@ def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[Cal
             if log.issued:  # a preamble repeats open calls, but not later ones that had ended
                 del ids[:-MOST_CALLS]
                 seqs = [log.calls[id]["seq"] for id in ids]
-                del ids[: max((at for at in range(1, len(ids)) if seqs[at] > seqs[at - 1] + 1), default=0)]
+                del ids[
+                    : max(
+                        (at for at in range(1, len(ids)) if seqs[at] > seqs[at - 1] + 1), default=0
+                    )
+                ]
             before[group] = log.before.get(ids[0], 0)
         for group, lost in before.items():
             if lost:
                 skipped.setdefault(group, {})[rank] = lost
         wanted = sorted(id for ids in by_group.values() for id in ids)
         count = len(calls)
-        mine = [CallRow(**log.calls[id]) for id in wanted]  # copies, since their times will be shifted
+        mine = [
+            CallRow(**log.calls[id]) for id in wanted
+        ]  # copies, since their times will be shifted
         taken: set[tuple[str, bool | None, int | None]] = set()
         for call in mine:
             pair, number = call["op"] in POINT_TO_POINT, call.get("number")
-            names = {(call["group"], None, call["seq"]), *([(call["group"], pair, number)] if number else ())}
+            names = {
+                (call["group"], None, call["seq"]),
+                *([(call["group"], pair, number)] if number else ()),
+            }
             if not names & taken:
                 calls.append(call)
             taken |= names
         if len(calls) - count < len(mine):  # a damaged line may have a wrong digit
             left_out = len(mine) - len(calls) + count
-            problems.append(f"{left_out} calls of rank {rank} were left out: other calls have the same numbers")
+            problems.append(
+                f"{left_out} calls of rank {rank} were left out: other calls have the same numbers"
+            )
     for group, by_rank in skipped.items():
         for rank, log in logs.items():
             if group in log.groups:
@@ -361,17 +442,28 @@ def _shifts(
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
-        wall.setdefault(host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0))
+        wall.setdefault(
+            host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0)
+        )
     found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in found.items():
         if shift.bound_ns is None:
-            problems.append(f"no call bounds the clock of host {host}: its times come from its wall clock")
+            problems.append(
+                f"no call bounds the clock of host {host}: its times come from its wall clock"
+            )
     return found
 
 
 def _shift(row: CallRow | SpanRow, by: int) -> None:
     times: Any = row
-    for name in ("enqueued_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns", "begin_ns", "end_ns"):
+    for name in (
+        "enqueued_ns",
+        "completed_ns",
+        "host_wait_begin_ns",
+        "host_wait_end_ns",
+        "begin_ns",
+        "end_ns",
+    ):
         if times.get(name) is not None:
             times[name] += by
 
@@ -380,7 +472,8 @@ def _shift(row: CallRow | SpanRow, by: int) -> None:
 
 
 def has_open_call(timeline: Timeline) -> bool:
-    """Whether some call has neither completed nor failed. A quiet job without one is computing or starting."""
+    """Whether some call has neither completed nor failed. A quiet job without one is computing or
+    starting."""
     calls = timeline.calls
     return bool((calls["completed_ns"].is_null() & calls["error"].is_null()).any())
 
@@ -395,7 +488,9 @@ Prover = Callable[[list[Wait], set[int]], Proof | None]
 """`prove` with the job's calls: a function of the waits and of the ranks that are gone."""
 
 
-def _ends(logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover) -> list[Ending]:
+def _ends(
+    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover
+) -> list[Ending]:
     """How each rank ended, by its record and its process."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
     lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
@@ -418,14 +513,17 @@ def _ends(logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Pro
         elif lives[rank] is False:
             ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
         else:
-            ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), RUNNING if lives[rank] else NO_WORD))
+            ends.append(
+                Ending.at(EndKind.UNKNOWN, log.awaited(), RUNNING if lives[rank] else NO_WORD)
+            )
     return ends
 
 
 def _stuck(
     logs: dict[int, RankLog], over: set[int], lives: dict[int, bool | None], prover: Prover
 ) -> dict[int, CallRow]:
-    """The call that each rank waits for, if the matching rule proves that none of them can ever complete.
+    """The call that each rank waits for, if the matching rule proves that none of them can ever
+    complete.
 
     A rank whose process ended during a wait counts as waiting.
     """

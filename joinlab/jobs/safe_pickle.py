@@ -1,7 +1,8 @@
 """Reads the pickle of a flight recorder dump without letting it run anything.
 
-A pickle is a program for a small stack machine: by naming a global it can call any function of this process.
-A genuine dump holds dicts, lists, tuples, strings and numbers only, so every global is refused.
+A pickle is a program for a small stack machine: by naming a global it can call any function of this
+process. A genuine dump holds dicts, lists, tuples, strings and numbers only, so every global is
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ MEMORY_PER_BYTE = 64
 """In memory, dumps of real jobs took at most 20 times their file size."""
 
 LEAST_MEMORY = 1 << 30
-"""Bytes that reading any file may take, enough that other threads' memory does not exceed the limit."""
+"""Bytes that reading any file may take, enough that other threads' memory does not exceed the
+limit."""
 
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -41,13 +43,16 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump holds plain data only")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to an object outside of itself, and a dump holds plain data only")
+        raise pickle.UnpicklingError(
+            "it refers to an object outside of itself, and a dump holds plain data only"
+        )
 
 
 def load(data: bytes) -> Any:
     """The plain data in a pickle. Raises one of UNREADABLE for anything else, and runs nothing."""
     with _bounded(LEAST_MEMORY + MEMORY_PER_BYTE * len(data)):
-        # Buffered: a reader that can peek lets the unpickler fetch more than one opcode at a time; 9 times faster.
+        # Buffered: a reader that can peek lets the unpickler fetch more than one opcode at a time;
+        # 9 times faster.
         return _Unpickler(io.BufferedReader(io.BytesIO(data), 1 << 17)).load()
 
 
@@ -55,8 +60,9 @@ def load(data: bytes) -> Any:
 def _bounded(more: int) -> Iterator[None]:
     """Let this process grow by at most `more` bytes meanwhile.
 
-    A pickle of 10 bytes can ask for a memo table of 64 GiB. Then this limit makes Python raise MemoryError, instead of
-    the system ending the process. Where there are no such limits (not on Linux), reading is unbounded.
+    A pickle of 10 bytes can ask for a memo table of 64 GiB. Then this limit makes Python raise
+    MemoryError, instead of the system ending the process. Where there are no such limits (not on
+    Linux), reading is unbounded.
     """
     try:
         import resource

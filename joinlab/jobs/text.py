@@ -9,9 +9,10 @@
     torchrun            rank      : 1 (local_rank: 1)   exitcode  : -9 (pid: 24703)  (SIGKILL)
     tracebacks, stacks  of Python, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
-A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has no row, a rank that
-no line names is missing, and calls count as completed only up to a line's "last completed work".
-"[Rank 1]" is a rank of the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:" one of the job.
+A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has
+no row, a rank that no line names is missing, and calls count as completed only up to a line's "last
+completed work". "[Rank 1]" is a rank of the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:"
+one of the job.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import (
+    FIRST_FAILED,
+    FROM_TEXT,
+    STUCK,
+    UNTOLD,
+    Ending,
+    EndKind,
+    Meta,
+    Timeline,
+    timeline_from_rows,
+)
 
 MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
@@ -72,7 +83,8 @@ PATTERNS: Mapping[str, str] = {
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
-"""The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$" match at lines.
+"""The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
+match at lines.
 
 timeout   PyTorch 2.0 to 2.14; the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
@@ -101,12 +113,16 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
     for file in files:
         size = file.stat().st_size
         if size > MOST_BYTES:
-            problems.append(f"{str(file)!r} was left out: it has {size:,} bytes, more than {MOST_BYTES:,}")
+            problems.append(
+                f"{str(file)!r} was left out: it has {size:,} bytes, more than {MOST_BYTES:,}"
+            )
             continue
         named = files[1:] or "rank" in file.stem
         if not told.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
-    where = repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
+    where = (
+        repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
+    )
     return told.timeline(where, problems)
 
 
@@ -118,15 +134,24 @@ def read_text(text: str, where: str) -> Timeline:
 
 
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
-    """`timeline`, with the facts of text files beside its records: where a rank stood, and what ended it."""
+    """`timeline`, with the facts of text files beside its records: where a rank stood, and what
+    ended it."""
     told, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
-    silent = [one for one in files if not (_is_text(one) and told.take(_text_of(one), rank_in(one.stem)))]
+    silent = [
+        one for one in files if not (_is_text(one) and told.take(_text_of(one), rank_in(one.stem)))
+    ]
     if silent:
         problems.append(f"{left_out(silent)}: no line says what a rank did")
     for rank in told.raised.keys() | told.ended.keys():
         if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
             text = told.raised.get(rank) or told.ended[rank]
-            kind = EndKind.RAISED if rank in told.raised else EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN
+            kind = (
+                EndKind.RAISED
+                if rank in told.raised
+                else EndKind.KILLED
+                if "SIG" in text
+                else EndKind.UNKNOWN
+            )
             ends[rank] = replace(ends[rank], kind=kind, text=text)
     if stood := {rank: told.stood(rank) for rank in sorted(told.stands) if rank < len(ends)}:
         timeline.meta["stood"] = timeline.meta.get("stood", {}) | stood
@@ -164,7 +189,9 @@ class Told:
     """
 
     calls: dict[tuple[str, int, int], CallRow] = field(default_factory=dict)
-    progress: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    progress: dict[str, dict[int, tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     sizes: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     raised: dict[int, str] = field(default_factory=dict)
@@ -178,7 +205,8 @@ class Told:
     backend: str = "nccl"
 
     def take(self, text: str, rank: int | None = None) -> bool:
-        """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it has one."""
+        """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it
+        has one."""
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         before = len(self.sources)
         for source, taken in (
@@ -214,7 +242,9 @@ class Told:
             group = group_of.get((rank, number), DEFAULT_GROUP)
             if group != DEFAULT_GROUP and not _prefix(text, found):
                 self.notes.add(f"ranks count within group {self.names.get(group, group)}")
-            self._call(group, rank, number, found["op"], [int(found["count"])] if found["count"] else None)
+            self._call(
+                group, rank, number, found["op"], [int(found["count"])] if found["count"] else None
+            )
             within = "it" if op_of(found["op"]) else found["op"]
             after = f" after {int(found['ms']) / 1000:g} s in {within}" if found["ms"] else ""
             self.ended[rank] = f"NCCL's watchdog gave up{after}"
@@ -223,7 +253,8 @@ class Told:
     def _fingerprints(self, text: str) -> bool:
         some = False
         for found in _FIND["print"].finditer(text):
-            # Some fingerprints are garbled: "SequenceNumber=0OpType=SCATTER". The number counts the earlier calls.
+            # Some fingerprints are garbled: "SequenceNumber=0OpType=SCATTER". The number counts the
+            # earlier calls.
             number = int(found["number"]) + 1 if found["number"] else 0
             shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
             row = self._call(DEFAULT_GROUP, int(found["rank"]), number, found["op"], shape, NOT_MET)
@@ -233,13 +264,16 @@ class Told:
         return some
 
     def _nccl_log(self, text: str) -> bool:
-        """Collectives of each communicator. The job's rank is the rank in the largest communicator of the process.
+        """Collectives of each communicator. The job's rank is the rank in the largest communicator
+        of the process.
 
         Two communicators of one size are distinguished by commId, or by their order in the process.
         """
         lines = list(_FIND["coll"].finditer(text))
         ids: dict[tuple[str, str, str], str] = {}
-        known: dict[tuple[str, str], tuple[int, int]] = {}  # size of the communicator, and the rank in it
+        known: dict[
+            tuple[str, str], tuple[int, int]
+        ] = {}  # size of the communicator, and the rank in it
         for found in (*_FIND["comm"].finditer(text), *lines):
             process, own = (found["host"], found["pid"]), found["rank"]
             if own is not None:
@@ -251,14 +285,18 @@ class Told:
         if any((host, pid) not in known for host, _, pid in devices):
             order = "GPUs in the order of their hosts' names" if several else "GPUs of one host"
             self.notes.add(f"ranks are assumed to be the {order}")
-        place = {(host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)}
+        place = {
+            (host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)
+        }
         comms: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         rows: dict[str, list[tuple[int, re.Match[str]]]] = defaultdict(list)
         for found in lines:
             process = found["host"], found["pid"]
             mine = comms[process][found["size"]]
             mine += [found["comm"]] * (found["comm"] not in mine)
-            group = f"{found['size']} ranks" + f", {mine.index(found['comm'])}" * (mine[0] != found["comm"])
+            group = f"{found['size']} ranks" + f", {mine.index(found['comm'])}" * (
+                mine[0] != found["comm"]
+            )
             group = (
                 f"{found['size']} ranks of {ids[*process, found['comm']]}"
                 if (*process, found["comm"]) in ids
@@ -266,12 +304,16 @@ class Told:
             )
             rank = known[process][1] if process in known else place[process]
             self.seen.add(rank)
-            if op_of(found["op"]) not in POINT_TO_POINT:  # a send or recv has the number of the next collective
+            if (
+                op_of(found["op"]) not in POINT_TO_POINT
+            ):  # a send or recv has the number of the next collective
                 self.sizes[group] = int(found["size"])
                 rows[group].append((rank, found))
         for group, mine_of in rows.items():
             if len({rank for rank, _ in mine_of}) > self.sizes[group]:
-                self.notes.add(f"communicators of {group} are left out: no line says which ranks share one")
+                self.notes.add(
+                    f"communicators of {group} are left out: no line says which ranks share one"
+                )
                 del self.sizes[group]
                 continue
             for rank, found in mine_of:
@@ -283,7 +325,8 @@ class Told:
         return bool(lines)
 
     def _ras(self, text: str) -> bool:
-        """The report names the ranks of its small sides; a single side without names has all other ranks."""
+        """The report names the ranks of its small sides; a single side without names has all other
+        ranks."""
         size = max((int(found["size"]) for found in _FIND["ras_size"].finditer(text)), default=0)
         reports = list(_FIND["ras"].finditer(text))
         for found in reports:
@@ -297,7 +340,9 @@ class Told:
             self.sizes[group] = size
             named = set[int]().union(*(ranks for _, ranks in sides))
             for number, ranks in sides:
-                others = set(range(size)) - named if sum(not mine for _, mine in sides) == 1 else set()
+                others = (
+                    set(range(size)) - named if sum(not mine for _, mine in sides) == 1 else set()
+                )
                 for whose in sorted(ranks or others):
                     self._call(group, whose, number, found["op"] or "", None)
                     self._got_to(group, whose, number)
@@ -312,11 +357,14 @@ class Told:
             self.late.update(late)
             for rank in late:
                 self.ended.setdefault(
-                    rank, f"it did not come to rank {found['rank']}'s barrier within {found['ms']} ms"
+                    rank,
+                    f"it did not come to rank {found['rank']}'s barrier within {found['ms']} ms",
                 )
             some = True
         for found in _FIND["reached"].finditer(text):
-            self._call(DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, f"RuntimeError: {found[0]}")
+            self._call(
+                DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, f"RuntimeError: {found[0]}"
+            )
             some = True
         self.backend = "gloo" if some else self.backend
         return some
@@ -337,36 +385,59 @@ class Told:
         for whose, lines in self._by_rank(text, rank):
             for found in _FIND["raised"].finditer(lines):
                 self.raised[whose] = found["text"]
-                self.stands[whose] = tuple(reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])]))
+                self.stands[whose] = tuple(
+                    reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])])
+                )
                 some = True
             if stack := _main_thread(lines):
                 self.stands[whose], some = stack, True
         return some
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
-        """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is None."""
+        """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is
+        None."""
         lines: dict[int, list[str]] = defaultdict(list)
-        process: str | None = None  # local rank of the process whose stacks py-spy shows, from its command line
+        process: str | None = (
+            None  # local rank of the process whose stacks py-spy shows, from its command line
+        )
         for line in text.split("\n"):
             found = _FIND["prefix"].match(line)
             process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
             self.named |= {int(found["rank"])} if found and found["rank"] else set()
             named = (found and (found["rank"] or found["local"] or found["task"])) or process
             if rank is not None or named:
-                lines[int(named or 0) if rank is None else rank].append(line[found.end() :] if found else line)
-            if rank is None and ((found and found["local"] and "Traceback" in line) or (dumped and process)):
+                lines[int(named or 0) if rank is None else rank].append(
+                    line[found.end() :] if found else line
+                )
+            if rank is None and (
+                (found and found["local"] and "Traceback" in line) or (dumped and process)
+            ):
                 self.notes.add("ranks count within a host")
         for whose in sorted(lines):
             yield whose, "\n".join(lines[whose]) + "\n"
 
     def _call(
-        self, group: str, rank: int, number: int, name: str, shape: list[int] | None, error: str | None = None
+        self,
+        group: str,
+        rank: int,
+        number: int,
+        name: str,
+        shape: list[int] | None,
+        error: str | None = None,
     ) -> CallRow | None:
-        """The row of a call, added if it is new; None if the op is unknown or the rank is too large."""
+        """The row of a call, added if it is new; None if the op is unknown or the rank is too
+        large."""
         op = op_of(name)
         if op is None or rank >= MOST_RANKS:
             return None
-        row = CallRow(rank=rank, group=group, seq=max(number - 1, 0), number=number or None, op=op, enqueued_ns=0)
+        row = CallRow(
+            rank=rank,
+            group=group,
+            seq=max(number - 1, 0),
+            number=number or None,
+            op=op,
+            enqueued_ns=0,
+        )
         row |= {"origin": op.words, "error": error}
         if shape is not None:
             row["shape"] = [shape]
@@ -377,7 +448,9 @@ class Told:
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
     def timeline(self, where: str, problems: Iterable[str] = ()) -> Timeline:
-        ranks = {rank for _, rank, _ in self.calls} | {rank for by in self.progress.values() for rank in by}
+        ranks = {rank for _, rank, _ in self.calls} | {
+            rank for by in self.progress.values() for rank in by
+        }
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         ranks = {rank for rank in ranks if rank < MOST_RANKS}
         if not ranks:
@@ -393,7 +466,9 @@ class Told:
         for (group, rank, number), row in self.calls.items():
             if (group, number) in met or 0 < number <= self.progress[group].get(rank, (0, 0))[1]:
                 row["completed_ns"] = 0
-        rows = [self.calls[key] for key in sorted(self.calls, key=lambda key: (key[1], key[0], key[2]))]
+        rows = [
+            self.calls[key] for key in sorted(self.calls, key=lambda key: (key[1], key[0], key[2]))
+        ]
         meta: Meta = {
             "program": f"text of {', '.join(dict.fromkeys(self.sources))}" + notes,
             "engine": "imported",
@@ -403,9 +478,13 @@ class Told:
             "groups": groups,
             "group_names": {group: words for group, words in self.names.items() if group in groups},
             "versions": {},
-            "clock": {"domain": "wall", "completed": "unknown: calls that every rank issued alike count as completed"},
+            "clock": {
+                "domain": "wall",
+                "completed": "unknown: calls that every rank issued alike count as completed",
+            },
             "skipped": {
-                group: {rank: self._before(group, rank) for rank in members} for group, members in groups.items()
+                group: {rank: self._before(group, rank) for rank in members}
+                for group, members in groups.items()
             },
             "progress": {
                 group: {rank: {"enqueued": one[0], "completed": one[1]} for rank, one in by.items()}
@@ -418,11 +497,14 @@ class Told:
         if self.stands:
             meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
         found = timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
-        numbers = pl.Series("number", [row["number"] for row in rows], pl.Int64)  # null if the line has no number
+        numbers = pl.Series(
+            "number", [row["number"] for row in rows], pl.Int64
+        )  # null if the line has no number
         return replace(found, calls=found.calls.with_columns(numbers))
 
     def _met(self) -> set[tuple[str, int]]:
-        """(group, number) of calls that every rank of the group issued with the same op and shape."""
+        """(group, number) of calls that every rank of the group issued with the same op and
+        shape."""
         kinds: dict[tuple[str, int], list[object]] = defaultdict(list)
         for (group, _, number), row in self.calls.items():
             kinds[group, number].append((row["op"], row.get("shape")))
@@ -434,13 +516,21 @@ class Told:
 
     def stood(self, rank: int) -> list[Stood]:
         """A rank's entry in `meta["stood"]`: where its main thread stood."""
-        return [{"thread": "MainThread", "frames": [str(frame) for frame in reversed(self.stands[rank])]}]
+        return [
+            {
+                "thread": "MainThread",
+                "frames": [str(frame) for frame in reversed(self.stands[rank])],
+            }
+        ]
 
     def _groups(self, size: int) -> dict[str, list[int]]:
-        """Ranks by group: all ranks for the default group and any as large as the job; else those that lines name."""
+        """Ranks by group: all ranks for the default group and any as large as the job; else those
+        that lines name."""
         found = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
         for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
-            told = {rank for one, rank, _ in self.calls if one == group} | set(self.progress.get(group, ()))
+            told = {rank for one, rank, _ in self.calls if one == group} | set(
+                self.progress.get(group, ())
+            )
             whole = group == DEFAULT_GROUP or self.sizes.get(group) == size
             found[group] = list(range(size)) if whole else sorted(told)
         return found
@@ -469,12 +559,14 @@ def _prefix(text: str, found: re.Match[str]) -> re.Match[str] | None:
 
 
 def _whose(text: str, found: re.Match[str]) -> int:
-    """The job's rank of a line that names a rank of a group: from the prefix, or else the group's rank."""
+    """The job's rank of a line that names a rank of a group: from the prefix, or else the group's
+    rank."""
     return int((_prefix(text, found) or found)["rank"])
 
 
 def _main_thread(text: str) -> tuple[Frame, ...]:
-    """The frames of the main thread, innermost first, from faulthandler or py-spy; () if there are none."""
+    """The frames of the main thread, innermost first, from faulthandler or py-spy; () if there are
+    none."""
     threads = [*_FIND["thread"].finditer(text)]
     stacks: list[tuple[Frame, ...]] = []
     for at, head in enumerate(threads):

@@ -1,8 +1,9 @@
 """Converts a dump of TorchComms' flight recorder into the format of c10d's.
 
-TorchComms writes the keys of c10d's version 2.10 (torchcomms docs/source/hooks.rst: "the output format matches the OSS
-FlightRecorder format"), but some have another meaning (comms/torchcomms/hooks/fr/FlightRecorder.cpp, v0.2.0-rc3 to
-v0.3.1-rc1 and after: FlightRecorder::record and retire_id, FlightRecorderHook::registerWithComm and onPreHook):
+TorchComms writes the keys of c10d's version 2.10 (torchcomms docs/source/hooks.rst: "the output
+format matches the OSS FlightRecorder format"), but some have another meaning
+(comms/torchcomms/hooks/fr/FlightRecorder.cpp, v0.2.0-rc3 to v0.3.1-rc1 and after:
+FlightRecorder::record and retire_id, FlightRecorderHook::registerWithComm and onPreHook):
 
     collective_seq_id   counts the calls of all communicators together, from 0, including sends, recvs and splits
     op_id               the same, from 0
@@ -31,18 +32,28 @@ _BACKENDS = (*_NCCL, "nccl", "gloo", "xccl")
 
 
 def is_torchcomms(content: dict[str, Any]) -> bool:
-    """Whether TorchComms wrote a dump: without pg_status, and with a backend as the description of entries' groups."""
+    """Whether TorchComms wrote a dump: without pg_status, and with a backend as the description of
+    entries' groups."""
     entries = content.get("entries")
-    if content.get("pg_status") or not isinstance(entries, list) or not entries or type(entries[0]) is not dict:
+    if (
+        content.get("pg_status")
+        or not isinstance(entries, list)
+        or not entries
+        or type(entries[0]) is not dict
+    ):
         return False
     group, title = entries[0].get("process_group"), entries[0].get("profiling_name")
     if not isinstance(group, (list, tuple)) or len(group) != 2 or not isinstance(title, str):
         return False
-    return bool(group[1]) and title.partition(":")[0] in (group[1], "nccl" if group[1] in _BACKENDS else group[1])
+    return bool(group[1]) and title.partition(":")[0] in (
+        group[1],
+        "nccl" if group[1] in _BACKENDS else group[1],
+    )
 
 
 def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The same dump with c10d's numbers. TimelineFileError if calls are missing and there are several communicators."""
+    """The same dump with c10d's numbers. TimelineFileError if calls are missing and there are
+    several communicators."""
     entries = content["entries"]
     found: list[dict[str, Any]] = []
     counts: dict[tuple[str, bool], int] = {}
@@ -73,7 +84,12 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ended(entry: dict[str, Any]) -> Any:
-    """The time at which a call was seen to be complete: its own, or else its creation time plus its duration."""
-    if entry["time_discovered_completed_ns"] or not entry["retired"] or not entry.get("duration_ms"):
+    """The time at which a call was seen to be complete: its own, or else its creation time plus its
+    duration."""
+    if (
+        entry["time_discovered_completed_ns"]
+        or not entry["retired"]
+        or not entry.get("duration_ms")
+    ):
         return entry["time_discovered_completed_ns"]
     return entry["time_created_ns"] + round(entry["duration_ms"] * 1e6)

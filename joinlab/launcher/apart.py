@@ -1,7 +1,8 @@
 """Calls a function in another process, which is killed if the function does not return.
 
-A thread in a long C call, such as sum(range(10**12)), holds the GIL, so nothing in its own process can end it. The
-other process is forked from the launcher's fork server, serves several calls, and ends with this process.
+A thread in a long C call, such as sum(range(10**12)), holds the GIL, so nothing in its own process
+can end it. The other process is forked from the launcher's fork server, serves several calls, and
+ends with this process.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ SECONDS = 10
 """A process that runs no line of Python for this long is ended."""
 
 KEPT_S = 5.0
-"""A process is reused if its call returned within this time; a longer call may have left busy threads."""
+"""A process is reused if its call returned within this time; a longer call may have left busy
+threads."""
 
 
 class Lost(Exception):
-    """The process ended without a result; the message gives the reason and the line that it was at."""
+    """The process ended without a result; the message gives the reason and the line that it was
+    at."""
 
 
 END = b"\x00\n"
@@ -53,8 +56,8 @@ def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: flo
     name     what an error calls the arguments if they cannot be sent
     seconds  longest time until the result
 
-    Raises Lost if the process ends first, ProgramError if the arguments cannot be sent, and KeyboardInterrupt if the
-    cell is interrupted.
+    Raises Lost if the process ends first, ProgramError if the arguments cannot be sent, and
+    KeyboardInterrupt if the cell is interrupted.
     """
     call = pickled((function, arguments), name)
     request = {
@@ -85,7 +88,9 @@ def _sent(request: dict[str, Any]) -> socket.socket:
     """Send the request to the kept process or to a new one, and return its socket."""
     global _kept
     link, _kept = _kept, None
-    if link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]:  # readable: it has ended
+    if (
+        link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]
+    ):  # readable: it has ended
         return ForkServer.get().open(request, CALLS)
     link.sendall(json.dumps(request).encode() + b"\n")
     return link
@@ -124,7 +129,9 @@ def _why(said: str, seconds: float) -> str:
     own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
     place = f', at "{linecache.getline(*own[0]).strip()}"' if own else ""
     if said.startswith("Timeout"):
-        return f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
+        return (
+            f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
+        )
     if fatal := re.match(r"Fatal Python error: (.*)", said):
         return f"it crashes Python ({fatal[1]}){place}."
     return f"it ended its process, or did not return within {seconds:.0f} s."
@@ -145,7 +152,9 @@ def answer(link: socket.socket) -> None:
             os.chdir(request["cwd"])
             know_cells(request["cells"])
             returned = threading.Event()
-            watch = threading.Thread(target=_watch, args=(link.fileno(), returned, request["seconds"]), daemon=True)
+            watch = threading.Thread(
+                target=_watch, args=(link.fileno(), returned, request["seconds"]), daemon=True
+            )
             watch.start()
             function, arguments = cloudpickle.loads(base64.b64decode(request["call"]))
             result = json.dumps(function(*arguments))

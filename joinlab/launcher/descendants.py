@@ -1,8 +1,8 @@
 """Ends all descendants of a process, in any group or session.
 
-`adopt` makes this process a subreaper (Linux): a descendant whose parent dies becomes our child instead of init's. So
-every descendant stays below us in the process tree, and once we have no child left, no descendant is left. On other
-systems only known process groups can be ended.
+`adopt` makes this process a subreaper (Linux): a descendant whose parent dies becomes our child
+instead of init's. So every descendant stays below us in the process tree, and once we have no child
+left, no descendant is left. On other systems only known process groups can be ended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ PR_SET_CHILD_SUBREAPER = 36
 """From linux/prctl.h."""
 
 SEGMENTS = "segments"
-"""File in the run's folder: names of the shared memory segments that ranks have created, one per line."""
+"""File in the run's folder: names of the shared memory segments that ranks have created, one per
+line."""
 
 GIVE_UP_S = 10.0
-"""A killed process that is still there after this time is stuck in the kernel; waiting longer does not help."""
+"""A killed process that is still there after this time is stuck in the kernel; waiting longer does
+not help."""
 
 
 def adopt() -> None:
@@ -46,8 +48,8 @@ def die_with_parent() -> None:
 def below(root: int, spared: Collection[int] = ()) -> list[int]:
     """Every living process below `root`, except those `spared` and their descendants.
 
-    It reads the process table once, and descends through zombies: a process whose parent ends between two reads would
-    appear below neither its old parent nor its new one.
+    It reads the process table once, and descends through zombies: a process whose parent ends
+    between two reads would appear below neither its old parent nor its new one.
     """
     children: dict[int, list[int]] = {}
     zombies: set[int] = set()
@@ -62,7 +64,8 @@ def below(root: int, spared: Collection[int] = ()) -> list[int]:
 
 
 def stop_all(spared: Collection[int] = ()) -> list[int]:
-    """Stop every process below this one, so that none starts another while we kill them; returns their pids."""
+    """Stop every process below this one, so that none starts another while we kill them; returns
+    their pids."""
     stopped: set[int] = set()
     if not _has_children():  # reading the process table takes 15 ms, and most runs leave nothing
         return []

@@ -39,7 +39,8 @@ RUN, CALLS = b"r", b"c"
 
 
 class ForkServer:
-    """The launcher's end of the fork server: one per process, started on first use, ended with the process."""
+    """The launcher's end of the fork server: one per process, started on first use, ended with the
+    process."""
 
     _shared: ForkServer | None = None
     _starting = threading.Lock()
@@ -57,7 +58,9 @@ class ForkServer:
             raise LaunchError(no_temporary_folder(error)) from error
         here, there = map(_above_streams, socket.socketpair())
         self.control = here
-        serve = f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
+        serve = (
+            f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
+        )
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
         try:
             with there:
@@ -67,7 +70,10 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=self._errors,
                     stderr=self._errors,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have no other thread
+                    env={
+                        **os.environ,
+                        "OPENBLAS_NUM_THREADS": "1",
+                    },  # a process that forks must have no other thread
                     start_new_session=True,
                 )
         except BaseException as error:
@@ -95,7 +101,9 @@ class ForkServer:
             take_interrupt()
         try:
             server = cls._shared
-            if server is not None and (server.owner != os.getpid() or server.process.poll() is not None):
+            if server is not None and (
+                server.owner != os.getpid() or server.process.poll() is not None
+            ):
                 server.close()
                 server = None
             if server is None:
@@ -109,7 +117,9 @@ class ForkServer:
         while not select.select([self.control], [], [], LOOK_S)[0]:
             take_interrupt()
             if time.monotonic() > give_up:
-                raise LaunchError(f"the process that ranks are forked from did not start within {START_S:g} s")
+                raise LaunchError(
+                    f"the process that ranks are forked from did not start within {START_S:g} s"
+                )
         with self.control.makefile("rb") as lines:
             line = lines.readline()
         hello = json.loads(line) if line else {}
@@ -124,7 +134,8 @@ class ForkServer:
         return dict(hello)
 
     def open(self, request: dict[str, Any], kind: bytes = RUN) -> socket.socket:
-        """Begin a run, or a process for calls, and return its socket; closing the socket ends the processes."""
+        """Begin a run, or a process for calls, and return its socket; closing the socket ends the
+        processes."""
         here, there = socket.socketpair()
         try:
             with there:
@@ -135,7 +146,9 @@ class ForkServer:
         except OSError as error:
             here.close()
             self.close(kill=True)
-            raise LaunchError(f"the process that ranks are forked from is gone ({error}); call launch again") from error
+            raise LaunchError(
+                f"the process that ranks are forked from is gone ({error}); call launch again"
+            ) from error
         except BaseException:
             here.close()
             raise
@@ -165,7 +178,8 @@ _LINKS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Close the sockets of all runs in a forked child of the launcher: an open copy would keep the runs alive."""
+    """Close the sockets of all runs in a forked child of the launcher: an open copy would keep the
+    runs alive."""
     for server in list(_SERVERS):
         server.close()
     for link in list(_LINKS):
@@ -178,7 +192,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _above_streams(link: socket.socket) -> socket.socket:
-    """The same socket with a descriptor above 2: if a standard stream is closed, the socket may have got its number."""
+    """The same socket with a descriptor above 2: if a standard stream is closed, the socket may
+    have got its number."""
     if link.fileno() > 2:
         return link
     import fcntl  # here, since Windows lacks it and gets an error message instead

@@ -6,13 +6,14 @@
         │                                 └── rank 1
         └────── calls' socket ──────── callee            calls functions, can be killed (apart.py)
 
-The launcher starts the server on first use and keeps it. The server only forks and reaps: it runs no torch operation,
-no CUDA and no second thread before a fork. It receives each run's socket on the control socket and passes it to a new
-keeper.
+The launcher starts the server on first use and keeps it. The server only forks and reaps: it runs
+no torch operation, no CUDA and no second thread before a fork. It receives each run's socket on the
+control socket and passes it to a new keeper.
 
-Server and keepers are subreapers (descendants.py), so one SIGKILL cannot leave a process behind: a keeper whose server
-is gone ends its run, and the server ends the orphans of a killed keeper. The server ends when the control socket
-closes, or when its launcher's process is gone, since another process may still hold the socket.
+Server and keepers are subreapers (descendants.py), so one SIGKILL cannot leave a process behind: a
+keeper whose server is gone ends its run, and the server ends the orphans of a killed keeper. The
+server ends when the control socket closes, or when its launcher's process is gone, since another
+process may still hold the socket.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ from joinlab.launcher.forkclient import RUN
 from joinlab.launcher.keeper import Keeper
 
 LOOK_S = 0.5
-"""How often the server checks whether its launcher still lives, and reaps keepers that have ended."""
+"""How often the server checks whether its launcher still lives, and reaps keepers that have
+ended."""
 
 LEAVE_S = 10.0
-"""When the server ends, each keeper has this long to end its run; then the server kills the remaining processes."""
+"""When the server ends, each keeper has this long to end its run; then the server kills the
+remaining processes."""
 
 
 def main(control_fd: int, launcher: int) -> None:
-    """Serve until the control socket closes. `control_fd` is inherited from the process `launcher`."""
+    """Serve until the control socket closes. `control_fd` is inherited from the process
+    `launcher`."""
     control = socket.socket(fileno=control_fd)
     try:
         hello = _warm_up()
@@ -55,7 +59,9 @@ def main(control_fd: int, launcher: int) -> None:
 
 def _warm_up() -> dict[str, Any]:
     """Import the modules that ranks need, and return the machine's GPUs and backends."""
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counts GPUs without initializing CUDA before a fork
+    os.environ.setdefault(
+        "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+    )  # counts GPUs without initializing CUDA before a fork
     with no_collection():
         import torch
         import torch._dynamo  # DDP's constructor imports it: 800 modules
@@ -74,7 +80,8 @@ def _warm_up() -> dict[str, Any]:
         "gloo": torch.distributed.is_gloo_available(),
     }
     gc.collect()
-    gc.freeze()  # so that a garbage collection in a rank does not copy the pages shared with the server
+    # so that a garbage collection in a rank does not copy the pages shared with the server
+    gc.freeze()
     return hello
 
 
@@ -112,7 +119,10 @@ class Server:
                 pid = os.fork()
             except OSError as error:
                 with suppress(OSError):
-                    link.sendall(json.dumps({"error": f"could not start a process: {error}"}).encode() + b"\n")
+                    link.sendall(
+                        json.dumps({"error": f"could not start a process: {error}"}).encode()
+                        + b"\n"
+                    )
                 link.close()
                 continue
             if pid == 0:

@@ -1,7 +1,7 @@
 """The keeper of one run: forks its ranks, reports how they end, and ends their descendants.
 
-It exchanges lines with the launcher over the run's socket. The launcher sends a request (JSON) and perhaps `kill`; it
-closes the socket to give up the run. The keeper answers
+It exchanges lines with the launcher over the run's socket. The launcher sends a request (JSON) and
+perhaps `kill`; it closes the socket to give up the run. The keeper answers
 
     {"pids": {rank: pid}}                  the ranks are started
     {"trouble": text, "rank": r}           rank r could not be set up, or can no longer record
@@ -56,7 +56,8 @@ class Keeper:
             self.selector.register(source, selectors.EVENT_READ)
 
     def keep(self) -> None:
-        """Follow the run until the launcher closes it, then end its processes and remove its folder."""
+        """Follow the run until the launcher closes it, then end its processes and remove its
+        folder."""
         try:
             while not self.over and os.getppid() == self.server:
                 for key, _ in self.selector.select(LOOK_S):
@@ -75,8 +76,8 @@ class Keeper:
     def kill(self) -> None:
         """Kill every rank's process group.
 
-        All are stopped before the first is killed: a living rank would see a killed peer's connection close, and would
-        record an error that only this kill has caused.
+        All are stopped before the first is killed: a living rank would see a killed peer's
+        connection close, and would record an error that only this kill has caused.
         """
         for sign in (signal.SIGSTOP, signal.SIGKILL):
             for pid in self.ranks:
@@ -141,7 +142,8 @@ class Keeper:
 
     def _reap(self) -> None:
         for pid in list(self.ranks):
-            # End the rank's process group before reaping the rank: until then no other process can get its pid.
+            # End the rank's process group before reaping the rank: until then no other process can
+            # get its pid.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 continue
             self._forward_trouble()  # written before it ended
@@ -163,7 +165,9 @@ class Keeper:
         descendants.kill_all()
         if self.folder:
             with suppress(OSError):
-                self.segments |= set((Path(self.folder) / descendants.SEGMENTS).read_text().splitlines())
+                self.segments |= set(
+                    (Path(self.folder) / descendants.SEGMENTS).read_text().splitlines()
+                )
         for name in self.segments:
             if "/" not in name and name not in ("", ".", ".."):
                 with suppress(OSError):
@@ -172,9 +176,12 @@ class Keeper:
 
 
 def _segments_of(pid: int) -> set[str]:
-    """Names of the shared memory segments of torch that a process has mapped; they contain its pid."""
+    """Names of the shared memory segments of torch that a process has mapped; they contain its
+    pid."""
     with suppress(OSError):
-        return set(re.findall(rf"{SHARED_MEMORY}/(torch_{pid}_\S+)", Path(f"/proc/{pid}/maps").read_text()))
+        return set(
+            re.findall(rf"{SHARED_MEMORY}/(torch_{pid}_\S+)", Path(f"/proc/{pid}/maps").read_text())
+        )
     return set()
 
 

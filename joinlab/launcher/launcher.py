@@ -1,8 +1,8 @@
 """`launch`: run a program as real processes, one per rank, and record it as a Timeline.
 
-This module checks the arguments, chooses the backend and begins the run. The ranks are forked from a warm server:
-forkclient.py is the launcher's end of it, forkserver.py and keeper.py are the other end, and rank.py is the code of a
-rank. monitor.py follows the ranks until they end.
+This module checks the arguments, chooses the backend and begins the run. The ranks are forked from
+a warm server: forkclient.py is the launcher's end of it, forkserver.py and keeper.py are the other
+end, and rank.py is the code of a rank. monitor.py follows the ranks until they end.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ def launch(
     ways         record which of the program's lines each rank runs, so that the story shows the test where ranks part,
                  with its values; before Python 3.12, training a tiny model then takes up to two thirds longer
 
-    How a rank ends is data: see `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for an invalid
-    program or argument, LaunchError if the machine cannot run it, and LaunchInterrupted, which carries the Timeline
-    so far, if the cell is interrupted. In no case does it leave a process, port or file behind.
+    How a rank ends is data: see `timeline.ends` or `joinlab.diagnose(timeline)`. Raises
+    ProgramError for an invalid program or argument, LaunchError if the machine cannot run it, and
+    LaunchInterrupted, which carries the Timeline so far, if the cell is interrupted. In no case
+    does it leave a process, port or file behind.
 
         timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     """
@@ -85,17 +86,25 @@ def launch(
     for name, value in (("timeout", timeout), ("no_progress", no_progress)):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             raise ProgramError(f"{name}= is a number of seconds above 0; got {value!r}")
-    if backend is not None and (not isinstance(backend, str) or backend.lower() not in ("gloo", "nccl")):
+    if backend is not None and (
+        not isinstance(backend, str) or backend.lower() not in ("gloo", "nccl")
+    ):
         raise ProgramError(f'backend= is "gloo", "nccl" or None; got {backend!r}')
     listener = Echo() if on_output == "echo" else on_output
     if listener is not None and not callable(listener):
-        raise ProgramError(f'on_output= is "echo", None or a function of (rank, line); got {on_output!r}')
+        raise ProgramError(
+            f'on_output= is "echo", None or a function of (rank, line); got {on_output!r}'
+        )
     if not callable(progress) and not isinstance(progress, bool):
-        raise ProgramError(f"progress= is True, False or a function of a number of inputs; got {progress!r}")
+        raise ProgramError(
+            f"progress= is True, False or a function of a number of inputs; got {progress!r}"
+        )
     if stop is not None and not callable(stop):
         raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
     if find_spec("torch") is None:
-        raise LaunchError("joinlab.launch needs torch, which is not installed: pip install 'joinlab[lab]'")
+        raise LaunchError(
+            "joinlab.launch needs torch, which is not installed: pip install 'joinlab[lab]'"
+        )
     meta: Meta = {
         "program": program_name(program),
         "engine": "launched",
@@ -108,7 +117,9 @@ def launch(
     try:
         sent = pickled(program, program_name(program))
         meta["source"] = source_of(program)
-        with HeldInterrupts():  # raised only where the run can be ended; elsewhere files or processes would be left
+        with (
+            HeldInterrupts()
+        ):  # raised only where the run can be ended; elsewhere files or processes would be left
             timeline = _run(
                 sent,
                 meta,
@@ -125,7 +136,9 @@ def launch(
         raise
     except KeyboardInterrupt:  # before the first rank was started, or after the last one ended
         ends = [Ending(EndKind.KILLED, text=BY_USER)] * len(counts)
-        raise LaunchInterrupted(INTERRUPTED, timeline or timeline_from_rows([], ends, meta)) from None
+        raise LaunchInterrupted(
+            INTERRUPTED, timeline or timeline_from_rows([], ends, meta)
+        ) from None
 
 
 def _run(
@@ -170,7 +183,9 @@ def _run(
             "settings": settings,
             "environ": dict(os.environ),
             "port": _free_port(),
-            "path": [str(entry) for entry in sys.path],  # some programs add a Path, which Python ignores
+            "path": [
+                str(entry) for entry in sys.path
+            ],  # some programs add a Path, which Python ignores
             "cwd": cwd,
             "cells": texts_of_cells(sent),
             "ways": ways,
@@ -187,7 +202,8 @@ def _run(
 
 
 def _hold(folder: Path) -> int:
-    """A descriptor that locks the folder while this process lives. OSError if another process holds it."""
+    """A descriptor that locks the folder while this process lives. OSError if another process holds
+    it."""
     import fcntl  # missing on Windows, where ForkServer has refused already
 
     held = os.open(folder, os.O_RDONLY)
@@ -202,7 +218,8 @@ def _hold(folder: Path) -> int:
 def _sweep() -> None:
     """Remove the folders of runs whose launcher ended without removing them.
 
-    Two containers may share the folders without seeing each other's processes; the lock shows that a launcher lives.
+    Two containers may share the folders without seeing each other's processes; the lock shows that
+    a launcher lives.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
         pid = folder.name.removeprefix(FOLDER).partition("-")[0]
@@ -237,11 +254,13 @@ def _free_port() -> str:
     return "29500"
 
 
-def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> tuple[str, dict[str, str]]:
+def choose_backend(
+    machine: dict[str, Any], backend: str | None, ranks: int
+) -> tuple[str, dict[str, str]]:
     """The backend to use, and the environment variables that its ranks need.
 
-    `machine` is the fork server's report: {"gpus", "nccl", "gloo"}. NCCL takes one GPU per rank, or one GPU shared by
-    two ranks. Raises LaunchError if the machine cannot run the request.
+    `machine` is the fork server's report: {"gpus", "nccl", "gloo"}. NCCL takes one GPU per rank, or
+    one GPU shared by two ranks. Raises LaunchError if the machine cannot run the request.
     """
     gpus = int(machine["gpus"])
     enough = gpus >= max(ranks, 2) or (gpus == 1 and ranks <= 2) or (gpus >= 1 and ranks == 1)
@@ -265,5 +284,6 @@ def _sharing(nccl: str) -> dict[str, str]:
     """Environment variables with which NCCL accepts two ranks on one GPU."""
     if tuple(int(part) for part in nccl.split(".")[:3]) >= (2, 30, 3):
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    # Each rank claims to be another host (rank.py adds its number), so they connect over loopback sockets.
+    # Each rank claims to be another host (rank.py adds its number), so they connect over loopback
+    # sockets.
     return {"JOINLAB_NCCL_HOSTS": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}

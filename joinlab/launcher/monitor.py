@@ -1,12 +1,13 @@
 """Watch: follows the ranks of one run until they end, and makes the Timeline of their records.
 
-While the ranks run, this process only reads: the ranks' files (run_files.py), and, after a moment without an event, the
-calls that every living rank waits for. If the matching rule shows that none of those calls can complete, the hang is
-proven and the run is over (proof.py). If the rule cannot tell, the run ends after `no_progress` seconds without an
-event, and the Timeline says "suspected".
+While the ranks run, this process only reads: the ranks' files (run_files.py), and, after a moment
+without an event, the calls that every living rank waits for. If the matching rule shows that none
+of those calls can complete, the hang is proven and the run is over (proof.py). If the rule cannot
+tell, the run ends after `no_progress` seconds without an event, and the Timeline says "suspected".
 
-The proof is sound although the logs are read one after the other: a rank writes a call down before it issues it, so a
-wait that no written event satisfies cannot have been satisfied by an unwritten one.
+The proof is sound although the logs are read one after the other: a rank writes a call down before
+it issues it, so a wait that no written event satisfies cannot have been satisfied by an unwritten
+one.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ BUSY = 0.05
 LIMIT_NS = 5_000_000_000
 """A timeout that has not ended its call this long after it passed never will."""
 BEGIN_S = 30.0
-"""Ranks that have not started after this long never will: the fork server was stopped from outside."""
+"""Ranks that have not started after this long never will: the fork server was stopped from
+outside."""
 ANSWER_S = 10.0
 """Time for the run's keeper to end all processes."""
 
 
 @dataclass
 class Watch:
-    """One run, from its first process to its Timeline, which gets `meta`. Other arguments as for `joinlab.launch`."""
+    """One run, from its first process to its Timeline, which gets `meta`. Other arguments as for
+    `joinlab.launch`."""
 
     server: ForkServer
     folder: Path
@@ -85,7 +88,9 @@ class Watch:
             with suppress(OSError):
                 self._end(link)
             raise LaunchInterrupted(INTERRUPTED, self._timeline()) from None
-        except ConnectionError as error:  # the keeper died with data unread, or before it read "kill"
+        except (
+            ConnectionError
+        ) as error:  # the keeper died with data unread, or before it read "kill"
             raise LaunchError(DIED) from error
         finally:
             link.close()  # the keeper now ends whatever still lives
@@ -93,9 +98,14 @@ class Watch:
                 bar.close()
             self.files.close()
 
-    def _watch(self, link: socket.socket, bar: Bar | None, timeout: float, no_progress: float) -> None:
+    def _watch(
+        self, link: socket.socket, bar: Bar | None, timeout: float, no_progress: float
+    ) -> None:
         began = moved = time.monotonic()
-        asked, used = 0.0, -1.0  # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
+        asked, used = (
+            0.0,
+            -1.0,
+        )  # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
         while len(self.statuses) < len(self.counts):
             take_interrupt()
             heard = self._hear(link, POLL_S)
@@ -121,7 +131,9 @@ class Watch:
                     text = f"nothing happened for {no_progress:g} s (no_progress={no_progress:g})"
                     self._judge(EndKind.HUNG, text, proven=False)
             if not self.cut_short and at - began > timeout:
-                self._judge(EndKind.KILLED, f"ended by joinlab: still running after timeout={timeout:g} s")
+                self._judge(
+                    EndKind.KILLED, f"ended by joinlab: still running after timeout={timeout:g} s"
+                )
             if not self.cut_short and self.stop is not None and self.stop():
                 self._judge(EndKind.KILLED, "stopped on request")
             if self.cut_short:
@@ -156,7 +168,8 @@ class Watch:
         return True
 
     def _end(self, link: socket.socket) -> None:
-        """Make the keeper kill all living processes, and wait up to ANSWER_S until they are gone."""
+        """Make the keeper kill all living processes, and wait up to ANSWER_S until they are
+        gone."""
         link.sendall(b"kill\n")
         give_up = time.monotonic() + ANSWER_S
         while (left := give_up - time.monotonic()) > 0:
@@ -173,10 +186,13 @@ class Watch:
 
     def _gone(self) -> set[int]:
         """Ranks whose program is over."""
-        return {log.rank for log in self.logs if log.returned or log.raised or log.rank in self.statuses}
+        return {
+            log.rank for log in self.logs if log.returned or log.raised or log.rank in self.statuses
+        }
 
     def _working(self) -> float:
-        """CPU seconds used so far by ranks that do not wait for a call, and by their descendants."""
+        """CPU seconds used so far by ranks that do not wait for a call, and by their
+        descendants."""
         self.files.take_in(set(self.verdict))
         seconds = 0.0
         for rank, pid in self.pids.items():
@@ -184,14 +200,20 @@ class Watch:
             if rank not in self.statuses and not log.standing():
                 with suppress(psutil.Error):
                     process = psutil.Process(pid)
-                    for times in (one.cpu_times() for one in (process, *process.children(recursive=True))):
-                        seconds += times.user + times.system + times.children_user + times.children_system
+                    for times in (
+                        one.cpu_times() for one in (process, *process.children(recursive=True))
+                    ):
+                        seconds += (
+                            times.user + times.system + times.children_user + times.children_system
+                        )
         return seconds
 
     def _limited(self, elapsed: float, timeout: float) -> bool:
-        """Whether a rank on gloo waits for a call that its group's own timeout will end within this run.
+        """Whether a rank on gloo waits for a call that its group's own timeout will end within this
+        run.
 
-        gloo counts the timeout from when it begins the call: at issue, or once an earlier call has ended.
+        gloo counts the timeout from when it begins the call: at issue, or once an earlier call has
+        ended.
         """
         end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # may be infinite
         at = now() - self.origin_ns
@@ -218,7 +240,10 @@ class Watch:
             waits += [Wait(log.rank, calls) for calls in standing]
         calls = [call for log in self.logs for call in log.calls.values()]
         meta = {**self.meta, **about_ranks(self.logs, self.meta["backend"])}
-        if prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta)) is not None:
+        if (
+            prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta))
+            is not None
+        ):
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
 
     def _judge(self, kind: EndKind, why: str, *, proven: bool | None = None) -> None:
@@ -227,7 +252,8 @@ class Watch:
         self.meta["verdict_ns"] = now() - self.origin_ns
         self.cut_short = why
         gone = self._gone()
-        # A proof comes 30 ms after the last event; on a busy machine a process takes longer than that to end.
+        # A proof comes 30 ms after the last event; on a busy machine a process takes longer than
+        # that to end.
         self.late = set() if proven else gone - set(self.statuses)
         for log in self.logs:
             if log.rank not in gone:
@@ -252,12 +278,18 @@ class Watch:
             **self.meta,
             **about_ranks(self.logs, self.meta["backend"]),
             "groups": self._groups() or {"0": list(range(len(self.counts)))},
-            "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
+            "clock": {
+                "domain": "monotonic",
+                "origin_ns": self.origin_ns,
+                "hosts": {begin.get("host", "?"): 0},
+            },
         }
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
         calls = [call for log in self.logs for call in log.calls.values()]
         marks = {
-            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held}, {})] for log in self.logs if log.held
+            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held}, {})]
+            for log in self.logs
+            if log.held
         }
         if differs := differing_replicas(marks, calls, meta["groups"]):
             meta["replicas"] = differs
@@ -266,7 +298,9 @@ class Watch:
             spans=[span for log in self.logs for span in log.spans.values()],
             ends=[
                 self.verdict.get(rank)
-                or self.files.ending(rank, self.statuses.get(rank, 0), self.cut_short if rank in self.late else "")
+                or self.files.ending(
+                    rank, self.statuses.get(rank, 0), self.cut_short if rank in self.late else ""
+                )
                 for rank in range(len(self.logs))
             ],
             meta=meta,
@@ -283,12 +317,21 @@ class Watch:
                     f"{self.meta['program']} could not be loaded in its process: {log.refused}. Make whatever it uses "
                     "importable there, or define it beside the program."
                 )
-        apart = [log for log in self.logs if log.raised is not None and not log.raised.get("connected", True)]
-        killed = any(os.WIFSIGNALED(status) for rank, status in self.statuses.items() if rank not in self.verdict)
-        if apart and not killed and self.cut_short != BY_USER:  # a killed peer explains a failed connection
-            raise LaunchError(
-                f"rank {apart[0].rank} could not connect to its peers: {apart[0].raised['x']}".partition("\n")[0]  # type: ignore[index]
-            )
+        apart = [
+            log
+            for log in self.logs
+            if log.raised is not None and not log.raised.get("connected", True)
+        ]
+        killed = any(
+            os.WIFSIGNALED(status)
+            for rank, status in self.statuses.items()
+            if rank not in self.verdict
+        )
+        # A killed peer explains a failed connection.
+        if apart and not killed and self.cut_short != BY_USER:
+            error = apart[0].raised["x"]  # type: ignore[index]
+            text = f"rank {apart[0].rank} could not connect to its peers: {error}"
+            raise LaunchError(text.partition("\n")[0])
 
 
 BY_USER = "interrupted by the user"

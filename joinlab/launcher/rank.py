@@ -1,7 +1,7 @@
 """One rank of a launched run, from the fork to its end.
 
-It ends like a process of the forum script: when the program returns, the process exits without notifying its peers.
-Its output and its record are in files by then.
+It ends like a process of the forum script: when the program returns, the process exits without
+notifying its peers. Its output and its record are in files by then.
 """
 
 from __future__ import annotations
@@ -43,25 +43,32 @@ from joinlab.recorder.ways import RecordedWay
 
 STORE = "rendezvous"
 CONNECT_S = 20.0
-"""A peer that has not connected after this long has died; the program's first collective will fail."""
+"""A peer that has not connected after this long has died; the program's first collective will
+fail."""
 
 
 def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
-    """Run as rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process.
+    """Run as rank `rank` of the run that `request` describes, then exit. Called in a freshly forked
+    process.
 
-    The rank reports errors of its setup and of its record on the pipe `trouble`, since files may be unusable.
+    The rank reports errors of its setup and of its record on the pipe `trouble`, since files may be
+    unusable.
     """
     code = 1
 
     def complain(what: str, error: BaseException) -> None:
-        line = json.dumps({"rank": rank, "trouble": f"{what}: {text_of(error)}"[:3000]})  # below PIPE_BUF: one piece
+        line = json.dumps(
+            {"rank": rank, "trouble": f"{what}: {text_of(error)}"[:3000]}
+        )  # below PIPE_BUF: one piece
         os.write(trouble, line.encode() + b"\n")
 
     try:
         folder = Path(request["folder"])
         try:
             _own_process(folder, rank, request)
-            log = EventLog(folder / log_name(rank), lambda error: complain("could not go on recording", error))
+            log = EventLog(
+                folder / log_name(rank), lambda error: complain("could not go on recording", error)
+            )
             recorder = Recorder(log, rank)
             recorder.models = replicas = Replicas(lambda: recorder.issued, at_end=True)
             if request["backend"] == "nccl":
@@ -82,7 +89,8 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
 
 
 def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
-    """Give the process its own session, output file, environment and working directory; it dies with its keeper."""
+    """Give the process its own session, output file, environment and working directory; it dies
+    with its keeper."""
     os.setsid()  # a process group of its own, which the keeper can end
     descendants.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -109,7 +117,8 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
 
 
 def _note_shared_memory(path: Path) -> None:
-    """Log the name of each segment that Python creates here: if the program is killed, the keeper unlinks it."""
+    """Log the name of each segment that Python creates here: if the program is killed, the keeper
+    unlinks it."""
     try:
         import _posixshmem  # type: ignore[import-not-found]
     except ImportError:  # this system has none
@@ -134,15 +143,23 @@ def _load(recorder: Recorder, folder: Path) -> Any:
         return None
 
 
-def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, request: Mapping[str, Any]) -> int:
+def _run(
+    recorder: Recorder, replicas: Replicas, program: Any, rank: int, request: Mapping[str, Any]
+) -> int:
     connected = False
     try:
         _seed(request["seeds"][rank])
         _set_device(rank, request)
         _init_process_group(recorder, rank, request)
         connected = True
-        run = partial(call_program, program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
-        value = RecordedWay(recorder.log, lambda: recorder.issued).follow(run) if request["ways"] else run()
+        run = partial(
+            call_program, program, rank, Inputs(request["inputs"][rank], recorder.mark_input)
+        )
+        value = (
+            RecordedWay(recorder.log, lambda: recorder.issued).follow(run)
+            if request["ways"]
+            else run()
+        )
         threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -161,7 +178,11 @@ def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, reques
     except OSError as error:  # the disk is full: free the space for the recording
         with suppress(OSError):
             kept.unlink(missing_ok=True)
-            print(f"joinlab: rank {rank}'s return value could not be kept: {error}", file=sys.stderr, flush=True)
+            print(
+                f"joinlab: rank {rank}'s return value could not be kept: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
     _flush()
     replicas.ended()
     held = [[*name, value] for mark in replicas.marks for name, value in mark.held.items()]
@@ -171,7 +192,8 @@ def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, reques
 
 
 def _seed(seed: int | None) -> None:
-    """Seed torch, numpy and random; None: from the system, since forked ranks would otherwise share one state."""
+    """Seed torch, numpy and random; None: from the system, since forked ranks would otherwise share
+    one state."""
     seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -190,7 +212,8 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
     n = len(request["inputs"])
     store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
     dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
-    # Wait for all peers: gloo fails on a rank that is still connecting to one whose program has already ended.
+    # Wait for all peers: gloo fails on a rank that is still connecting to one whose program has
+    # already ended.
     store.add("connected", 1)
     give_up = time.monotonic() + CONNECT_S
     while store.add("connected", 0) < n and time.monotonic() < give_up:

@@ -1,7 +1,8 @@
-"""The files of a launched run's ranks, read while they run: event logs, output, return values; and how each rank ended.
+"""The files of a launched run's ranks, read while they run: event logs, output, return values; and
+how each rank ended.
 
-A rank's output is bounded: the first and the last KEPT bytes are kept, and the disk space between them is freed while
-the rank goes on printing.
+A rank's output is bounded: the first and the last KEPT bytes are kept, and the disk space between
+them is freed while the rank goes on printing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class RunFiles:
         self._news = False  # something was read since the last look
 
     def look(self) -> bool:
-        """Read the files; True if any rank has recorded or printed something since the last look."""
+        """Read the files; True if any rank has recorded or printed something since the last
+        look."""
         self._read()
         news, self._news = self._news, False
         return news
@@ -55,7 +57,8 @@ class RunFiles:
         self._news = self._read_output() or any(fresh) or self._news
 
     def take_in(self, judged: set[int]) -> None:
-        """Bring `logs` up to date, except those of `judged` ranks: their later events are effects of killing peers."""
+        """Bring `logs` up to date, except those of `judged` ranks: their later events are effects
+        of killing peers."""
         self._read()
         for rank, log in enumerate(self.logs):
             if rank not in judged:
@@ -79,7 +82,8 @@ class RunFiles:
         return decode(kept["value"], lambda name: b64decode(kept["arrays"][name]))
 
     def ending(self, rank: int, status: int, cut_short: str) -> Ending:
-        """The ending of a rank whose process has ended. `cut_short`: why joinlab ended the process, if it did."""
+        """The ending of a rank whose process has ended. `cut_short`: why joinlab ended the process,
+        if it did."""
         log = self.logs[rank]
         if log.returned:
             end = Ending.finished(log.calls.values())
@@ -115,7 +119,14 @@ def _cause(status: int, output: Output) -> str:
         return f"its process ended with exit code {os.WEXITSTATUS(status)} before the program returned (os._exit?)"
     name = signal.Signals(os.WTERMSIG(status)).name
     lines = output.last(4000).splitlines()
-    said = next((line.strip() for line in reversed(lines) if "what():" in line or "terminate called" in line), "")
+    said = next(
+        (
+            line.strip()
+            for line in reversed(lines)
+            if "what():" in line or "terminate called" in line
+        ),
+        "",
+    )
     return f"its process was killed by {name}" + (f": {said}" if said else "")
 
 
@@ -156,4 +167,6 @@ def _give_back(fd: int, end: int) -> None:
     if sys.platform == "linux":
         punch_hole, keep_size = 2, 1  # linux/falloc.h
         with suppress(AttributeError):
-            ctypes.CDLL(None).fallocate(fd, punch_hole | keep_size, ctypes.c_int64(0), ctypes.c_int64(end))
+            ctypes.CDLL(None).fallocate(
+                fd, punch_hole | keep_size, ctypes.c_int64(0), ctypes.c_int64(end)
+            )

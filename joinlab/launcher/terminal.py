@@ -48,7 +48,9 @@ class Bar:
         if self._bar is None:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=self._total, desc=self._name, unit="input", leave=False, disable=None)
+            self._bar = tqdm(
+                total=self._total, desc=self._name, unit="input", leave=False, disable=None
+            )
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """What PyTorch's NCCL backend refuses when it is handed a call, today and in PyTorch 1.9.
 
-Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp, recvAnysource,
-gather, scatter, _allgather_base, _reduce_scatter_base) and
-NCCLUtils.cpp (ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (ncclDataType, gather, scatter), v1.9.0.
+Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp,
+recvAnysource, gather, scatter, _allgather_base, _reduce_scatter_base) and NCCLUtils.cpp
+(ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (ncclDataType, gather, scatter),
+v1.9.0.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ _NAMES = {
 
 
 _VIEWED = (Op.ALL_REDUCE, Op.REDUCE, Op.BROADCAST)
-"""Ops for which the backend takes a complex tensor for one of real numbers (at::view_as_real), today."""
+"""Ops for which the backend takes a complex tensor for one of real numbers (at::view_as_real),
+today."""
 
 
 def check(call: EmulatedCall, era: str) -> None:
-    """Raise what the backend raises for such a call; where it takes complex tensors for real ones, do so, too."""
+    """Raise what the backend raises for such a call; where it takes complex tensors for real ones,
+    do so, too."""
     if era in call.kind.accepted:  # looked at once per kind: 5 us a call
         _check_memory(call)
         return
@@ -54,7 +57,9 @@ def check(call: EmulatedCall, era: str) -> None:
         raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
     if era == "today":
         _check_sizes(call)
-    if FACTS[call.op].rooted and call.root < 0:  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
+    if (
+        FACTS[call.op].rooted and call.root < 0
+    ):  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
         raise dist.DistBackendError(
             f"NCCL error in: ProcessGroupNCCL.cpp, invalid argument (run with NCCL_DEBUG=WARN for details): "
             f"{call.op} : invalid root {call.row.get('root')} (root should be in the 0..{len(call.group.ranks)} range)"
@@ -68,7 +73,9 @@ def check(call: EmulatedCall, era: str) -> None:
         for tensor in (*part.ins, *part.outs):
             if tensor.dtype not in DTYPES[era]:
                 name = _NAMES.get(tensor.dtype, str(tensor.dtype)[6:])
-                raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
+                raise TypeError(
+                    f"Input tensor data type is not supported for NCCL process group: {name}"
+                )
     if not any(part.dtype.is_complex for part in call.parts):
         call.kind.accepted.add(era)
 
@@ -103,12 +110,16 @@ def _check_sizes(call: EmulatedCall) -> None:
             if args[0].dtype != args[1].dtype:
                 raise TypeError("output tensor must have the same type as input tensor")
             if args[1].numel() * size != args[0].numel():
-                raise ValueError("output tensor size must be equal to world_size times input tensor size")
+                raise ValueError(
+                    "output tensor size must be equal to world_size times input tensor size"
+                )
         case "_reduce_scatter_base" | "reduce_scatter_single":
             if args[0].dtype != args[1].dtype:
                 raise TypeError("input tensor must be the same type as the output tensor.")
             if args[1].numel() != args[0].numel() * size:
-                raise ValueError("input tensor must be the same size as output size times world size")
+                raise ValueError(
+                    "input tensor must be the same size as output size times world size"
+                )
         case _:
             pass
 
@@ -130,14 +141,17 @@ def _check_reduce_op(call: EmulatedCall, era: str) -> None:
         raise error(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
     if call.reduce_op in ("avg", "premul_sum") and era == "1.9":
         raise AttributeError(f"PyTorch 1.9 has no ReduceOp.{call.reduce_op.upper()}")
-    if call.reduce_op == "premul_sum" and not all(part.dtype.is_floating_point for part in call.parts):
+    if call.reduce_op == "premul_sum" and not all(
+        part.dtype.is_floating_point for part in call.parts
+    ):
         raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
     if call.reduce_op == "avg" and any(part.dtype is torch.bool for part in call.parts):
         raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Contiguous, or so in a memory format of images (channels_last): it is moved as it lies in memory."""
+    """Contiguous, or so in a memory format of images (channels_last): it is moved as it lies in
+    memory."""
     return (
         tensor.is_contiguous()
         or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

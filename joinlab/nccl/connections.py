@@ -1,6 +1,8 @@
-"""The first call that sends between two ranks of a communicator connects them: their hosts meet inside that call.
+"""The first call that sends between two ranks of a communicator connects them: their hosts meet
+inside that call.
 
-`ring.words` has the messages that they exchange. The emulator runs this with the hosts' clocks, the rule without.
+`ring.words` has the messages that they exchange. The emulator runs this with the hosts' clocks, the
+rule without.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Connections:
         self.met_ns = [0] * size
         self.waiting: dict[Word, Callable[[], object]] = {}
         self._size = size
-        # Sent messages that their receiver has not read: the time, and whether each connection sends.
+        # Sent messages that their receiver has not read: the time, and whether each connection
+        # sends.
         self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}
 
     def make(self, place: int, steps: Iterable[Step], now: int = 0) -> Iterator[Word]:
@@ -36,10 +39,17 @@ class Connections:
 
         Yields each message that its host has to wait for; resume once that message has been sent.
         """
-        new = {(place, step.peer, step.send is not None) for step in steps if step.peer is not None} - self.made
-        sends, recvs = ({peer for _, peer, is_send in new if is_send is side} for side in (True, False))
+        new = {
+            (place, step.peer, step.send is not None) for step in steps if step.peer is not None
+        } - self.made
+        sends, recvs = (
+            {peer for _, peer, is_send in new if is_send is side} for side in (True, False)
+        )
         for meeting in words(place, self._size, sends, recvs):
-            mine = {hear[0]: {is_send for _, peer, is_send in new if peer == hear[0]} for _, hear in meeting}
+            mine = {
+                hear[0]: {is_send for _, peer, is_send in new if peer == hear[0]}
+                for _, hear in meeting
+            }
             for tell, _ in meeting:
                 self._told.setdefault(tell, deque()).append((now, mine[tell[1]]))
                 if tell in self.waiting:

@@ -1,9 +1,9 @@
 """NCCL as a fabric: the k-th call of one rank meets the k-th of the others, whatever they are.
 
-While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued it. From the first
-slot that does not fit, and where no rank can go on otherwise, the calls run step by step on the ring of
-`ring.py`, with the bytes that its lines carry (motion.py), until it is at rest again. So what the
-emulator does with calls that do not fit is what the rule proves of them.
+While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued
+it. From the first slot that does not fit, and where no rank can go on otherwise, the calls run step
+by step on the ring of `ring.py`, with the bytes that its lines carry (motion.py), until it is at
+rest again. So what the emulator does with calls that do not fit is what the rule proves of them.
 
     queued          all ranks' next calls fit: carried out at once; in `_queues`, by place, what waits for other ranks
       |  they do not fit, or no rank can go on
@@ -13,9 +13,10 @@ emulator does with calls that do not fit is what the rule proves of them.
       v
     queued
 
-Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A communicator comes
-into being with the first call, for which all its ranks wait; so does the one of two ranks that send and receive. Where
-the program binds a GPU (init_process_group(device_id=...)), it does with the group, and sends take that one, too.
+Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A
+communicator comes into being with the first call, for which all its ranks wait; so does the one of
+two ranks that send and receive. Where the program binds a GPU (init_process_group(device_id=...)),
+it does with the group, and sends take that one, too.
 """
 
 from __future__ import annotations
@@ -67,14 +68,18 @@ class Communicator:
         self.born_ns = 0
         self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
         self._filled = 0
-        self._free_ns = [0] * self.size  # when the stream of each place is done with what it has completed
+        self._free_ns = [
+            0
+        ] * self.size  # when the stream of each place is done with what it has completed
         self._ring: Ring | None = None
         self._running: list[deque[Motion]] = [deque() for _ in ranks]  # on the ring, by place
         self._ring_done = [0] * self.size  # of them, how many are popped
         knobs = run.knobs
         kernels = Kernels(knobs.era == "1.9", knobs.pad)
         crossed = self._connections.crossed
-        self._wiring = Wiring(self.size, ALIGNS[knobs.era], kernels, knobs.gpu, run.costs, self._free_ns, crossed)
+        self._wiring = Wiring(
+            self.size, ALIGNS[knobs.era], kernels, knobs.gpu, run.costs, self._free_ns, crossed
+        )
 
     @property
     def crossed(self) -> bool:
@@ -82,15 +87,25 @@ class Communicator:
         return bool(self._connections.crossed)
 
     def join(
-        self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int, without: str = "it is not made"
+        self,
+        place: int,
+        host: Rank,
+        calls: Sequence[EmulatedCall],
+        now: int,
+        without: str = "it is not made",
     ) -> None:
-        """The first call of a rank, or the making of its group: the host waits until every rank is there."""
+        """The first call of a rank, or the making of its group: the host waits until every rank is
+        there."""
         if place in self.joined:
             return
         self.joined.add(place)
         self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
-            what = "first call on this communicator" if calls else "init_process_group(device_id=...) or new_group()"
+            what = (
+                "first call on this communicator"
+                if calls
+                else "init_process_group(device_id=...) or new_group()"
+            )
             host.wait_inside(calls, f"for the other ranks' {what}, without which {without}")
         else:
             for rank in self.ranks:
@@ -104,7 +119,12 @@ class Communicator:
         """The host waits for the hosts of new peers, see `connections`."""
         if self.size == 1:
             return
-        steps = [step for call in calls for part in call.parts for step in steps_to_peers(call, part, place, self.size)]
+        steps = [
+            step
+            for call in calls
+            for part in call.parts
+            for step in steps_to_peers(call, part, place, self.size)
+        ]
         host, connections = calls[0].host, self._connections
         for word in connections.make(place, steps, calls[-1].row.get("enqueued_ns") or 0):
             self._refuse_uneven(calls[0])
@@ -131,7 +151,9 @@ class Communicator:
             return
         self._queues[place].append(calls)
         self._filled += len(self._queues[place]) == 1
-        while self._filled == self.size:  # every rank has a next call; `_filled` counts the queues that are not empty
+        while (
+            self._filled == self.size
+        ):  # every rank has a next call; `_filled` counts the queues that are not empty
             heads = [queue[0] for queue in self._queues]
             if not self._fit(heads):
                 self._to_ring()
@@ -144,15 +166,21 @@ class Communicator:
             self._carry_out([calls[0] for calls in heads])
 
     def _overdue(self, heads: Sequence[list[EmulatedCall]]) -> bool:
-        """Whether some of these calls have waited for the last rank for so long that the watchdog ends their processes.
+        """Whether some of these calls have waited for the last rank for so long that the watchdog
+        ends their processes.
 
-        Today's does so (WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0), also where that rank is merely late.
+        Today's does so (WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0), also where that
+        rank is merely late.
         """
         if self.run.knobs.era != "today":
             return False
         first = [calls[0] for calls in heads]
         latest = max([call.ready_ns for call in first])
-        late = [call for call in first if 0 < call.group.watchdog_ns < latest - call.ready_ns and not call.host.gone]
+        late = [
+            call
+            for call in first
+            if 0 < call.group.watchdog_ns < latest - call.ready_ns and not call.host.gone
+        ]
         for call in late:
             ns = call.group.watchdog_ns
             self.abort(call.place)
@@ -162,11 +190,13 @@ class Communicator:
     def flush(self) -> None:
         """Run step by step what waits for a slot to fill."""
         if self._ring is None and any(self._queues):
-            # Some ranks have called, the others never will. A broadcast's root, say, sends into its FIFO and is done.
+            # Some ranks have called, the others never will. A broadcast's root, say, sends into its
+            # FIFO and is done.
             self._to_ring()
 
     def abort(self, place: int) -> None:
-        """ncclCommAbort: the kernels of the rank at `place` end where they are, and nothing of it moves any more."""
+        """ncclCommAbort: the kernels of the rank at `place` end where they are, and nothing of it
+        moves any more."""
         self.aborted.add(place)
         self._filled -= bool(self._queues[place])
         self._queues[place].clear()
@@ -176,9 +206,12 @@ class Communicator:
             self._ring_done[place] = self._ring.done[place]
 
     def _fit(self, heads: Sequence[list[EmulatedCall]]) -> bool:
-        # Quick for DDP's calls: equal looks fit. All others are compared byte for byte, as NCCL would run them.
+        # Quick for DDP's calls: equal looks fit. All others are compared byte for byte, as NCCL
+        # would run them.
         one = heads[0][0]
-        if FACTS[one.op].one_size and all(calls[0].look == one.look and len(calls) == 1 for calls in heads):
+        if FACTS[one.op].one_size and all(
+            calls[0].look == one.look and len(calls) == 1 for calls in heads
+        ):
             return True
         if any(len(calls) != 1 or calls[0].op in POINT_TO_POINT for calls in heads):
             return False
@@ -189,7 +222,10 @@ class Communicator:
             and call.reduce_op == one.reduce_op
             and len(call.parts) == len(one.parts)
             for call in calls
-        ) and all(agree(one.op, [call.parts[index] for call in calls], one.root) for index in range(len(one.parts)))
+        ) and all(
+            agree(one.op, [call.parts[index] for call in calls], one.root)
+            for index in range(len(one.parts))
+        )
 
     def _carry_out(self, calls: Sequence[EmulatedCall]) -> None:
         one = calls[0]
@@ -210,17 +246,27 @@ class Communicator:
             start = latest
             if facts.needs is not Needs.EVERYONE:
                 start = max(
-                    starts[place], *(starts[other] for other in waits_for(one.op, place, one.root, range(self.size)))
+                    starts[place],
+                    *(
+                        starts[other]
+                        for other in waits_for(one.op, place, one.root, range(self.size))
+                    ),
                 )
             self._free_ns[place] = start + cost
             call.complete(start + cost)
 
     def _reduce(
-        self, op: Op, parts: Sequence[Part], root: int, reduce_op: str, factors: Sequence[float | None]
+        self,
+        op: Op,
+        parts: Sequence[Part],
+        root: int,
+        reduce_op: str,
+        factors: Sequence[float | None],
     ) -> None:
         """Reduce what the ranks put in, each chunk in the order in which the ring passes it on.
 
-        Chunk c of an all_reduce, and the part of rank c in a reduce_scatter, start at rank c + 1 and are whole at c:
+        Chunk c of an all_reduce, and the part of rank c in a reduce_scatter, start at rank c + 1
+        and are whole at c:
 
             n = 3, chunk 0    rank 1 sends x1    rank 2 sends x1 + x2    rank 0 has (x1 + x2) + x0, and hands it out
 
@@ -240,7 +286,9 @@ class Communicator:
             raise ValueError(f"{op!r} is not modelled")
         chunk = part_bytes(op, len(each[0]), size, self._wiring.align)
         lengths = [chunk] * size
-        if op is Op.REDUCE_SCATTER and len(parts[0].ins) == size:  # of unequal parts: one reduce for each, to its rank
+        if (
+            op is Op.REDUCE_SCATTER and len(parts[0].ins) == size
+        ):  # of unequal parts: one reduce for each, to its rank
             lengths = [len_of(tensor) for tensor in parts[0].ins]
         if op is Op.ALL_REDUCE and len(each[0]) <= chunk:
             totals = [chain(each, 0)]
@@ -297,7 +345,9 @@ class NcclFabric:
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
         self._eager = False
-        self._rings = Communicator(run, self._ranks)  # of an eager group: its first collective connects them
+        self._rings = Communicator(
+            run, self._ranks
+        )  # of an eager group: its first collective connects them
         self._timed_out = False  # some rank has given a communicator up
         self._large: list[EmulatedCall] = []  # sends that not every machine buffers
 
@@ -307,16 +357,20 @@ class NcclFabric:
         if not self._timed_out and call.op not in POINT_TO_POINT:
             return
         communicator, place = self._where([call])
-        if place in communicator.aborted:  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
+        if (
+            place in communicator.aborted
+        ):  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {call.host.rank}.")
 
     def connect(self, place: int, host: Rank, now: int) -> None:
-        """Make the communicator now, with the group: the host waits for the other ranks to make it, too."""
+        """Make the communicator now, with the group: the host waits for the other ranks to make it,
+        too."""
         self._eager = True
         self._main.join(place, host, (), now)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
-        """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal, ProcessGroupNCCL.cpp, v2.13.0)."""
+        """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal,
+        ProcessGroupNCCL.cpp, v2.13.0)."""
         communicator, place = self._where([call])
         communicator.abort(place)
         self._timed_out = True
@@ -331,24 +385,33 @@ class NcclFabric:
             communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
         if FACTS[call.op].pairwise:
             communicator.connect(place, calls)
-        elif self._eager and place not in self._rings.joined:  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
+        elif (
+            self._eager and place not in self._rings.joined
+        ):  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
             now = max(one.ready_ns for one in calls)
             self._rings.join(place, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
-            self._large += [one for one in calls if one.op is Op.SEND and one.nbytes() > BUFFERED_BYTES]
+            self._large += [
+                one for one in calls if one.op is Op.SEND and one.nbytes() > BUFFERED_BYTES
+            ]
             communicator.submit(place, calls)
 
     def assumes(self) -> list[str]:
-        """What the model took for granted, and how NCCL differs from what programs expect: notes beside a Timeline."""
+        """What the model took for granted, and how NCCL differs from what programs expect: notes
+        beside a Timeline."""
         crossed = any(one.crossed for one in (self._main, *self._pairs.values()))
         large = any(not call.done for call in self._large)
-        return [*[ASSUMES] * (len(self._ranks) > TUNED_RANKS), *[CROSSED] * crossed, *[SENDS_WAIT] * large]
+        return [
+            *[ASSUMES] * (len(self._ranks) > TUNED_RANKS),
+            *[CROSSED] * crossed,
+            *[SENDS_WAIT] * large,
+        ]
 
     def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
         """The communicator that calls issued as one run on, and the place of their rank in it.
 
-        A batch of sends and receives, be it of one, runs on the group's, as collectives do: `batchP2P` in
-        ProcessGroupNCCL::pointToPoint, ProcessGroupNCCL.cpp, PyTorch v2.13.0.
+        A batch of sends and receives, be it of one, runs on the group's, as collectives do:
+        `batchP2P` in ProcessGroupNCCL::pointToPoint, ProcessGroupNCCL.cpp, PyTorch v2.13.0.
         """
         call = calls[0]
         if call.op not in POINT_TO_POINT:
@@ -357,9 +420,13 @@ class NcclFabric:
             one.source_place = self._ranks.index(one.row["peer"])
         if call.batched or self._eager:
             return self._main, call.place
-        low, high = sorted((call.place, call.source_place))  # two ranks alone get a communicator of their own
+        low, high = sorted(
+            (call.place, call.source_place)
+        )  # two ranks alone get a communicator of their own
         pair = (self._ranks[low], self._ranks[high])
-        return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(call.place == high)
+        return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(
+            call.place == high
+        )
 
     def flush(self) -> None:
         """See `Fabric`."""
@@ -376,13 +443,18 @@ _OP_TYPES = {
     **dict.fromkeys(("alltoall_base", "all_to_all_single"), "ALLTOALL_BASE"),
     "reduce_scatter": "REDUCE_SCATTER",
 }
-"""By method, where it is not the op in capitals: opTypeToString in ProcessGroup.cpp, PyTorch v2.13.0."""
+"""By method, where it is not the op in capitals: opTypeToString in ProcessGroup.cpp, PyTorch
+v2.13.0."""
 
 
 def watchdog_text(call: EmulatedCall, ms: int) -> str:
-    """What the watchdog says of a call that has taken `ms`: WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0."""
+    """What the watchdog says of a call that has taken `ms`: WorkNCCL::checkTimeout,
+    ProcessGroupNCCL.cpp, v2.13.0."""
     kind = _OP_TYPES.get(call.method, call.op.value.replace("_", "").upper())
-    ins, outs = (sum(one.numel() for part in call.parts for one in getattr(part, side)) for side in ("ins", "outs"))
+    ins, outs = (
+        sum(one.numel() for part in call.parts for one in getattr(part, side))
+        for side in ("ins", "outs")
+    )
     work = f"SeqNum={call.row['number']}, OpType={kind}, NumelIn={ins}, NumelOut={outs}, Timeout(ms)={ms}"
     return (
         f"[Rank {call.host.rank}] Watchdog caught collective operation timeout: WorkNCCL({work}) ran for {ms} "

@@ -1,21 +1,24 @@
 """What NCCL's kernels make of bytes: the lines that a thread loads, and the arithmetic on them.
 
-A line of the LL protocol carries 8 bytes, whole elements of the kernel's type T. A thread that loads the last line of a
-tensor loads more than the tensor holds; what it loads then, it scales, sends and reduces like the rest:
+A line of the LL protocol carries 8 bytes, whole elements of the kernel's type T. A thread that
+loads the last line of a tensor loads more than the tensor holds; what it loads then, it scales,
+sends and reduces like the rest:
 
     today, T of 1 or 2 bytes    u8[5]   line 0   b0 b1 b2 b3 | b4 n5 n6 n7      n: the tensor's neighbours in memory,
                                 f16[1]           b0 b1 n2 n3 |  0  0  0  0      up to a multiple of 4 bytes
     today, T of 4 bytes         f32[1]           b0 b1 b2 b3 |  p  p  p  p      p: a register that nothing has set
     2.7.8, any T                f32[1]           b0 b1 b2 b3 | n4 n5 n6 n7      always 8 bytes of memory
 
-Only elements that the receiver asked for are stored. So neighbours show where two ranks disagree in size or dtype.
+Only elements that the receiver asked for are stored. So neighbours show where two ranks disagree in
+size or dtype.
 
-Neighbours are read from the tensor's storage. What lies beyond the storage, on a GPU some older data, and the register
-are the knob `pad`, 32 bits that repeat every 4 bytes.
+Neighbours are read from the tensor's storage. What lies beyond the storage, on a GPU some older
+data, and the register are the knob `pad`, 32 bits that repeat every 4 bytes.
 
-Sources: v2.29.7-1, src/device/prims_ll.h (DataLoader, LLGenericOp) and src/device/reduce_kernel.h (Apply_Reduce,
-FuncPreMulSum, FuncSumPostDiv); v2.7.8-1, src/collectives/device/prims_ll.h (readAL, LLGenericOp), reduce_kernel.h and
-common_kernel.h (MULTI). Held to those kernels, compiled for a CPU, by tests/test_nccl_kernels.py; not to a GPU.
+Sources: v2.29.7-1, src/device/prims_ll.h (DataLoader, LLGenericOp) and src/device/reduce_kernel.h
+(Apply_Reduce, FuncPreMulSum, FuncSumPostDiv); v2.7.8-1, src/collectives/device/prims_ll.h (readAL,
+LLGenericOp), reduce_kernel.h and common_kernel.h (MULTI). Held to those kernels, compiled for a
+CPU, by tests/test_nccl_kernels.py; not to a GPU.
 """
 
 from __future__ import annotations
@@ -38,16 +41,26 @@ _INTEGERS: dict[torch.dtype, Any] = {
     torch.uint8: np.uint8,
     torch.bool: np.uint8,  # ncclUint8
 }
-_FLOATS: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}
+_FLOATS: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+}
 
 DTYPES = frozenset({*_INTEGERS, *_FLOATS, torch.bfloat16})
 """What NCCL can reduce, under the names of torch.
 
-Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8 types.
+Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8
+types.
 """
 
-_NAN: dict[torch.dtype, int] = {torch.float32: 0x7FFFFFFF, torch.float16: 0x7FFF, torch.bfloat16: 0x7FFF}
-"""The one NaN that a GPU's arithmetic on these types gives (PTX ISA 8.7, "Floating-Point Instructions", on NaN).
+_NAN: dict[torch.dtype, int] = {
+    torch.float32: 0x7FFFFFFF,
+    torch.float16: 0x7FFF,
+    torch.bfloat16: 0x7FFF,
+}
+"""The one NaN that a GPU's arithmetic on these types gives (PTX ISA 8.7, "Floating-Point
+Instructions", on NaN).
 
 float64 keeps the payload of an operand instead.
 """
@@ -65,7 +78,8 @@ class Kernels:
     pad: int
 
     def element(self, op: Op, dtype: torch.dtype) -> torch.dtype:
-        """The type T of the kernel: what does not reduce is moved as bytes (ncclInt8; src/enqueue.cc, taskAppend)."""
+        """The type T of the kernel: what does not reduce is moved as bytes (ncclInt8;
+        src/enqueue.cc, taskAppend)."""
         return dtype if FACTS[op].reduces else torch.uint8
 
     # ------------------------------------------------------------------------------------ loading
@@ -73,8 +87,8 @@ class Kernels:
     def memory(self, tensors: Sequence[torch.Tensor]) -> Memory:
         """What a kernel finds at these tensors, and behind them.
 
-        Several tensors are one in a buffer of the backend's own (newLikeFlat in ProcessGroupNCCL.cpp): its neighbours
-        are unknown.
+        Several tensors are one in a buffer of the backend's own (newLikeFlat in
+        ProcessGroupNCCL.cpp): its neighbours are unknown.
         """
         own = read(tensors)
         if len(tensors) != 1:
@@ -104,13 +118,17 @@ class Kernels:
             line[4:] = np.frombuffer(self.pad.to_bytes(4, "little"), np.uint8)
         return np.concatenate([memory.take(at, whole), line])
 
-    # ------------------------------------------------------------------------------------ arithmetic
+    # ------------------------------------------------------------------------------------
+    # arithmetic
 
     def scale(self, dtype: torch.dtype, factor: float | None, data: Bytes) -> Bytes:
-        """AVG and PREMUL_SUM of floats scale what each rank puts in, in their dtype (FuncPreMulSum, hostToDevRedOp)."""
+        """AVG and PREMUL_SUM of floats scale what each rank puts in, in their dtype (FuncPreMulSum,
+        hostToDevRedOp)."""
         if factor is None or dtype in _INTEGERS:
             return data
-        one = torch.tensor([factor], dtype=torch.float64 if dtype is torch.float64 else torch.float32).to(dtype)
+        one = torch.tensor(
+            [factor], dtype=torch.float64 if dtype is torch.float64 else torch.float32
+        ).to(dtype)
         return self._floats(dtype, "product", data, np.resize(read([one]), len(data)))
 
     def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
@@ -122,11 +140,14 @@ class Kernels:
         return self._floats(dtype, reduce_op, incoming, own)
 
     def finish(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
-        """AVG of integers divides the whole sum, towards zero, before it goes on (FuncSumPostDiv)."""
+        """AVG of integers divides the whole sum, towards zero, before it goes on
+        (FuncSumPostDiv)."""
         if reduce_op != "avg" or dtype not in _INTEGERS:
             return data
         negative, bits = data.view(_INTEGERS[dtype]) < 0, data.view(f"u{dtype.itemsize}")
-        quotient = np.where(negative, -bits, bits) // bits.dtype.type(size)  # of the absolute value, which is unsigned
+        quotient = np.where(negative, -bits, bits) // bits.dtype.type(
+            size
+        )  # of the absolute value, which is unsigned
         return _bytes(np.where(negative, -quotient, quotient))
 
     def chain(
@@ -137,9 +158,12 @@ class Kernels:
         order: Sequence[int],
         factors: Sequence[float | None],
     ) -> Bytes:
-        """The reduction of a chunk that goes through the places of `order`; `each` and `factors` by place."""
+        """The reduction of a chunk that goes through the places of `order`; `each` and `factors` by
+        place."""
         size, kind = len(each), _FLOATS.get(dtype)
-        if reduce_op == "sum" and kind is not None:  # in one go, 10 us less a call; only a NaN needs the way below
+        if (
+            reduce_op == "sum" and kind is not None
+        ):  # in one go, 10 us less a call; only a NaN needs the way below
             with np.errstate(all="ignore"):
                 floats = each[order[0]].view(kind)
                 for place in order[1:]:
@@ -148,11 +172,14 @@ class Kernels:
                 return _bytes(floats)
         total = self.scale(dtype, factors[order[0]], each[order[0]])
         for place in order[1:]:
-            total = self.reduce(dtype, reduce_op, total, self.scale(dtype, factors[place], each[place]))
+            total = self.reduce(
+                dtype, reduce_op, total, self.scale(dtype, factors[place], each[place])
+            )
         return self.finish(dtype, reduce_op, total, size)
 
     def _floats(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
-        """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the hardware's."""
+        """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the
+        hardware's."""
         if dtype is torch.bfloat16:
             one, other = (_from_bfloat16(data) for data in (incoming, own))
         else:
@@ -163,9 +190,15 @@ class Kernels:
                     found = one + other
                 case "product":
                     found = one * other
-                case _ if self.old and dtype.itemsize >= 4:  # (x < y) ? ... : ..., which takes a NaN as it comes
+                case _ if (
+                    self.old and dtype.itemsize >= 4
+                ):  # (x < y) ? ... : ..., which takes a NaN as it comes
                     less = one < other
-                    found = np.where(less, one, other) if reduce_op == "min" else np.where(less, other, one)
+                    found = (
+                        np.where(less, one, other)
+                        if reduce_op == "min"
+                        else np.where(less, other, one)
+                    )
                     return _bytes(found)
                 case _:
                     found = _extreme(one, other, reduce_op == "min")
@@ -196,7 +229,10 @@ class Memory:
         if at + nbytes <= len(self.own):
             return self.own[at : at + nbytes]
         known = np.concatenate([self.own, self.behind])[at : at + nbytes]
-        beyond = [self.pad >> 8 * ((self.address + place) % 4) & 0xFF for place in range(at + len(known), at + nbytes)]
+        beyond = [
+            self.pad >> 8 * ((self.address + place) % 4) & 0xFF
+            for place in range(at + len(known), at + nbytes)
+        ]
         return np.concatenate([known, np.array(beyond, np.uint8)])
 
 
@@ -215,17 +251,25 @@ def _bytes(values: Any) -> Bytes:
 
 
 def _extreme(one: Any, other: Any, least: bool) -> Any:
-    """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and `max`)."""
+    """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and
+    `max`)."""
     found = np.fmin(one, other) if least else np.fmax(one, other)
     zeros = (one == 0) & (other == 0)
     if zeros.any():
-        negative = np.signbit(one) | np.signbit(other) if least else np.signbit(one) & np.signbit(other)
-        found = np.where(zeros, np.copysign(np.zeros_like(found), np.where(negative, -1, 1).astype(found.dtype)), found)
+        negative = (
+            np.signbit(one) | np.signbit(other) if least else np.signbit(one) & np.signbit(other)
+        )
+        found = np.where(
+            zeros,
+            np.copysign(np.zeros_like(found), np.where(negative, -1, 1).astype(found.dtype)),
+            found,
+        )
     return found
 
 
 def _quiet(one: Any, other: Any) -> Any:
-    """The NaN of float64 arithmetic: the first operand's, quiet, if it is one; else the second's; else a fresh one."""
+    """The NaN of float64 arithmetic: the first operand's, quiet, if it is one; else the second's;
+    else a fresh one."""
     quiet = np.uint64(0x0008000000000000)
     found = np.where(np.isnan(one), one.view(np.uint64) | quiet, other.view(np.uint64) | quiet)
     fresh = np.uint64(0xFFF8000000000000)
@@ -237,6 +281,7 @@ def _from_bfloat16(data: Bytes) -> Any:
 
 
 def _to_bfloat16(values: Any) -> Any:
-    """Rounded to the nearest, ties to even. A NaN comes out as any NaN, or worse: the caller sets it."""
+    """Rounded to the nearest, ties to even. A NaN comes out as any NaN, or worse: the caller sets
+    it."""
     bits = values.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

@@ -1,7 +1,8 @@
 """How the bytes of calls move over the ring, line by line, once the ranks' calls do not fit.
 
-The ring (ring.py) decides which lines of which step can go on. A `Motion` carries out what one rank issued as
-one: it takes what the ring lets go on, reduces or copies it, and holds what it sends until the next rank takes it.
+The ring (ring.py) decides which lines of which step can go on. A `Motion` carries out what one rank
+issued as one: it takes what the ring lets go on, reduces or copies it, and holds what it sends
+until the next rank takes it.
 
     Ring.issue(place, motion.steps, motion)
     Ring -> motion.take(step 1, lines 0 to 2, from another rank's motion, its step 0)
@@ -9,8 +10,9 @@ one: it takes what the ring lets go on, reduces or copies it, and holds what it 
                 v
             motion._out[step 1], from which the next rank's motion takes them
 
-Above the LL protocol's range the lines of a step stand for the whole message. Calls that fit, and large messages that
-meet small ones, are modelled so. A send that not every machine buffers (BUFFERED_BYTES) waits for its recv.
+Above the LL protocol's range the lines of a step stand for the whole message. Calls that fit, and
+large messages that meet small ones, are modelled so. A send that not every machine buffers
+(BUFFERED_BYTES) waits for its recv.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def reducing(call: EmulatedCall) -> str:
 
 
 def factor_of(call: EmulatedCall, size: int) -> float | None:
-    """What each of a rank's elements is multiplied by before it is summed: unpackPreMulSum in ProcessGroupNCCL.cpp."""
+    """What each of a rank's elements is multiplied by before it is summed: unpackPreMulSum in
+    ProcessGroupNCCL.cpp."""
     if call.reduce_op == "avg":
         return 1.0 / size
     if call.reduce_op != "premul_sum":
@@ -77,25 +80,33 @@ def factor_of(call: EmulatedCall, size: int) -> float | None:
 
 
 class Motion:
-    """What the calls that a rank issued as one do on the ring: a `Transfer` of bytes, with the time they take."""
+    """What the calls that a rank issued as one do on the ring: a `Transfer` of bytes, with the time
+    they take."""
 
-    def __init__(self, wiring: Wiring, place: int, calls: Sequence[EmulatedCall], before: Motion | None) -> None:
+    def __init__(
+        self, wiring: Wiring, place: int, calls: Sequence[EmulatedCall], before: Motion | None
+    ) -> None:
         self.calls = calls
         self.at_ns = 0  # the latest of all that it had to wait for
         self._wiring = wiring
         self._place = place
         self._before = before
         self._begun = False
-        # Calls issued as one run one after the other here: several parts are several kernels' worth of steps.
+        # Calls issued as one run one after the other here: several parts are several kernels' worth
+        # of steps.
         pieces = [_Piece(wiring, call, part, place) for call in calls for part in call.parts]
         if all(call.op in POINT_TO_POINT for call in calls):  # a batch: no send waits behind a recv
             pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
         self._where = [(piece, index) for piece in pieces for index in range(len(piece.steps))]
         self.steps = [step for piece in pieces for step in piece.steps]
         large = [
-            step for step in self.steps if step.peer is not None and (step.send or 0) * LINE_BYTES > BUFFERED_BYTES
+            step
+            for step in self.steps
+            if step.peer is not None and (step.send or 0) * LINE_BYTES > BUFFERED_BYTES
         ]
-        self._is_waited_for = bool(large)  # sends that may have to wait for their recvs do so, behind its own recvs
+        self._is_waited_for = bool(
+            large
+        )  # sends that may have to wait for their recvs do so, behind its own recvs
         self.steps += [step._replace(send=None, drained=True) for step in large]
         self._out: dict[int, tuple[Bytes, int]] = {}  # per step: its lines, and when they were sent
 
@@ -118,7 +129,9 @@ class Motion:
         cost = self._wiring.costs.call_ns(sum(call.nbytes() for call in self.calls))
         return self.at_ns + cost
 
-    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+    def take(
+        self, step: int, first: int, last: int, source: Transfer | None, source_step: int
+    ) -> None:
         """Move lines on, see `Transfer`."""
         self.begin()
         piece, index = self._where[step]
@@ -130,7 +143,11 @@ class Motion:
             self.at_ns = max(self.at_ns, sent_ns)
             if source._is_waited_for:
                 source.at_ns = max(source.at_ns, self.at_ns)
-        if source is not None and not piece.steps[index].flags and source.calls[0].look != self.calls[0].look:
+        if (
+            source is not None
+            and not piece.steps[index].flags
+            and source.calls[0].look != self.calls[0].look
+        ):
             raise NotImplementedError(
                 f"{self.calls[0]!r} meets {source.calls[0]!r}, which does not fit, with messages too large for the LL "
                 "protocol: how far they get depends on chunks and channels"
@@ -138,7 +155,9 @@ class Motion:
         moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
         send = piece.steps[index].send
         if send is not None:
-            lines = self._out[step][0] if step in self._out else np.zeros(send * LINE_BYTES, np.uint8)
+            lines = (
+                self._out[step][0] if step in self._out else np.zeros(send * LINE_BYTES, np.uint8)
+            )
             room = lines[first * LINE_BYTES : last * LINE_BYTES]
             room[:] = moved[: len(room)]
             self._out[step] = lines, self.at_ns
@@ -153,7 +172,8 @@ class Motion:
 
 
 class _Piece:
-    """One collective of one rank on the ring: its steps, and what each of them does with its lines."""
+    """One collective of one rank on the ring: its steps, and what each of them does with its
+    lines."""
 
     def __init__(self, wiring: Wiring, call: EmulatedCall, part: Part, place: int) -> None:
         self.call = call
@@ -172,8 +192,12 @@ class _Piece:
         self.steps: Sequence[Step]
         if FACTS[call.op].pairwise:
             to_peers = steps_to_peers(call, part, place, self._size)
-            crossed = [(place, step.peer, step.send is not None) in wiring.crossed for step in to_peers]
-            self.steps = [step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)]
+            crossed = [
+                (place, step.peer, step.send is not None) in wiring.crossed for step in to_peers
+            ]
+            self.steps = [
+                step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)
+            ]
         else:
             share = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
             small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
@@ -183,7 +207,8 @@ class _Piece:
             self._copy_own()
 
     def move(self, step: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
-        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for them."""
+        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for
+        them."""
         op, peer = self._op, self.steps[step].peer
         if peer is not None:
             return self._move_to_peer(step, peer, low, high, incoming)
@@ -191,7 +216,9 @@ class _Piece:
         if incoming is None:
             moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
         elif reduces:
-            moved = self._kernels.reduce(self._dtype, self._reduce_op, incoming, self._own(chunk)[low:high])
+            moved = self._kernels.reduce(
+                self._dtype, self._reduce_op, incoming, self._own(chunk)[low:high]
+            )
             if step == self._last_reduction:
                 moved = self._kernels.finish(self._dtype, self._reduce_op, moved, self._size)
         else:
@@ -202,7 +229,8 @@ class _Piece:
 
     @property
     def _last_reduction(self) -> int:
-        """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not divided yet."""
+        """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not
+        divided yet."""
         if self._op is Op.REDUCE:
             return 0 if self._place == self.call.root else -1
         return self._size - 1
@@ -216,13 +244,17 @@ class _Piece:
             at = chunk * self._chunk
             nbytes = min(self._chunk, len(self._memory.own) - at)
             loaded = self._kernels.load(self._memory, at, nbytes, self._dtype)
-            lines = self._lines[chunk] = self._kernels.scale(self._dtype, factor_of(self.call, self._size), loaded)
+            lines = self._lines[chunk] = self._kernels.scale(
+                self._dtype, factor_of(self.call, self._size), loaded
+            )
         return lines
 
     def _keep(self, offset: int, low: int, data: Bytes) -> None:
-        """Store what of `data` lies inside the output; `offset` is where its chunk begins there, `low` where in it.
+        """Store what of `data` lies inside the output; `offset` is where its chunk begins there,
+        `low` where in it.
 
-        Only elements that this rank asked for are stored: the rest of a last line is dropped (storeData).
+        Only elements that this rank asked for are stored: the rest of a last line is dropped
+        (storeData).
         """
         outs = self._part.outs
         if self._result is None:
@@ -239,7 +271,9 @@ class _Piece:
         if self._op is not Op.BROADCAST and self._part.ins and self._part.outs:
             write(self._part.outs, read(self._part.ins))
 
-    def _move_to_peer(self, step: int, peer: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
+    def _move_to_peer(
+        self, step: int, peer: int, low: int, high: int, incoming: Bytes | None
+    ) -> Bytes:
         part, root = self._part, self.call.root
         if incoming is None:
             whole = self._op in (Op.SEND, Op.GATHER)
@@ -267,9 +301,15 @@ def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> Seq
     if call.op in POINT_TO_POINT:
         lines, peer = lines_of(part.nbytes()), 1 - place if size == 2 else call.source_place
         return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
-    return peer_steps(call.op, place, size, call.root, _by_place(part.ins, size), _by_place(part.outs, size))
+    return peer_steps(
+        call.op, place, size, call.root, _by_place(part.ins, size), _by_place(part.outs, size)
+    )
 
 
 def _by_place(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
     """Bytes for each place: of a tensor each, or of the one that there is."""
-    return [len_of(tensor) for tensor in tensors] if len(tensors) == size else [sum(map(len_of, tensors))] * size
+    return (
+        [len_of(tensor) for tensor in tensors]
+        if len(tensors) == size
+        else [sum(map(len_of, tensors))] * size
+    )

@@ -1,19 +1,20 @@
 """The ring that NCCL's collectives run on: the steps of each, and how far they get.
 
-NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the other, whatever
-their kinds, dtypes, sizes and operations are. Every collective is a fixed list of steps around a ring: in a
-step a rank receives from the rank before it, sends to the rank after it, or both. The message between two
-neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and the step numbers live as long as the
-communicator. So two collectives that do not fit may still both complete, with nonsense; or one completes and the
-other waits for a step that no rank will take; or both complete and leave the numbers askew, so that the next call,
-though right on both ranks, hangs.
+NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the
+other, whatever their kinds, dtypes, sizes and operations are. Every collective is a fixed list of
+steps around a ring: in a step a rank receives from the rank before it, sends to the rank after it,
+or both. The message between two neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and
+the step numbers live as long as the communicator. So two collectives that do not fit may still both
+complete, with nonsense; or one completes and the other waits for a step that no rank will take; or
+both complete and leave the numbers askew, so that the next call, though right on both ranks, hangs.
 
-For small messages on two ranks NCCL takes the LL protocol: a step carries lines of LINE_BYTES bytes, each with its
-own flag, and a receiver waits for the lines that *it* expects. A step may carry no line at all (a chunk of the ring
-that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
+For small messages on two ranks NCCL takes the LL protocol: a step carries lines of LINE_BYTES
+bytes, each with its own flag, and a receiver waits for the lines that *it* expects. A step may
+carry no line at all (a chunk of the ring that lies beyond the end of a small tensor): it is
+counted, but no receiver waits for it.
 
-`Ring` is that model. The emulator runs it with the bytes that the lines carry (`motion`); the rule (`rule`) runs it
-without them, to see which of the calls that were issued can complete.
+`Ring` is that model. The emulator runs it with the bytes that the lines carry (`motion`); the rule
+(`rule`) runs it without them, to see which of the calls that were issued can complete.
 """
 
 from __future__ import annotations
@@ -27,20 +28,25 @@ from typing import NamedTuple, Protocol, assert_never
 from joinlab.ops import Op, op_of
 
 NCCL_STEPS = 8
-"""Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
+"""Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1,
+src/include/device.h)."""
 
 LINE_BYTES = 8
-"""Bytes of data in one LL line: data1 and data2 of ncclLLFifoLine (NCCL v2.29.7-1, src/include/device.h)."""
+"""Bytes of data in one LL line: data1 and data2 of ncclLLFifoLine (NCCL v2.29.7-1,
+src/include/device.h)."""
 
 WARP_LINES = 32
-"""Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h, WARP_SIZE)."""
+"""Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h,
+WARP_SIZE)."""
 
 SMALL_BYTES = 16 * 1024
-"""From this size on, all shares together, a message of two ranks runs on a second channel, with FIFOs of its own.
+"""From this size on, all shares together, a message of two ranks runs on a second channel, with
+FIFOs of its own.
 
-topoGetAlgoInfo (src/enqueue.cc, v2.29.7-1) takes nc channels only where nBytes >= nc * nt * threadThreshold, here
-2 * NCCL_LL_MAX_NTHREADS (512) * NCCL_LL_THREAD_THRESHOLD (8) * 2 ranks; more ranks have a higher bound. One round of LL
-holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 * LINE_BYTES (src/include/device.h).
+topoGetAlgoInfo (src/enqueue.cc, v2.29.7-1) takes nc channels only where nBytes >= nc * nt *
+threadThreshold, here 2 * NCCL_LL_MAX_NTHREADS (512) * NCCL_LL_THREAD_THRESHOLD (8) * 2 ranks; more
+ranks have a higher bound. One round of LL holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 *
+LINE_BYTES (src/include/device.h).
 """
 
 
@@ -61,31 +67,40 @@ GPUS: Mapping[str, Gpu] = {
     "A100": Gpu(1024 * 1024),
     "H100": Gpu(2 * 1024 * 1024),
 }
-"""By kind. ll_bytes are our own bounds, to one digit: where the tuner switches depends on the bandwidth of the links.
+"""By kind. ll_bytes are our own bounds, to one digit: where the tuner switches depends on the
+bandwidth of the links.
 
-`most_ll_bytes` with its llMaxBws, 39 (Volta, and Pascal, which has no row), 87.7 (Ampere) and 141 (Hopper), is 577,
-1,298 and 2,087 kB; on links of more than twice that bandwidth the true bound is somewhat lower.
+`most_ll_bytes` with its llMaxBws, 39 (Volta, and Pascal, which has no row), 87.7 (Ampere) and 141
+(Hopper), is 577, 1,298 and 2,087 kB; on links of more than twice that bandwidth the true bound is
+somewhat lower.
 """
 
 
 def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
-    """No machine sends a larger message by the LL protocol on a ring of `size` ranks of one node, if it may use Simple.
+    """No machine sends a larger message by the LL protocol on a ring of `size` ranks of one node,
+    if it may use Simple.
 
-    The tuner takes the least of lat + nBytes / (1000 * bw), in us and GB/s (ncclTopoGetAlgoTime). Of a ring on NVLink
-    LL has lat = 6.6 + 0.6 nsteps and bw = min(ll_bandwidth, busBw / 2) * size / nsteps, Simple has 8.4 + 3.4 nsteps and
-    busBw * size / nsteps. The two are equal at most at the nBytes below, which is where busBw is 2 * ll_bandwidth. On
-    PCI, with 1.0 and 5.7 a step, links are so slow that the bound is lower (ncclTunerConstantsDefaults and
-    ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
+    The tuner takes the least of lat + nBytes / (1000 * bw), in us and GB/s (ncclTopoGetAlgoTime).
+    Of a ring on NVLink LL has lat = 6.6 + 0.6 nsteps and bw = min(ll_bandwidth, busBw / 2) * size /
+    nsteps, Simple has 8.4 + 3.4 nsteps and busBw * size / nsteps. The two are equal at most at the
+    nBytes below, which is where busBw is 2 * ll_bandwidth. On PCI, with 1.0 and 5.7 a step, links
+    are so slow that the bound is lower (ncclTunerConstantsDefaults and ncclTopoTuneModel in
+    src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
 
     >>> round(most_ll_bytes(Op.ALL_REDUCE, 2)), round(most_ll_bytes(Op.ALL_GATHER, 16))
     (4173600, 26350080)
     """
-    steps = {Op.ALL_REDUCE: 2 * (size - 1), Op.ALL_GATHER: size - 1, Op.REDUCE_SCATTER: size - 1}.get(op, size)
+    steps = {
+        Op.ALL_REDUCE: 2 * (size - 1),
+        Op.ALL_GATHER: size - 1,
+        Op.REDUCE_SCATTER: size - 1,
+    }.get(op, size)
     return (8.4 - 6.6 + (3.4 - 0.6) * steps) * size / steps * 2 * ll_bandwidth * 1000
 
 
 ALIGNS: Mapping[str, int] = {"today": 16, "1.9": 512}
-"""A rank's part of an all_reduce is a multiple of this many bytes, by era: NCCL 2.29.7, and 2.7.8 with PyTorch 1.9.
+"""A rank's part of an all_reduce is a multiple of this many bytes, by era: NCCL 2.29.7, and 2.7.8
+with PyTorch 1.9.
 
 today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
 1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
@@ -93,7 +108,8 @@ today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1
 
 
 def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
-    """Which of ALIGNS this version of NCCL may have: of versions in between, and where it is not known, both.
+    """Which of ALIGNS this version of NCCL may have: of versions in between, and where it is not
+    known, both.
 
     >>> aligns((2, 29, 7)), aligns((2, 7, 8)), aligns(())
     ((16,), (512,), (16, 512))
@@ -103,29 +119,34 @@ def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
 
 
 BUFFERED_BYTES = NCCL_STEPS * 128 * 1024
-"""Up to this size every machine buffers what one rank sends another, so that the sender needs no recv to go on.
+"""Up to this size every machine buffers what one rank sends another, so that the sender needs no
+recv to go on.
 
-That is one channel of chunks of NCCL_P2P_PCI_CHUNKSIZE; NVLink has chunks four times as long, and a machine has up to
-64 channels for two ranks (computeBuffSizes in src/init.cc, addP2pToPlan in src/enqueue.cc, v2.29.7-1). So whether a
-larger send waits for its recv depends on the machine. NCCL allows it to, and the emulator lets it.
+That is one channel of chunks of NCCL_P2P_PCI_CHUNKSIZE; NVLink has chunks four times as long, and a
+machine has up to 64 channels for two ranks (computeBuffSizes in src/init.cc, addP2pToPlan in
+src/enqueue.cc, v2.29.7-1). So whether a larger send waits for its recv depends on the machine. NCCL
+allows it to, and the emulator lets it.
 """
 
 TUNED_RANKS = 16
 """Up to this many ranks of one node, NCCL's tuner takes a ring and LL for small messages.
 
-An all-reduce takes 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which 17 ranks exceed
-(ncclTunerConstantsDefaults and ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1).
+An all-reduce takes 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which
+17 ranks exceed (ncclTunerConstantsDefaults and ncclTopoTuneModel in src/graph/tuning.cc,
+v2.29.7-1).
 """
 
 MOST_ORDERS = 120
-"""Orders of the ranks on a ring that are tried, at most: all of 6 ranks that all differ, or of 16 of which 2 do."""
+"""Orders of the ranks on a ring that are tried, at most: all of 6 ranks that all differ, or of 16
+of which 2 do."""
 
 
 class Step(NamedTuple):
     """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
 
-    `peer` is None on the ring: the step receives from the rank before it and sends to the one after it. A place there
-    is the other side of a connection between the two alone, as gather, scatter and all_to_all use them.
+    `peer` is None on the ring: the step receives from the rank before it and sends to the one after
+    it. A place there is the other side of a connection between the two alone, as gather, scatter
+    and all_to_all use them.
 
     flags    the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
     drained  it only waits until all that was sent to the peer is received
@@ -146,8 +167,11 @@ def lines_of(nbytes: int) -> int:
 
 
 @lru_cache(1024)  # a program issues the same few calls again and again
-def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 16) -> tuple[Step, ...] | None:
-    """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is not run on the ring.
+def steps(
+    op: str, place: int, size: int, root: int, nbytes: int, align: int = 16
+) -> tuple[Step, ...] | None:
+    """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is
+    not run on the ring.
 
     root    place of the root
     nbytes  bytes of the tensor; of one rank's part for all_gather and reduce_scatter
@@ -167,7 +191,13 @@ def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 1
         case Op.ALL_REDUCE | Op.BARRIER:
             return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
-            return (Step(None, lines),) if place == root else (Step(lines, None),) if last == root else (both,)
+            return (
+                (Step(None, lines),)
+                if place == root
+                else (Step(lines, None),)
+                if last == root
+                else (both,)
+            )
         case Op.REDUCE:
             return (
                 (Step(lines, None),)
@@ -202,7 +232,8 @@ def part_bytes(op: Op, nbytes: int, size: int, align: int = 16) -> int:
 
 
 def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, bool, bool]:
-    """What a step of `steps` moves: which chunk, whether it reduces what comes in, and whether the rank keeps it.
+    """What a step of `steps` moves: which chunk, whether it reduces what comes in, and whether the
+    rank keeps it.
 
     The rank at place p of n, by step; a chunk's number is taken modulo n:
 
@@ -229,7 +260,8 @@ def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, b
 
 
 def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
-    """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
+    """A chunk for each rank goes once around the ring to be summed, and once more to be handed
+    out."""
     chunk = chunk_bytes(nbytes, size, align)
 
     def lines(index: int) -> int:
@@ -238,10 +270,16 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, .
     turns = 2 * size - 2
     sends = [lines(place - 1 - turn) for turn in range(turns)]
     recvs = [lines(place - 2 - turn) for turn in range(turns)]
-    return (Step(None, sends[0]), *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)), Step(recvs[-1], None))
+    return (
+        Step(None, sends[0]),
+        *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)),
+        Step(recvs[-1], None),
+    )
 
 
-def peer_steps(op: Op, place: int, size: int, root: int, out: Sequence[int], into: Sequence[int]) -> tuple[Step, ...]:
+def peer_steps(
+    op: Op, place: int, size: int, root: int, out: Sequence[int], into: Sequence[int]
+) -> tuple[Step, ...]:
     """The steps of a gather, scatter or all_to_all, of which NCCL makes sends and recvs.
 
     out, into  bytes that would go to, and come from, each place
@@ -261,21 +299,26 @@ Word = tuple[int, int, int, int]
 """(from, to, distance, round): what one host tells another to connect the two."""
 
 
-def words(place: int, size: int, sends: Collection[int], recvs: Collection[int]) -> Iterator[list[tuple[Word, Word]]]:
+def words(
+    place: int, size: int, sends: Collection[int], recvs: Collection[int]
+) -> Iterator[list[tuple[Word, Word]]]:
     """What a host tells, and then hears, at each distance, to connect to these places.
 
-    Rings are connected when the communicator is made. Pairs are not: the first gather, scatter, all_to_all or batch of
-    sends and recvs that needs a pair sets it up. For one distance after the other, a host tells the rank so far behind
-    it, from which it receives, and the rank so far ahead, to which it sends, and waits until it has heard the same:
+    Rings are connected when the communicator is made. Pairs are not: the first gather, scatter,
+    all_to_all or batch of sends and recvs that needs a pair sets it up. For one distance after the
+    other, a host tells the rank so far behind it, from which it receives, and the rank so far
+    ahead, to which it sends, and waits until it has heard the same:
 
         3 ranks, gather to 0    distance 1    rank 2 tells 0 and hears it    rank 0 tells 2 and hears it
                                 distance 2    rank 1 tells 0 and hears it    rank 0 tells 1 and hears it
 
-    If rank 2 never comes, rank 0 stands at distance 1, so rank 1 does not hear from it either. All this is inside the
-    call: a rank that waits so does not reach its next one, and the watchdog sees nothing, since no work is enqueued.
+    If rank 2 never comes, rank 0 stands at distance 1, so rank 1 does not hear from it either. All
+    this is inside the call: a rank that waits so does not reach its next one, and the watchdog sees
+    nothing, since no work is enqueued.
 
-    Source: ncclTransportP2pSetup in src/transport.cc, called by ncclGroupCommPreconnect in src/group.cc, v2.29.7-1; the
-    second round is its last loop. Modelled, not measured: no GPU was at hand.
+    Source: ncclTransportP2pSetup in src/transport.cc, called by ncclGroupCommPreconnect in
+    src/group.cc, v2.29.7-1; the second round is its last loop. Modelled, not measured: no GPU was
+    at hand.
     """
     for turn in (0, 1):
         for distance in range(1, size):
@@ -284,32 +327,42 @@ def words(place: int, size: int, sends: Collection[int], recvs: Collection[int])
             if ahead in sends and ahead not in peers:
                 peers.append(ahead)
             if peers:
-                yield [((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers]
+                yield [
+                    ((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers
+                ]
 
 
-def mirrors(size: int, place: int, peer: int, mine: Collection[bool], theirs: Collection[bool]) -> bool:
-    """Whether two ranks that meet to connect tell each other of the two ends of the same connections.
+def mirrors(
+    size: int, place: int, peer: int, mine: Collection[bool], theirs: Collection[bool]
+) -> bool:
+    """Whether two ranks that meet to connect tell each other of the two ends of the same
+    connections.
 
     mine, theirs  of the connections that each sets up in this meeting with the other, whether it sends on it
 
-    Two ranks that are half the ring apart tell all in one message, and neither looks whether it is about the same:
+    Two ranks that are half the ring apart tell all in one message, and neither looks whether it is
+    about the same:
 
         rank 0 sends, then receives     tells where it sends from      takes what it hears for where rank 1 receives
         rank 1 sends, then receives     tells where it sends from      takes what it hears for where rank 0 receives
 
-    No data comes, whatever its size. So two ranks which both send first, or both receive, hang (or NCCL fails) though
-    small messages are buffered, unless a batch issues the two as one.
+    No data comes, whatever its size. So two ranks which both send first, or both receive, hang (or
+    NCCL fails) though small messages are buffered, unless a batch issues the two as one.
 
-    Source: `sendPeer == recvPeer` in ncclTransportP2pSetup, src/transport.cc, v2.29.7-1; v2.7.8-1 does so as well. Seen
-    by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over sockets), #2407 (why).
+    Source: `sendPeer == recvPeer` in ncclTransportP2pSetup, src/transport.cc, v2.29.7-1; v2.7.8-1
+    does so as well. Seen by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over
+    sockets), #2407 (why).
     """
     return 2 * ((peer - place) % size) != size or {not sends for sends in mine} == set(theirs)
 
 
 class Transfer(Protocol):
-    """Callbacks for the lines that a call's steps move. The rule itself needs none; an emulation does."""
+    """Callbacks for the lines that a call's steps move. The rule itself needs none; an emulation
+    does."""
 
-    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+    def take(
+        self, step: int, first: int, last: int, source: Transfer | None, source_step: int
+    ) -> None:
         """In its `step`, lines `first` to `last` (excluded) can go on.
 
         They have arrived from the step `source_step` of `source`; None: they are this rank's own.
@@ -321,15 +374,21 @@ class _Edge:
     """A FIFO from one place to another, for as long as the communicator lives."""
 
     sent: list[int] = field(default_factory=list)  # lines of every step ever sent
-    flagged: list[bool] = field(default_factory=list)  # whether that step was one of the LL protocol
-    senders: list[tuple[Transfer | None, int]] = field(default_factory=list)  # whose step that was, and which
+    flagged: list[bool] = field(
+        default_factory=list
+    )  # whether that step was one of the LL protocol
+    senders: list[tuple[Transfer | None, int]] = field(
+        default_factory=list
+    )  # whose step that was, and which
     received: int = 0  # steps ever received
 
 
 @dataclass(slots=True)
 class _Place:
     todo: deque[tuple[Step, Transfer | None, int]] = field(default_factory=deque)
-    ends: deque[int] = field(default_factory=deque)  # how many steps of `todo` and before each issued call ends at
+    ends: deque[int] = field(
+        default_factory=deque
+    )  # how many steps of `todo` and before each issued call ends at
     begun: bool = False  # the step at hand has already sent what it can
     taken: int = 0  # lines of the step at hand that have gone on
     steps_done: int = 0
@@ -378,7 +437,8 @@ class Ring:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no step is under way and every step sent was received, so that later calls see no trace."""
+        """Whether no step is under way and every step sent was received, so that later calls see no
+        trace."""
         return not any(place.todo for place in self._places) and all(
             len(edge.sent) == edge.received for edge in self._edges.values()
         )
@@ -396,7 +456,8 @@ class Ring:
         return edge
 
     def _advance(self, index: int) -> set[int]:
-        """Take the steps of one place for as long as it can; returns the places that this may affect."""
+        """Take the steps of one place for as long as it can; returns the places that this may
+        affect."""
         size = len(self._places)
         here = self._places[index]
         awake: set[int] = set()
@@ -410,7 +471,9 @@ class Ring:
             recv, send, peer, flags = step[:4]
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
-            ends = ("to", "from") if step.crossed else ("", "")  # a crossed edge: sent data does not reach the receiver
+            ends = (
+                ("to", "from") if step.crossed else ("", "")
+            )  # a crossed edge: sent data does not reach the receiver
             into, out = (
                 self._edge(source, index, peer is None, ends[0]),
                 self._edge(index, target, peer is None, ends[1]),
@@ -438,7 +501,8 @@ class Ring:
                 transfer.take(number, here.taken, ready, *sender)
             here.taken = max(here.taken, ready)
             if send is not None:
-                # Each line has a thread of its own: what has arrived goes out, even if the rest never comes.
+                # Each line has a thread of its own: what has arrived goes out, even if the rest
+                # never comes.
                 lines = send if recv is None else min(send, arrived)
                 if lines > out.sent[-1]:
                     out.sent[-1] = lines

@@ -1,13 +1,16 @@
 """NCCL's matching rule: which of the calls issued so far can never complete.
 
-The calls are run on the ring of `ring.py`. That decides for small messages of up to TUNED_RANKS ranks on one machine,
-where NCCL's choice of algorithm is known. Where NCCL's log did not tell the order of the ranks on the ring, only what
-holds in every order is claimed. With more ranks or larger messages the tuner chooses; there only what holds for every
-algorithm is claimed: as long as all calls so far fit, a result that needs a rank which issued no such call cannot come.
-A rank's calls on one communicator run in order, on one stream: no call behind one that cannot complete can complete.
+The calls are run on the ring of `ring.py`. That decides for small messages of up to TUNED_RANKS
+ranks on one machine, where NCCL's choice of algorithm is known. Where NCCL's log did not tell the
+order of the ranks on the ring, only what holds in every order is claimed. With more ranks or larger
+messages the tuner chooses; there only what holds for every algorithm is claimed: as long as all
+calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls
+on one communicator run in order, on one stream: no call behind one that cannot complete can
+complete.
 
-A communicator is made by the first call on it, in which its ranks' hosts meet, and so are the connections of two of
-them that send and receive: a call waits there, too, for a rank that never comes.
+A communicator is made by the first call on it, in which its ranks' hosts meet, and so are the
+connections of two of them that send and receive: a call waits there, too, for a rank that never
+comes.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
 
     gone  ranks whose process has ended. Within one machine NCCL does not notice, and ranks keep waiting for them.
 
-    Empty if the calls contradict the rule (one is known to be complete that could not be): then nothing is known.
+    Empty if the calls contradict the rule (one is known to be complete that could not be): then
+    nothing is known.
     """
     if group.failed or len(group.ranks) < 2:
         return {}
@@ -53,7 +57,11 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
     running = group.begun()
-    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(running) | _unconnected(group)
+    first = (
+        _unmade(group, absent)
+        if absent and not group.eager
+        else _first_blocked(running) | _unconnected(group)
+    )
     for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
@@ -61,7 +69,13 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     for rank, (index, why) in first.items():
         lane = group.collectives[rank]
         behind = (Blocker(rank, lane[index].seq),)  # the rank's own stream is held up by that call
-        found.update({(rank, call.seq): behind for call in lane[index + 1 :] if (rank, call.seq) not in group.held})
+        found.update(
+            {
+                (rank, call.seq): behind
+                for call in lane[index + 1 :]
+                if (rank, call.seq) not in group.held
+            }
+        )
         found[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
@@ -69,7 +83,8 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
 
 
 def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
-    """For a rank that has issued its call at `index` and yet takes no part: the call that its stream waits for."""
+    """For a rank that has issued its call at `index` and yet takes no part: the call that its
+    stream waits for."""
     lane = group.collectives[blocker.rank]
     if blocker.seq is None and index < len(lane):
         return next(iter(group.held.get((blocker.rank, lane[index].seq), ())), blocker)
@@ -85,25 +100,31 @@ def _absent(group: GroupCalls) -> list[int]:
 
 
 def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
-    """A communicator is made in the first call on it, for which every rank waits: until then nothing runs on it."""
+    """A communicator is made in the first call on it, for which every rank waits: until then
+    nothing runs on it."""
     why = tuple(Blocker(rank, None) for rank in absent)
     return {rank: (0, why) for rank, lane in group.collectives.items() if lane}
 
 
 def _unconnected(group: GroupCalls) -> First:
-    """The first collective on an eager communicator connects its rings, so its host waits for every rank to issue one.
+    """The first collective on an eager communicator connects its rings, so its host waits for every
+    rank to issue one.
 
-    Since v2.22 (comm->runtimeConn, src/init.cc:1362 of v2.29.7-1). Pairs are connected by the calls that need them.
+    Since v2.22 (comm->runtimeConn, src/init.cc:1362 of v2.29.7-1). Pairs are connected by the calls
+    that need them.
     """
     if not group.eager or (group.version and group.version < (2, 22)):
         return {}
-    lanes = {rank: [FACTS[call.op].pairwise for call in lane] for rank, lane in group.collectives.items()}
+    lanes = {
+        rank: [FACTS[call.op].pairwise for call in lane] for rank, lane in group.collectives.items()
+    }
     why = tuple(Blocker(rank, None) for rank, lane in lanes.items() if all(lane))
     return {rank: (lane.index(False), why) for rank, lane in lanes.items() if why and not all(lane)}
 
 
 def _first_blocked(group: GroupCalls) -> First:
-    """Calls that need a rank without a call in that slot: true for every choice of NCCL while all calls so far fit."""
+    """Calls that need a rank without a call in that slot: true for every choice of NCCL while all
+    calls so far fit."""
     first: First = {}
     ranks = group.ranks
     lanes = [group.collectives[rank] for rank in ranks]
@@ -120,21 +141,29 @@ def _first_blocked(group: GroupCalls) -> First:
             return first
         for call in calls:
             # What a gather or scatter waits for, a send in a batch may bring.
-            need = [rank for rank in _needed(call, missing) if not _pairwise(call) or (rank, call.rank) not in sent]
+            need = [
+                rank
+                for rank in _needed(call, missing)
+                if not _pairwise(call) or (rank, call.rank) not in sent
+            ]
             if need and call.rank not in first:
                 first[call.rank] = k, tuple(Blocker(rank, None) for rank in need)
     return first
 
 
 def _fit(calls: Sequence[IssuedCall]) -> bool:
-    """Whether NCCL runs one collective on all ranks: then it completes once all have issued it, and leaves no trace."""
+    """Whether NCCL runs one collective on all ranks: then it completes once all have issued it, and
+    leaves no trace."""
     one = calls[0]
     if all(call[3:6] == one[3:6] and call.root == one.root for call in calls):  # op, dtype, shape
         return True
     if any(call.op != one.op or call.root != one.root for call in calls):
         return False
     if one.op == Op.SCATTER:  # the root has a part for each rank
-        sizes = {None if call.nbytes is None else Fraction(call.nbytes, len(call.shape or (0,))) for call in calls}
+        sizes = {
+            None if call.nbytes is None else Fraction(call.nbytes, len(call.shape or (0,)))
+            for call in calls
+        }
         return len(sizes - {None}) < 2
     if one.op == Op.GATHER:
         return len({call.nbytes for call in calls} - {None}) < 2
@@ -142,15 +171,21 @@ def _fit(calls: Sequence[IssuedCall]) -> bool:
 
 
 def _goes_round(call: IssuedCall) -> bool:
-    """Whether this call completes on no rank before every rank's data has passed, whatever sizes the others have.
+    """Whether this call completes on no rank before every rank's data has passed, whatever sizes
+    the others have.
 
-    On the ring of n ranks it receives at least n - 1 times, each time from the rank before it, and sends once before
-    it receives. So if one rank of the ring does nothing, the rank after it receives nothing and sends once, the next
-    one receives once and sends twice, ... and the last one receives n - 2 times. On a tree no sum comes down
-    to any rank before all have gone up.
+    On the ring of n ranks it receives at least n - 1 times, each time from the rank before it, and
+    sends once before it receives. So if one rank of the ring does nothing, the rank after it
+    receives nothing and sends once, the next one receives once and sends twice, ... and the last
+    one receives n - 2 times. On a tree no sum comes down to any rank before all have gone up.
     """
     op = op_of(call.op)
-    return op is not None and FACTS[op].needs is Needs.EVERYONE and FACTS[op].mixes and call.elements != 0
+    return (
+        op is not None
+        and FACTS[op].needs is Needs.EVERYONE
+        and FACTS[op].mixes
+        and call.elements != 0
+    )
 
 
 def _pairwise(call: IssuedCall) -> bool:
@@ -160,13 +195,16 @@ def _pairwise(call: IssuedCall) -> bool:
 def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
     """The missing ranks whose data `call` needs with every algorithm of NCCL's."""
     op = op_of(call.op)
-    if op is None or op is Op.ALL_TO_ALL or call.elements == 0:  # in an all_to_all ranks may send each other nothing
+    if (
+        op is None or op is Op.ALL_TO_ALL or call.elements == 0
+    ):  # in an all_to_all ranks may send each other nothing
         return ()
     root = -1 if call.root is None else call.root
     return [rank for rank in waits_for(op, call.rank, root, missing) if rank in missing]
 
 
-# ---------------------------------------------------------------- calls that do not fit: let them run on the ring
+# ---------------------------------------------------------------- calls that do not fit: let them
+# run on the ring
 
 
 def _replayed(group: GroupCalls, running: GroupCalls) -> First:
@@ -174,23 +212,37 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
 
     running  the group without the calls that are held; their hosts meet all the same
 
-    The record does not say which of these ways to run it was. Those in which a call does not complete that is known to
-    be complete are out; what every other way leaves blocked is blocked.
+    The record does not say which of these ways to run it was. Those in which a call does not
+    complete that is known to be complete are out; what every other way leaves blocked is blocked.
     """
     if not group.setting.one_node or len(group.ranks) > TUNED_RANKS:
         return {}
     lanes = [running.collectives[rank] for rank in group.ranks]
-    start = next((k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)), min(map(len, lanes)))
+    start = next(
+        (k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)),
+        min(map(len, lanes)),
+    )
     rest = {rank: running.collectives[rank][start:] for rank in group.ranks}
     if not any(rest.values()):
         return {}
-    open_pairs = any(not call.completed for side in (group.sends, group.recvs) for one in side.values() for call in one)
+    open_pairs = any(
+        not call.completed
+        for side in (group.sends, group.recvs)
+        for one in side.values()
+        for call in one
+    )
     shared = open_pairs and _share(group)
-    if shared and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
+    if shared and any(
+        FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))
+    ):
         return {}  # issued as a batch, sends and recvs use the same connections
     met = {rank: len(lane) for rank, lane in rest.items()} if shared else _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in rest.items()}
-    ways = [_replay(group, order, reached, align) for order in _orders(group, rest) for align in aligns(group.version)]
+    ways = [
+        _replay(group, order, reached, align)
+        for order in _orders(group, rest)
+        for align in aligns(group.version)
+    ]
     possible = []
     for done in ways:
         if done is None:
@@ -201,23 +253,31 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
         return {}
     furthest = {rank: max(done[rank] for done in possible) for rank in rest}
     return {
-        rank: (start + at, _culprits(rank, at, rest, furthest)) for rank, at in furthest.items() if at < len(rest[rank])
+        rank: (start + at, _culprits(rank, at, rest, furthest))
+        for rank, at in furthest.items()
+        if at < len(rest[rank])
     }
 
 
 def _share(group: GroupCalls) -> bool:
-    """Whether sends and recvs may run on the group's communicator: a batch does, and any where it is eager.
+    """Whether sends and recvs may run on the group's communicator: a batch does, and any where it
+    is eager.
 
-    Others have a communicator for each two ranks (pointToPoint in ProcessGroupNCCL.cpp, PyTorch v2.13.0).
+    Others have a communicator for each two ranks (pointToPoint in ProcessGroupNCCL.cpp, PyTorch
+    v2.13.0).
     """
     return group.eager or not group.apart
 
 
-def _orders(group: GroupCalls, rest: Mapping[int, Sequence[IssuedCall]]) -> Iterator[tuple[int, ...]]:
-    """The ranks by place on the ring, in every order that can make a difference; none if they are too many.
+def _orders(
+    group: GroupCalls, rest: Mapping[int, Sequence[IssuedCall]]
+) -> Iterator[tuple[int, ...]]:
+    """The ranks by place on the ring, in every order that can make a difference; none if they are
+    too many.
 
-    NCCL counts places from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and takes the order that
-    the machine's connections suggest. Ranks that issued the same, and are no call's root, can swap.
+    NCCL counts places from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and
+    takes the order that the machine's connections suggest. Ranks that issued the same, and are no
+    call's root, can swap.
     """
     ranks = group.ranks
     if group.ring:
@@ -227,7 +287,10 @@ def _orders(group: GroupCalls, rest: Mapping[int, Sequence[IssuedCall]]) -> Iter
     roots = {call.root for lane in rest.values() for call in lane}
     kinds: dict[object, list[int]] = {}
     for rank in ranks[1:]:
-        looks = [(call.op, call.dtype, repr(call.shape), call.root, call.completed) for call in rest[rank]]
+        looks = [
+            (call.op, call.dtype, repr(call.shape), call.root, call.completed)
+            for call in rest[rank]
+        ]
         kinds.setdefault((rank if rank in roots else None, *looks), []).append(rank)
     ways = factorial(len(ranks) - 1)
     for alike in kinds.values():
@@ -256,13 +319,20 @@ def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
 def _culprits(
     rank: int, at: int, rest: Mapping[int, Sequence[IssuedCall]], done: Mapping[int, int]
 ) -> tuple[Blocker, ...]:
-    """Ranks whose call at `at` is missing or does not fit; if all fit, the calls at which other ranks are stuck."""
+    """Ranks whose call at `at` is missing or does not fit; if all fit, the calls at which other
+    ranks are stuck."""
     mine = rest[rank][at]
     others = [other for other in rest if other != rank]
     there = {other: rest[other][at] for other in others if at < len(rest[other])}
-    apart = [other for other in others if len(rest) == 2 or other not in there or not _fit((mine, there[other]))]
+    apart = [
+        other
+        for other in others
+        if len(rest) == 2 or other not in there or not _fit((mine, there[other]))
+    ]
     if apart:
-        return tuple(Blocker(other, there[other].seq if other in there else None) for other in apart)
+        return tuple(
+            Blocker(other, there[other].seq if other in there else None) for other in apart
+        )
     stuck = [other for other in others if done[other] < len(rest[other])]
     return tuple(Blocker(other, rest[other][done[other]].seq) for other in stuck)
 
@@ -270,7 +340,8 @@ def _culprits(
 def _replay(
     group: GroupCalls, order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int
 ) -> dict[int, int] | None:
-    """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot be told."""
+    """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot
+    be told."""
     ring = Ring(len(order), group.setting.warps_apart)
     known = [0] * len(order)
     for place, rank in enumerate(order):
@@ -282,7 +353,8 @@ def _replay(
             known[place] += 1
     done = ring.done
     if ring.unsure or any(done[p] == known[p] < len(rest[rank]) for p, rank in enumerate(order)):
-        return None  # one gets as far as a call that the ring cannot tell of: it may yet help the others
+        # one gets as far as a call that the ring cannot tell of: it may yet help the others
+        return None
     return dict(zip(order, done, strict=True))
 
 
@@ -305,19 +377,30 @@ def _steps_of(
         return None if large else _steps_to_peers(call, op, place, size, root)
     parts = call.shape or ()
     if len(parts) > 1:
-        listed = op is Op.REDUCE_SCATTER and (len(parts) == size if group.apart else is_list(call, size))
-        if not listed or len(set(map(prod, parts))) > 1:  # of unequal parts NCCL makes a reduce for each
+        listed = op is Op.REDUCE_SCATTER and (
+            len(parts) == size if group.apart else is_list(call, size)
+        )
+        if (
+            not listed or len(set(map(prod, parts))) > 1
+        ):  # of unequal parts NCCL makes a reduce for each
             return None  # collectives that are issued as one may have channels of their own
-    found = steps(op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align)
-    # A large call has more steps than these. That matters to other large ones alone, see Ring.unsure: a receiver of LL
-    # stands at the first of them for ever, since no flag comes.
+    found = steps(
+        op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align
+    )
+    # A large call has more steps than these. That matters to other large ones alone, see
+    # Ring.unsure: a receiver of LL stands at the first of them for ever, since no flag comes.
     return tuple(step._replace(flags=False) for step in found or ()) if large else found or ()
 
 
-def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) -> tuple[Step, ...] | None:
-    """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or else what it gets."""
+def _steps_to_peers(
+    call: IssuedCall, op: Op, place: int, size: int, root: int
+) -> tuple[Step, ...] | None:
+    """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or
+    else what it gets."""
     each = call.nbytes or 0
-    if op is Op.ALL_TO_ALL and (len(call.shape or ()) != size or len({repr(one) for one in call.shape or ()}) > 1):
+    if op is Op.ALL_TO_ALL and (
+        len(call.shape or ()) != size or len({repr(one) for one in call.shape or ()}) > 1
+    ):
         return None  # how much goes to whom is not recorded
     if op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root):
         each //= size
@@ -325,18 +408,24 @@ def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) 
 
 
 def _connected(group: GroupCalls, start: int) -> dict[int, int]:
-    """How many calls of each rank, from `start` on, got past the meeting of hosts that connects pairs.
+    """How many calls of each rank, from `start` on, got past the meeting of hosts that connects
+    pairs.
 
-    A host that stands there issues nothing more. If the record has more calls of it, it did not stand: all got past.
-    Sends and recvs may have been a batch, and then have connected their ranks before.
+    A host that stands there issues nothing more. If the record has more calls of it, it did not
+    stand: all got past. Sends and recvs may have been a batch, and then have connected their ranks
+    before.
     """
     ranks = group.ranks
     place_of = {rank: place for place, rank in enumerate(ranks)}
     connections, lanes = Connections(len(ranks)), group.collectives
     if _share(group):
         known = place_of.keys()
-        connections.made |= {(place_of[one], place_of[to], True) for one, to, _ in group.sends if {one, to} <= known}
-        connections.made |= {(place_of[to], place_of[one], False) for one, to, _ in group.recvs if {one, to} <= known}
+        connections.made |= {
+            (place_of[one], place_of[to], True) for one, to, _ in group.sends if {one, to} <= known
+        }
+        connections.made |= {
+            (place_of[to], place_of[one], False) for one, to, _ in group.recvs if {one, to} <= known
+        }
     met = dict.fromkeys(ranks, 0)
 
     def host(rank: int) -> Iterator[Word]:
@@ -351,7 +440,11 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
 
     _meet(connections, map(host, ranks))
     whole = {rank: len(lanes[rank]) for rank in ranks}
-    if any(met[rank] < whole[rank] - 1 or met[rank] < start for rank in ranks if met[rank] < whole[rank]):
+    if any(
+        met[rank] < whole[rank] - 1 or met[rank] < start
+        for rank in ranks
+        if met[rank] < whole[rank]
+    ):
         met = whole
     return {rank: met[rank] - start for rank in ranks}
 
@@ -360,14 +453,17 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
 
 
 def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blocked:
-    """Recvs without a send, and sends to a rank that never met the sender: until then the two are not connected.
+    """Recvs without a send, and sends to a rank that never met the sender: until then the two are
+    not connected.
 
     running  the group without the calls that are held, which do connect the two
 
-    NCCL knows no tags. A gather, scatter or all_to_all of the other rank may have connected the two, or feed a recv:
-    then nothing is claimed.
+    NCCL knows no tags. A gather, scatter or all_to_all of the other rank may have connected the
+    two, or feed a recv: then nothing is claimed.
     """
-    sent = Counter((source, target) for (source, target, _), calls in running.sends.items() for _ in calls)
+    sent = Counter(
+        (source, target) for (source, target, _), calls in running.sends.items() for _ in calls
+    )
     recvs: dict[tuple[int, int], list[IssuedCall]] = {}
     for (source, target, _), calls in group.recvs.items():
         recvs.setdefault((source, target), []).extend(calls)
@@ -384,14 +480,18 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
         for call, other in stuck
         if call.elements != 0 and call.rank not in _partners(group, other, sends=call.op == Op.RECV)
     }
-    every = (call for side in (group.recvs, group.sends) for calls in side.values() for call in calls)
+    every = (
+        call for side in (group.recvs, group.sends) for calls in side.values() for call in calls
+    )
     return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
 
 
 def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
-    """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`, exchange anything with.
+    """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`,
+    exchange anything with.
 
-    A call that all ranks have completed feeds no recv: its messages met each other, or as many others.
+    A call that all ranks have completed feeds no recv: its messages met each other, or as many
+    others.
     """
     ranks, lanes = group.ranks, group.collectives.values()
     found: set[int] = set()
@@ -406,7 +506,11 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
             steps_of_it = _steps_to_peers(call, op, ranks.index(rank), len(ranks), root)
             if steps_of_it is None:
                 return ranks
-            found |= {ranks[step.peer] for step in steps_of_it if step.peer is not None and (step.send or not sends)}
+            found |= {
+                ranks[step.peer]
+                for step in steps_of_it
+                if step.peer is not None and (step.send or not sends)
+            }
     return found
 
 
@@ -424,7 +528,10 @@ def _own_pairs(group: GroupCalls) -> Blocked:
     for (rank, peer), lane in lanes.items():
         lane.sort(key=lambda call: call.seq)
         theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
-        begun, met = ([call for call in one if (call.rank, call.seq) not in group.held] for one in (lane, theirs))
+        begun, met = (
+            [call for call in one if (call.rank, call.seq) not in group.held]
+            for one in (lane, theirs)
+        )
         at = _done_with(group, lane, theirs) if theirs else 0
         if at == len(begun) or any(call.completed for call in begun[at:]):
             continue
@@ -437,11 +544,13 @@ def _own_pairs(group: GroupCalls) -> Blocked:
 
 
 def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
-    """How many of the sends and recvs in the first lane that are not held complete, at most, given the peer's lane.
+    """How many of the sends and recvs in the first lane that are not held complete, at most, given
+    the peer's lane.
 
-    The first send and the first recv of a rank each connect the two: their hosts meet there. Whether an empty one does
-    is not known. A host that stands there issues nothing more.
-    If the size or protocol of a message is not known, a send counts as long enough for any recv, a recv as one line.
+    The first send and the first recv of a rank each connect the two: their hosts meet there.
+    Whether an empty one does is not known. A host that stands there issues nothing more. If the
+    size or protocol of a message is not known, a send counts as long enough for any recv, a recv as
+    one line.
     """
     ring, connections, setting = Ring(2, group.setting.warps_apart), Connections(2), group.setting
     calls = [[(call, _step(call, 1 - place)) for call in lane] for place, lane in enumerate(lanes)]
@@ -462,10 +571,14 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
         for call, step in lane[: met[place]]:
             if (call.rank, call.seq) in group.held:
                 continue
-            waits = setting.sends_wait and step.send is not None and (call.nbytes or 0) > BUFFERED_BYTES
+            waits = (
+                setting.sends_wait and step.send is not None and (call.nbytes or 0) > BUFFERED_BYTES
+            )
             steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
             crossed = (place, 1 - place, step.send is not None) in connections.crossed
-            ring.issue(place, () if call.nbytes == 0 else [one._replace(crossed=crossed) for one in steps])
+            ring.issue(
+                place, () if call.nbytes == 0 else [one._replace(crossed=crossed) for one in steps]
+            )
     return ring.done[0]
 
 
@@ -488,8 +601,9 @@ def _meet(connections: Connections, hosts: Iterable[Iterator[Word]]) -> None:
 
 
 P2P_LL_BYTES = 16 * 1024
-"""Up to this size *per channel* NCCL sends a message of two ranks by LL: thresholdLL in addP2pToPlan (src/enqueue.cc,
-v2.29.7-1). How many channels two ranks have is the machine's: at least one, so that more is not known.
+"""Up to this size *per channel* NCCL sends a message of two ranks by LL: thresholdLL in
+addP2pToPlan (src/enqueue.cc, v2.29.7-1). How many channels two ranks have is the machine's: at
+least one, so that more is not known.
 """
 
 _MOST_LINES = 1 << 62

@@ -1,10 +1,12 @@
-"""The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and compare.
+"""The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and
+compare.
 
-The bench is one widget: a view with a row of dots per rank for its inputs, a choice of programs and a choice of
-engines. Every move starts an emulated run at once; while one is being emulated, the browser keeps only the newest
-position and sends it afterwards. For the cases the bench shows emulations that ship with the package, so it does not
-wait for torch; pictures that the map has drawn are on the page already. A launched run has its own thread, the only one
-besides the kernel's that touches the widget; it holds the lock while it does. Running the cell again keeps the choices
+The bench is one widget: a view with a row of dots per rank for its inputs, a choice of programs and
+a choice of engines. Every move starts an emulated run at once; while one is being emulated, the
+browser keeps only the newest position and sends it afterwards. For the cases the bench shows
+emulations that ship with the package, so it does not wait for torch; pictures that the map has
+drawn are on the page already. A launched run has its own thread, the only one besides the kernel's
+that touches the widget; it holds the lock while it does. Running the cell again keeps the choices
 of its last bench and ends what that bench launched.
 
 Python can do whatever the mouse can, so a notebook can be checked without a browser:
@@ -47,10 +49,12 @@ from joinlab.story.scene import Scene
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 REST_S = 1.5
-"""Seconds without a move before the bench tries fixes for the shown run, which takes the kernel a second or two."""
+"""Seconds without a move before the bench tries fixes for the shown run, which takes the kernel a
+second or two."""
 
 FIRST_S = 0.3
-"""Seconds before the bench loads torch, which makes the kernel slow: the first picture is sent before."""
+"""Seconds before the bench loads torch, which makes the kernel slow: the first picture is sent
+before."""
 
 LINES = 200
 """How many of the last lines that a rank printed are shown."""
@@ -59,7 +63,8 @@ CHOSEN = ("counts", "case", "engine", "barrier_value", "pad")
 """The traits that choose a run."""
 
 _made: dict[str, tuple[str, list[Bench], list[Bench]]] = {}
-"""By notebook cell: id of the cell's latest execution, and the benches made by the execution before it and by it."""
+"""By notebook cell: id of the cell's latest execution, and the benches made by the execution before
+it and by it."""
 
 
 class _Shown(traitlets.Instance):  # type: ignore[type-arg]
@@ -94,8 +99,9 @@ class Bench(View):
     pad            the upper half of an NCCL line that holds 4 bytes
     said           the prediction for each rank: "finishes", "hangs", "raises", or "" for none yet
 
-    Traits to read: timeline (the shown run; None while it is covered or not run yet), running (a launched run is under
-    way), covered (ranks whose ending is hidden), printed ((rank, its last lines)).
+    Traits to read: timeline (the shown run; None while it is covered or not run yet), running (a
+    launched run is under way), covered (ranks whose ending is hidden), printed ((rank, its last
+    lines)).
 
     Raises ProgramError for an invalid program, case, counts, engine or prediction.
     """
@@ -117,10 +123,16 @@ class Bench(View):
     predict = traitlets.Bool(False).tag(sync=True)
     results: Any = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
     shown = traitlets.Unicode("").tag(sync=True)  # Setting.key of the shown emulation of a case
-    programs: Any = traitlets.Tuple().tag(sync=True)  # (number, name) of each program to choose from
-    engines: Any = traitlets.Tuple().tag(sync=True)  # {"name", "label", "missing"} of each engine to choose from
+    programs: Any = traitlets.Tuple().tag(
+        sync=True
+    )  # (number, name) of each program to choose from
+    engines: Any = traitlets.Tuple().tag(
+        sync=True
+    )  # {"name", "label", "missing"} of each engine to choose from
     knobs: Any = traitlets.Tuple().tag(sync=True)  # those of "barrier_value" and "pad" that matter
-    status: Any = traitlets.Dict({"text": ""}).tag(sync=True)  # with "bad" for an error, or "done" and "of" for a bar
+    status: Any = traitlets.Dict({"text": ""}).tag(
+        sync=True
+    )  # with "bad" for an error, or "done" and "of" for a bar
     go = traitlets.Unicode().tag(sync=True)  # label of the button that starts a run; "" hides it
     can_go = traitlets.Bool(False).tag(sync=True)
     launches = traitlets.Bool(False).tag(sync=True)  # whether the run can be stopped
@@ -152,9 +164,13 @@ class Bench(View):
         self._thread: threading.Thread | None = None
         self._asked_to_stop = threading.Event()
         self._fixing: asyncio.TimerHandle | None = None
-        self._loop = None if torch_is_loaded() else _event_loop()  # set while torch loads: the loop to notify
+        self._loop = (
+            None if torch_is_loaded() else _event_loop()
+        )  # set while torch loads: the loop to notify
         self._emulations = Emulations()
-        self._map = EndingMap(self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel]))
+        self._map = EndingMap(
+            self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel])
+        )
 
         programs = [] if program is None else [(0, program_name(program))]
         programs += sorted(titles().items())
@@ -164,7 +180,13 @@ class Bench(View):
             "engine": _one_of("engine", engine, ENGINES),
         }
         _one_of("case", chosen["case"], [number for number, _ in programs])
-        self._made_with = (program and program_name(program), case, chosen["counts"], engine, predict)
+        self._made_with = (
+            program and program_name(program),
+            case,
+            chosen["counts"],
+            engine,
+            predict,
+        )
         chosen |= _left(self)
         super().__init__(None, programs=programs, predict=bool(predict), **chosen)
         self.add_class("joinlab-bench")
@@ -213,7 +235,9 @@ class Bench(View):
     def _check_said(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
         said: tuple[str, ...] = proposal["value"]
         if any(said) and not (self.predict and self.covered):
-            raise ProgramError("no run is hidden, so there is none to predict; use joinlab.bench(predict=True)")
+            raise ProgramError(
+                "no run is hidden, so there is none to predict; use joinlab.bench(predict=True)"
+            )
         if len(said) != len(self.counts) or not set(said) <= {*self.words}:
             raise ProgramError(
                 f"predict {', '.join(WORDS[:-1])} or {WORDS[-1]} for each of {len(self.counts)} ranks; got {said}"
@@ -222,7 +246,8 @@ class Bench(View):
 
     @contextmanager
     def _asked_by_page(self) -> Iterator[None]:
-        """Let an interrupt end an emulation that a control started; no cell runs in which it could be raised."""
+        """Let an interrupt end an emulation that a control started; no cell runs in which it could
+        be raised."""
         self._by_page = True
         try:
             yield
@@ -250,7 +275,8 @@ class Bench(View):
     # ---------------------------------------------------------------- reacting to a change
 
     def _refresh(self) -> None:
-        """React to a choice: cover or drop the run shown before, and emulate the new one at once if possible."""
+        """React to a choice: cover or drop the run shown before, and emulate the new one at once if
+        possible."""
         with self._lock:
             self._failed, self.waits = None, self._must_wait
             self.said, self.results = ("",) * len(self.counts), ()
@@ -267,7 +293,13 @@ class Bench(View):
             self._follow_map()
 
     def _follow_map(self) -> None:
-        hidden = self.waits or self.predict or self._now.launched or not self.case or len(self.counts) != 2
+        hidden = (
+            self.waits
+            or self.predict
+            or self._now.launched
+            or not self.case
+            or len(self.counts) != 2
+        )
         self._map.follow(None if hidden else self._setting())
 
     def _show_map(self, told: dict[str, Any]) -> None:
@@ -309,12 +341,15 @@ class Bench(View):
             self.launches, self.comparing = launched, self.beside is not None
 
     def _engines(self) -> tuple[dict[str, str], ...]:
-        """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user chose it."""
+        """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
+        chose it."""
         reasons = {one: "" if self.loading else missing(one, 2) for one in ENGINES.values()}
         return tuple(
             {"name": one.name, "label": one.label, "missing": reason}
             for one, reason in reasons.items()
-            if one.name != "launched nccl" or one.name == self.engine or not (self.loading or reason)
+            if one.name != "launched nccl"
+            or one.name == self.engine
+            or not (self.loading or reason)
         )
 
     def _draw(self, timeline: Timeline | None, blank: Timeline | None, **seen: Any) -> None:
@@ -343,7 +378,11 @@ class Bench(View):
     def _show_run(self, timeline: Timeline, key: str = "") -> None:
         """Show a run; `key` is that of its setting if the run is repeatable."""
         asked = self.predict and bool(self.covered)
-        last = ((rank, "\n".join(text.splitlines()[-LINES:])) for rank, text in enumerate(timeline.output) if text)
+        last = (
+            (rank, "\n".join(text.splitlines()[-LINES:]))
+            for rank, text in enumerate(timeline.output)
+            if text
+        )
         printed = tuple((rank, shown(text)) for rank, text in last)
         self._draw(timeline, None, selected=_first(timeline), shown=key, printed=printed)
         self._tell("")
@@ -372,7 +411,11 @@ class Bench(View):
         found = Score(self.said, tuple(map(word, timeline.ends)))
         self.scores.append(found)
         self.results = [
-            "ended by joinlab: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
+            "ended by joinlab: not counted"
+            if ended is None
+            else f"✓ it {ended}"
+            if right
+            else f"✗ it {ended}"
             for ended, right in zip(found.ended, found.right, strict=True)
         ]
         self._tell(f"{sum(found.right)} of {len(self.said) - found.ended.count(None)} right.")
@@ -400,10 +443,11 @@ class Bench(View):
         self._arrange()
 
     def run(self) -> Timeline:
-        """Run the chosen setting as the button does, wait until it has ended, and return the Timeline.
+        """Run the chosen setting as the button does, wait until it has ended, and return the
+        Timeline.
 
-        Raises ProgramError if a prediction is missing, LaunchError if the machine cannot run it, and LaunchInterrupted,
-        with nothing left running, if the cell is interrupted.
+        Raises ProgramError if a prediction is missing, LaunchError if the machine cannot run it,
+        and LaunchInterrupted, with nothing left running, if the cell is interrupted.
         """
         self.start()
         try:
@@ -422,7 +466,8 @@ class Bench(View):
         return found
 
     def start(self) -> None:
-        """Start the chosen run and return; an emulated run is over by then. Does nothing during a launched run."""
+        """Start the chosen run and return; an emulated run is over by then. Does nothing during a
+        launched run."""
         with self._lock:
             if self.running:
                 return
@@ -442,7 +487,9 @@ class Bench(View):
             self._tell(f"Starting {len(self.counts)} processes …")
             self._asked_to_stop.clear()
             self.running = True
-            self._thread = threading.Thread(target=self._launch, args=(self._setting(),), daemon=True)
+            self._thread = threading.Thread(
+                target=self._launch, args=(self._setting(),), daemon=True
+            )
             self._thread.start()
             self._arrange()
 
@@ -464,7 +511,9 @@ class Bench(View):
 
     def __repr__(self) -> str:
         name = program_name(self.own) if not self.case and self.own else f"case_{self.case}"
-        drawn = "covered" if self.predict and self.covered else repr(self._trait_values.get("timeline"))
+        drawn = (
+            "covered" if self.predict and self.covered else repr(self._trait_values.get("timeline"))
+        )
         return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {drawn}>"
 
     # ---------------------------------------------------------------- a fresh kernel
@@ -514,17 +563,22 @@ class Bench(View):
             case {"press": "stop"}:
                 self._tell("Stopping …")
                 self._asked_to_stop.set()
-            case {"press": "compare"} if self.beside is not None or not (self._blank or self.running):
+            case {"press": "compare"} if self.beside is not None or not (
+                self._blank or self.running
+            ):
                 self.keep()
             case {"save": what} if not self._blank:  # the browser makes a PNG of the SVG's text
                 meta, counts = self._seen.meta, "-".join(map(str, self.counts))
-                name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
+                name = (
+                    f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
+                )
                 self.send({"save": what, "name": name, "text": drawn(self._seen)})
             case {"counts": counts}:
                 with self._asked_by_page():
                     self.counts = tuple(counts)
 
-    # ---------------------------------------------------------------- running, in the run's own thread
+    # ---------------------------------------------------------------- running, in the run's own
+    # thread
 
     def _launch(self, setting: Setting) -> None:
         """Launch a run and show its Timeline."""
@@ -565,7 +619,9 @@ class Bench(View):
 
     def _goes_on(self, seconds: int, done: int) -> None:
         """Show the run's progress."""
-        told: dict[str, Any] = {"text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."}
+        told: dict[str, Any] = {
+            "text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."
+        }
         told |= {"done": done, "of": sum(self.counts)}
         if self.status != told and not self._asked_to_stop.is_set():
             self.status = told
@@ -575,7 +631,8 @@ bench = Bench
 
 
 def _left(bench: Bench) -> dict[str, Any]:
-    """The choices of the same bench in the previous execution of this notebook cell; ends runs which that launched.
+    """The choices of the same bench in the previous execution of this notebook cell; ends runs
+    which that launched.
 
     JupyterLab and Jupyter Notebook send the cell's id with its code.
     """

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def register() -> bool:
-    """Tell a running IPython how to show them; True if there is one. Imports neither plotly nor polars."""
+    """Tell a running IPython how to show them; True if there is one. Imports neither plotly nor
+    polars."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         return False
@@ -26,10 +27,13 @@ def register() -> bool:
 
 
 def show(timeline: Timeline) -> None:
-    """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
+    """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as
+    text."""
     from joinlab.story.judge import diagnose
 
-    story = diagnose(timeline)  # before the picture is drawn: it tries fixes, which the picture shows
+    story = diagnose(
+        timeline
+    )  # before the picture is drawn: it tries fixes, which the picture shows
     if is_terminal():
         print(f"{timeline!r}\n{story}")
     elif _somebody_is_there() and find_spec("anywidget"):
@@ -42,6 +46,7 @@ def show(timeline: Timeline) -> None:
 
 
 def _somebody_is_there() -> bool:
-    """Whether a person ran this cell. nbconvert and similar tools accept no input and show no live widget."""
+    """Whether a person ran this cell. nbconvert and similar tools accept no input and show no live
+    widget."""
     shell = sys.modules["IPython"].get_ipython()
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -1,12 +1,15 @@
-"""The bench's map of endings: how a case ends with each pair of inputs, one cell at a time while the kernel is idle.
+"""The bench's map of endings: how a case ends with each pair of inputs, one cell at a time while
+the kernel is idle.
 
-The map sends the pictures of its cells to the page before a slider asks for them. They travel in parcels, because
-pictures in one message share their words: 16 take 4 to 5 kB, and one alone 1.2 to 2. The page draws a move at once from
-the pictures it has, and tells Python; Python's answer is the same picture, so the page does not draw it again. The key
-of a picture (`Setting.key`) has everything that it depends on. A picture has no calls: Python sends them on request.
+The map sends the pictures of its cells to the page before a slider asks for them. They travel in
+parcels, because pictures in one message share their words: 16 take 4 to 5 kB, and one alone 1.2 to
+2. The page draws a move at once from the pictures it has, and tells Python; Python's answer is the
+same picture, so the page does not draw it again. The key of a picture (`Setting.key`) has
+everything that it depends on. A picture has no calls: Python sends them on request.
 
-The map is computed in the kernel's main thread, between messages, so a slider waits for one cell at most. It covers the
-cases only: another cell of the notebook may redefine what your own program calls. `joinlab.sweep` maps your program.
+The map is computed in the kernel's main thread, between messages, so a slider waits for one cell at
+most. It covers the cases only: another cell of the notebook may redefine what your own program
+calls. `joinlab.sweep` maps your program.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ class EndingMap:
     """
 
     def __init__(
-        self, emulations: Emulations, show: Callable[[dict[str, Any]], None], send: Callable[[bytes], None]
+        self,
+        emulations: Emulations,
+        show: Callable[[dict[str, Any]], None],
+        send: Callable[[bytes], None],
     ) -> None:
         self._emulations, self._show, self._send = emulations, show, send
         self._base: Setting | None = None
@@ -131,9 +137,14 @@ class EndingMap:
 
     def _tell(self, note: str = "") -> None:
         left = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
-        self._show({"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self.cells), "note": note or left})
+        self._show(
+            {"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self.cells), "note": note or left}
+        )
 
 
 def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Every cell, those nearest to the sliders first, since a reader asks for them next."""
-    return sorted(product(COUNTS, repeat=2), key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell))
+    return sorted(
+        product(COUNTS, repeat=2),
+        key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell),
+    )

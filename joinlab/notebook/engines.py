@@ -41,7 +41,8 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
-    """The knobs that change how a case ends; for a program of the learner's own (None), all knobs of the engine."""
+    """The knobs that change how a case ends; for a program of the learner's own (None), all knobs
+    of the engine."""
     if engine.launched or engine.backend != "nccl":
         return ()
     from joinlab.cases import ALL_KNOBS, CASES  # imports torch

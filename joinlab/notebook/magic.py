@@ -8,8 +8,9 @@
         model(x).sum().backward()
     rank * 10
 
-`rank` and `inputs` are the program's arguments, and the body can read every name of the notebook. Its assignments are
-local to each rank. `_ranks` gets the values of the body's last expression, one per rank, and `_timeline` the run.
+`rank` and `inputs` are the program's arguments, and the body can read every name of the notebook.
+Its assignments are local to each rank. `_ranks` gets the values of the body's last expression, one
+per rank, and `_timeline` the run.
 """
 
 from __future__ import annotations
@@ -37,10 +38,20 @@ class _Parser(ArgumentParser):
 def _parser() -> _Parser:
     parser = _Parser(prog="%%ranks", add_help=False)
     parser.add_argument("counts", nargs="*", type=int, default=[5, 6], help="inputs per rank")
-    parser.add_argument("--emulate", choices=["nccl", "gloo"], help="on a modelled backend; nccl is the default")
-    parser.add_argument("--launch", choices=["nccl", "gloo"], help="as real processes on this machine")
-    parser.add_argument("--era", choices=["today", "1.9"], help="PyTorch version whose barrier an emulated NCCL uses")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which the run is ended")
+    parser.add_argument(
+        "--emulate", choices=["nccl", "gloo"], help="on a modelled backend; nccl is the default"
+    )
+    parser.add_argument(
+        "--launch", choices=["nccl", "gloo"], help="as real processes on this machine"
+    )
+    parser.add_argument(
+        "--era",
+        choices=["today", "1.9"],
+        help="PyTorch version whose barrier an emulated NCCL uses",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds after which the run is ended"
+    )
     return parser
 
 
@@ -48,12 +59,15 @@ def load_magic(shell: Any) -> None:
     """Register %%ranks in a shell."""
 
     def ranks(line: str, cell: str) -> Timeline:
-        """Run the cell on every rank and show what happened. Results: _ranks, and the run: _timeline."""
+        """Run the cell on every rank and show what happened. Results: _ranks, and the run:
+        _timeline."""
         options = _parser().parse_args(shlex.split(line))
         if options.emulate and options.launch:
             raise UsageError("%%ranks takes --emulate or --launch, not both.")
         if options.launch and options.era:
-            raise UsageError("%%ranks: --era needs --emulate; --launch has the barrier of the installed PyTorch.")
+            raise UsageError(
+                "%%ranks: --era needs --emulate; --launch has the barrier of the installed PyTorch."
+            )
         program = program_of(shell, cell)
         try:
             timeline = _run(program, options)
@@ -87,10 +101,11 @@ def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
 
 
 def program_of(shell: Any, cell: str) -> Callable[..., Any]:
-    """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself would.
+    """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself
+    would.
 
-    Its lines keep their numbers in the cell, whose first line is %%ranks, so that tracebacks and calls name
-    the line that the reader sees.
+    Its lines keep their numbers in the cell, whose first line is %%ranks, so that tracebacks and
+    calls name the line that the reader sees.
     """
     text = "\n" + shell.transform_cell(cell)
     file = shell.compile.cache(text, shell.execution_count)

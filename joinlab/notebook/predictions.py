@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from joinlab.timeline import Ending, EndKind
 
 WORDS = ("finishes", "hangs", "raises")
-"""Possible predictions for a rank. One that the backend aborts counts as one that raises, since an error ended it."""
+"""Possible predictions for a rank. One that the backend aborts counts as one that raises, since an
+error ended it."""
 
 STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
 """Prefixes of endings that joinlab caused; excluded from scoring."""
@@ -15,7 +16,8 @@ STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The prediction for one run, and how it ended: one of WORDS per rank; None in `ended`: joinlab ended the rank."""
+    """The prediction for one run, and how it ended: one of WORDS per rank; None in `ended`: joinlab
+    ended the rank."""
 
     said: tuple[str, ...]
     ended: tuple[str | None, ...]

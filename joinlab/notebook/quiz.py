@@ -3,7 +3,8 @@
     joinlab.quiz("5-barrier", joinlab.View(run))      # a prediction; the view appears with the answer
     joinlab.quiz(5)                                   # the end of notebook 5: its questions, and how far one is
 
-Where no widget can run (nbmake, a page, a terminal), a quiz prints its question and asserts nothing.
+Where no widget can run (nbmake, a page, a terminal), a quiz prints its question and asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -60,9 +61,12 @@ class Choices(anywidget.AnyWidget):
 
 
 class Quiz:
-    """Questions, each with a button "Show". Python can answer, too: `quiz.parts[0].choose("hangs")`, `.show()`."""
+    """Questions, each with a button "Show". Python can answer, too:
+    `quiz.parts[0].choose("hangs")`, `.show()`."""
 
-    def __init__(self, asked: Sequence[Question], then: object = None, notebook: int | None = None) -> None:
+    def __init__(
+        self, asked: Sequence[Question], then: object = None, notebook: int | None = None
+    ) -> None:
         self.parts = tuple(Part(one, then, self._score) for one in asked)
         self._notebook = notebook
         self._standing = ipywidgets.HTML()
@@ -82,22 +86,30 @@ class Quiz:
     def _score(self) -> None:
         if self._notebook is not None:
             lines = standing(self._notebook)
-            self._standing.value = "".join(f'<p role="status" style="{LINE}">{escape(line)}</p>' for line in lines)
+            self._standing.value = "".join(
+                f'<p role="status" style="{LINE}">{escape(line)}</p>' for line in lines
+            )
 
 
 class Part:
     def __init__(self, question: Question, then: object, told: Any) -> None:
         self.question = question
         self._then, self._told = then, told
-        self._choices = Choices(ask=question.ask, html=[marked(choice) for choice in question.choices])
+        self._choices = Choices(
+            ask=question.ask, html=[marked(choice) for choice in question.choices]
+        )
         self._choices.add_class("jl-quiz")
-        self._button = ipywidgets.Button(description="Show", tooltip="Show the answer: choose first", style=BUTTON)
+        self._button = ipywidgets.Button(
+            description="Show", tooltip="Show the answer: choose first", style=BUTTON
+        )
         self._button.on_click(lambda button: self.show())
         self._verdict = ipywidgets.HTML()
         self._output = ipywidgets.Output()
         code = f"<pre>{escape(question.code)}</pre>" if question.code else ""
         ask = ipywidgets.HTML(f'<p style="{LINE}"><b>{marked(question.ask)}</b></p>{code}')
-        self.widget = ipywidgets.VBox([ask, self._choices, self._button, self._verdict, self._output])
+        self.widget = ipywidgets.VBox(
+            [ask, self._choices, self._button, self._verdict, self._output]
+        )
 
     @property
     def verdict(self) -> str:

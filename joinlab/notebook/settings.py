@@ -16,10 +16,12 @@ MAX_RANKS = 8
 MAX_INPUTS = 20
 
 KEPT = 512
-"""Cache capacity in Timelines: six maps of 81 and some more. A case's Timeline takes about 40 kB."""
+"""Cache capacity in Timelines: six maps of 81 and some more. A case's Timeline takes about 40
+kB."""
 
 EMULATION_S = 5.0
-"""Seconds after which an emulation that still computes is ended, since the notebook waits for it."""
+"""Seconds after which an emulation that still computes is ended, since the notebook waits for
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Setting:
 
     @property
     def recorded(self) -> Timeline | None:
-        """The emulation that ships with the package, if it is of the installed PyTorch. Imports no torch.
+        """The emulation that ships with the package, if it is of the installed PyTorch. Imports no
+        torch.
 
         Until torch is loaded, an emulation of another version is returned, too.
         """
@@ -55,8 +58,11 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Everything that an emulation of a case depends on; static/ahead.js writes the same key."""
-        return ",".join(map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts)))
+        """Everything that an emulation of a case depends on; static/ahead.js writes the same
+        key."""
+        return ",".join(
+            map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts))
+        )
 
     @property
     def program(self) -> Program:
@@ -85,16 +91,20 @@ class Emulations:
     def emulate(self, setting: Setting) -> Timeline:
         """The Timeline of a setting: from the cache, from the package, or emulated.
 
-        Any cell may redefine functions that a learner's program calls, so Timelines of such a program are dropped when
-        the next cell runs; outside a notebook they are not cached.
+        Any cell may redefine functions that a learner's program calls, so Timelines of such a
+        program are dropped when the next cell runs; outside a notebook they are not cached.
         """
         if (now := _cells_run()) != self.cell:
             self.cell = now
-            self.kept = OrderedDict((one, timeline) for one, timeline in self.kept.items() if one.case)
+            self.kept = OrderedDict(
+                (one, timeline) for one, timeline in self.kept.items() if one.case
+            )
         if (found := self.kept.get(setting)) is not None:
             return found
         found = setting.recorded or self._emulated(setting)
-        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # perhaps only because the machine was busy
+        cut_off = any(
+            end.kind is EndKind.KILLED for end in found.ends
+        )  # perhaps only because the machine was busy
         if not cut_off and is_of_this_torch(found) and (setting.case or self.cell is not None):
             self.kept[setting] = found
             if len(self.kept) > KEPT:

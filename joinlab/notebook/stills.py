@@ -1,8 +1,8 @@
 """Stills: static pictures for places where a live view cannot run.
 
-A live view works only while its kernel runs; a notebook that is opened again would show nothing. So each view is
-preceded by an output with a static picture or a sentence. The live view hides it. Where no view can run (a saved
-notebook, GitHub, a notebook converted to HTML) the reader sees it.
+A live view works only while its kernel runs; a notebook that is opened again would show nothing. So
+each view is preceded by an output with a static picture or a sentence. The live view hides it.
+Where no view can run (a saved notebook, GitHub, a notebook converted to HTML) the reader sees it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 AGAIN = "This is a static picture. Run the cell again for the live view."
 GONE = "works only while its kernel runs. Run the cell again."
 
-_SILENT = (  # hides JupyterLab's own message about a widget without a kernel; the still above it says more
+# hides JupyterLab's own message about a widget without a kernel; the still above it says more
+_SILENT = (
     ".jp-OutputArea-child:has(.joinlab-still) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output > *))"
     " { display: none }"
 )
@@ -32,9 +33,17 @@ def show_live(view: Any) -> None:
         return
     view._still = view._still or uuid4().hex
     still = _picture(view) + f"<style>{_SILENT}</style>"
-    put({"text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}</div>', "text/plain": plain})
+    put(
+        {
+            "text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}</div>',
+            "text/plain": plain,
+        }
+    )
     made = view._repr_mimebundle_()
-    put(dict(made[0] if isinstance(made, tuple) else made or {}) | {"text/plain": f"The live view {GONE}"})
+    put(
+        dict(made[0] if isinstance(made, tuple) else made or {})
+        | {"text/plain": f"The live view {GONE}"}
+    )
 
 
 def _picture(view: Any) -> str:
@@ -49,7 +58,11 @@ def _picture(view: Any) -> str:
         said = diagnose(view.timeline)
         if first:
             view.refresh(view._calls)  # with the fixes that were tried
-        told, above, pictures = said.sentence, said._repr_html_() if view.sentences else "", [drawn(view.timeline)]
+        told, above, pictures = (
+            said.sentence,
+            said._repr_html_() if view.sentences else "",
+            [drawn(view.timeline)],
+        )
     else:
         from joinlab.picture.compared import compared
         from joinlab.picture.svg import svg
@@ -58,7 +71,10 @@ def _picture(view: Any) -> str:
         told, pictures = both.sentence, [svg(one, behind=both.behind) for one in both.scenes]
         above = f"<p><b>{escape(shown(told))}</b></p>"
     encoded = (b64encode(one.encode()).decode() for one in pictures)
-    images = (f'<img alt="Swimlanes. {escape(shown(told))}" src="data:image/svg+xml;base64,{one}">' for one in encoded)
+    images = (
+        f'<img alt="Swimlanes. {escape(shown(told))}" src="data:image/svg+xml;base64,{one}">'
+        for one in encoded
+    )
     return f"{above}{''.join(images)}<p>{AGAIN}</p>"
 
 
@@ -81,5 +97,7 @@ def is_terminal() -> bool:
     """Whether only text can be shown here."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    formatter = InteractiveShell.instance().display_formatter if InteractiveShell.initialized() else None
+    formatter = (
+        InteractiveShell.instance().display_formatter if InteractiveShell.initialized() else None
+    )
     return formatter is None or formatter.active_types == ["text/plain"]

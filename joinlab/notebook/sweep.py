@@ -1,4 +1,5 @@
-"""The map of endings: how a program ends for each of many input counts, each found by a real emulation.
+"""The map of endings: how a program ends for each of many input counts, each found by a real
+emulation.
 
 found = joinlab.sweep(joinlab.cases.case_4)         # rank 0 x rank 1, 0 to 8 inputs each
 found.hangs[0]                                      # the smallest inputs with which a rank hangs: (0, 1)
@@ -50,7 +51,8 @@ MOST_CELLS = 289
 def overall_of(timeline: Timeline) -> Overall:
     """How a run ended as a whole.
 
-    A rank that finished with a call pending counts as finished, one that was killed from outside as crashed.
+    A rank that finished with a call pending counts as finished, one that was killed from outside as
+    crashed.
     """
     worst = Overall.FINISHES
     for ending in timeline.ends:
@@ -63,7 +65,9 @@ def overall_of(timeline: Timeline) -> Overall:
                 worst = Overall.RAISES
             case _:
                 assert_never(ending.kind)
-    if worst is Overall.FINISHES and any(slot.met and not slot.expected for slot in match_slots(timeline)):
+    if worst is Overall.FINISHES and any(
+        slot.met and not slot.expected for slot in match_slots(timeline)
+    ):
         return Overall.LUCK
     return worst
 
@@ -95,7 +99,9 @@ class Sweep:
         if not self._is_map or len(self.timelines) > MOST_CELLS:
             return None
         kinds = list(Overall)
-        cells = {",".join(map(str, counts)): kinds.index(how) for counts, how in self.overall.items()}
+        cells = {
+            ",".join(map(str, counts)): kinds.index(how) for counts, how in self.overall.items()
+        }
         start = Position(self.program, "", (self.hangs or list(self.timelines))[0])
         runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
         told = {"most": max(map(max, self.timelines)), "kinds": KINDS, "cells": cells}
@@ -108,13 +114,20 @@ class Sweep:
 
     def __repr__(self) -> str:
         found = self.overall
-        told = ", ".join(f"{list(found.values()).count(how)} x {how}" for how in Overall if how in found.values())
+        told = ", ".join(
+            f"{list(found.values()).count(how)} x {how}" for how in Overall if how in found.values()
+        )
         lines = [f"<Sweep of {self.program!r}: {told or 'no runs'}>"]
         if self._is_map:
             every = range(max(map(max, found)) + 1)
             signs = {counts: LOOKS[how][0] for counts, how in found.items()}
-            lines += [f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in every)}" for y in reversed(every)]
-            lines.append(f"    {' '.join(f'{x:>2}' for x in every)}   inputs: rank 0 across, rank 1 upward")
+            lines += [
+                f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in every)}"
+                for y in reversed(every)
+            ]
+            lines.append(
+                f"    {' '.join(f'{x:>2}' for x in every)}   inputs: rank 0 across, rank 1 upward"
+            )
         return "\n".join(lines)
 
 
@@ -129,20 +142,25 @@ def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
     try:
         found = list(counts)
     except TypeError:
-        raise ProgramError(f"counts= takes numbers, such as range(9), or tuples of numbers; got {counts!r}") from None
+        raise ProgramError(
+            f"counts= takes numbers, such as range(9), or tuples of numbers; got {counts!r}"
+        ) from None
     if all(isinstance(one, int) and not isinstance(one, bool) for one in found):
         found = [(one, other) for one in found for other in found]
     return [check_inputs(one) for one in found]
 
 
-def sweep(program: Program, counts: Iterable[int] | Iterable[tuple[int, ...]] = COUNTS, **options: Any) -> Sweep:
+def sweep(
+    program: Program, counts: Iterable[int] | Iterable[tuple[int, ...]] = COUNTS, **options: Any
+) -> Sweep:
     """Emulate `program` for many input counts; return how each run ended.
 
     counts    numbers, for every pair of them on two ranks (81 runs of 20 to 30 ms each without more), or tuples with
               one number per rank
     options   those of `emulate`: backend, era, timeout, ...
 
-    `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for an invalid program or count.
+    `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for an invalid
+    program or count.
 
     >>> import joinlab
     >>> sweep(joinlab.cases.case_4, range(3)).hangs

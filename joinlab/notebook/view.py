@@ -1,7 +1,9 @@
-"""The live view: the swimlanes of a Timeline in a notebook. The reader steps through them, zooms and selects calls.
+"""The live view: the swimlanes of a Timeline in a notebook. The reader steps through them, zooms
+and selects calls.
 
-Python lays out the lanes (`lane_data`), and a script in the package (`assets`) draws them as SVG; the same script draws
-the page of `write_html`. `view.selected` is the slot that the reader has selected; set it to select another.
+Python lays out the lanes (`lane_data`), and a script in the package (`assets`) draws them as SVG;
+the same script draws the page of `write_html`. `view.selected` is the slot that the reader has
+selected; set it to select another.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class View(anywidget.AnyWidget):
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
-    _still = traitlets.Unicode("").tag(sync=True)  # id of the still that this view hides (stills.py)
+    _still = traitlets.Unicode("").tag(
+        sync=True
+    )  # id of the still that this view hides (stills.py)
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run shown
 
     def __init__(self, timeline: Timeline | None, **options: Any) -> None:
@@ -88,7 +92,8 @@ class View(anywidget.AnyWidget):
         return "<covered>" if self.covered else repr(self._seen)
 
     def _ipython_display_(self) -> None:
-        # anywidget gives each widget a class of its own, so no formatter can be registered for this one
+        # anywidget gives each widget a class of its own, so no formatter can be registered for this
+        # one
         show_live(self)
 
     def close(self) -> None:
@@ -103,7 +108,9 @@ class View(anywidget.AnyWidget):
         value: int | None = proposal["value"]
         count = self._count if value is not None else 0
         if value is not None and not 0 <= value < count:
-            raise traitlets.TraitError(f"selected= is a slot from 0 to {count - 1}, or None; got {value}")
+            raise traitlets.TraitError(
+                f"selected= is a slot from 0 to {count - 1}, or None; got {value}"
+            )
         return value
 
     @traitlets.observe("timeline")
@@ -117,17 +124,21 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("alike", "covered", "beside")
     def _fold(self, change: Mapping[str, Any]) -> None:
-        """Redraw the lanes, which depend on these traits: a shared lane would reveal ranks that end alike."""
+        """Redraw the lanes, which depend on these traits: a shared lane would reveal ranks that end
+        alike."""
         if self._packed:
             self._pack()
 
     def refresh(self, calls: bool = True) -> None:
-        """Draw the same Timeline again, after its story has grown, or since the reader needs the `calls`."""
+        """Draw the same Timeline again, after its story has grown, or since the reader needs the
+        `calls`."""
         self._packed = pack(self._seen, self._folds, None if self.covered else self.beside, calls)
 
     def _pack(self) -> None:
         wanted = self._seen, None if self.covered else self.beside, self._folds
-        if self._drawn is None or any(one is not other for one, other in zip(wanted, self._drawn, strict=True)):
+        if self._drawn is None or any(
+            one is not other for one, other in zip(wanted, self._drawn, strict=True)
+        ):
             self._drawn = wanted
             self.refresh(self._calls)
 
@@ -135,11 +146,14 @@ class View(anywidget.AnyWidget):
 def compare(one: Timeline, other: Timeline) -> View:
     """Show two Timelines as two pictures on one axis, below a sentence that says how they differ.
 
-    They may differ in engine, backend, era, inputs or program. Raises ProgramError for anything but a Timeline.
+    They may differ in engine, backend, era, inputs or program. Raises ProgramError for anything but
+    a Timeline.
 
         joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
     """
     for timeline in (one, other):
         if not isinstance(timeline, Timeline):
-            raise ProgramError(f"compare takes a Timeline, as launch and emulate return it; got {timeline!r:.60}")
+            raise ProgramError(
+                f"compare takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
+            )
     return View(one, beside=other)

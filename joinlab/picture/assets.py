@@ -1,4 +1,5 @@
-"""The package's scripts and styles: ES modules, joined into one that a widget or a page can load."""
+"""The package's scripts and styles: ES modules, joined into one that a widget or a page can
+load."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ _FOR_READERS = re.compile(
     r"(?m)^[ \t]*//.*\n|^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|/\*\* @type [^*]*\*/ ?|^[ \t]+"
     r"|(?<=[;{,\])}])[ \t]+// .*$"
 )
-"""Comments, types and indentation: a quarter of the bytes of a view. No template of the scripts spans lines, and no
-text of theirs holds "; // "."""
+"""Comments, types and indentation: a quarter of the bytes of a view. No template of the scripts
+spans lines, and no text of theirs holds "; // "."""
 
 _OF_STYLES = re.compile(r"[ \t]*/\*.*?\*/", re.DOTALL)
 

@@ -1,19 +1,19 @@
 """A Timeline as a Chrome trace, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-The form is the JSON of the "Trace Event Format" (Google, 2016). A rank is a process; its host and each of its groups
-are threads of it:
+The form is the JSON of the "Trace Event Format" (Google, 2016). A rank is a process; its host and
+each of its groups are threads of it:
 
     process "rank 0"    thread "host"       forward, backward, optimizer, and the waits of the host
                         thread "group 0"    one slice per call, from its enqueueing to its completion
 
-Slices of one thread must be nested or disjoint ("duration events" of that format); Perfetto drops others (its statistic
-slice_drop_overlapping_complete_event). Calls in flight at the same time overlap, so a group gets several threads of the
-same name if needed.
+Slices of one thread must be nested or disjoint ("duration events" of that format); Perfetto drops
+others (its statistic slice_drop_overlapping_complete_event). Calls in flight at the same time
+overlap, so a group gets several threads of the same name if needed.
 
-Calls that met are joined by flows: an arrow from each rank's call to the one that was enqueued next, since a flow that
-ends before it has begun is dropped, and so is one in a slice without length (Perfetto, flow_tracker.cc: the statistics
-flow_end_without_start and flow_no_enclosing_slice). A call that
-never completed lasts to the end of the record and says so in its arguments.
+Calls that met are joined by flows: an arrow from each rank's call to the one that was enqueued
+next, since a flow that ends before it has begun is dropped, and so is one in a slice without length
+(Perfetto, flow_tracker.cc: the statistics flow_end_without_start and flow_no_enclosing_slice). A
+call that never completed lasts to the end of the record and says so in its arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from joinlab.timeline import CallRow, Timeline
 
 Event = dict[str, Any]
 HOST = 0
-"""Thread of a rank's host. Its groups are threads from 1 on; further threads for overlaps follow."""
+"""Thread of a rank's host. Its groups are threads from 1 on; further threads for overlaps
+follow."""
 
 _PLACE = ("pid", "tid", "ts")
 _TOLD = ("seq", "number", "input", "dtype", "shape", "reduce_op", "root", "peer")
@@ -41,7 +42,8 @@ _TIMES = ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "ho
 
 
 def write_chrome(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
-    """Write `timeline` as a Chrome trace; returns its path. Raises OSError where it cannot be written.
+    """Write `timeline` as a Chrome trace; returns its path. Raises OSError where it cannot be
+    written.
 
     joinlab.write_chrome(timeline, "run.json")          # drop it on https://ui.perfetto.dev
     """
@@ -66,21 +68,48 @@ def events(timeline: Timeline) -> Iterator[Event]:
         calls[row["rank"], row["group"], row["seq"]] = slices[-1]
         if (begin := row["host_wait_begin_ns"]) is not None:
             end = row["host_wait_end_ns"]
-            slices.append(_slice(row["rank"], HOST, f"wait: {row['op']}", "wait", begin, last if end is None else end))
+            slices.append(
+                _slice(
+                    row["rank"],
+                    HOST,
+                    f"wait: {row['op']}",
+                    "wait",
+                    begin,
+                    last if end is None else end,
+                )
+            )
     for span in timeline.rows("spans"):
         end = span["end_ns"]
-        slices.append(_slice(span["rank"], HOST, span["name"], "span", span["begin_ns"], last if end is None else end))
+        slices.append(
+            _slice(
+                span["rank"],
+                HOST,
+                span["name"],
+                "span",
+                span["begin_ns"],
+                last if end is None else end,
+            )
+        )
     yield from _apart(slices, {number: f"group {group}" for group, number in thread.items()})
     yield from slices
     number = 0
     for slot in matched.slots:
         ranks = sorted(slot.calls.items()) if slot.met else ()
-        together = sorted((calls[rank, slot.group, seq] for rank, seq in ranks), key=lambda call: float(call["ts"]))
+        together = sorted(
+            (calls[rank, slot.group, seq] for rank, seq in ranks),
+            key=lambda call: float(call["ts"]),
+        )
         for one, other in pairwise(together):
             number += 1
-            flow = {"id": number, "name": "met" if slot.expected else "met, and should not have", "cat": "met"}
+            flow = {
+                "id": number,
+                "name": "met" if slot.expected else "met, and should not have",
+                "cat": "met",
+            }
             yield {"ph": "s", **flow} | {name: one[name] for name in _PLACE}
-            yield {"ph": "f", "bp": "e", **flow} | {name: other[name] for name in _PLACE}  # "e": to the slice around it
+            yield {"ph": "f", "bp": "e", **flow} | {
+                name: other[name] for name in _PLACE
+            }  # "e": to the slice around it
 
 
 def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
@@ -90,7 +119,9 @@ def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
     thread "group 0 (2)"          |---- call 2 ----|
     """
     slices.sort(key=lambda one: (one["ts"], -one["dur"]))  # the outer one first
-    ends: dict[tuple[int, int], list[list[float]]] = {}  # of the open slices, by thread and further threads of its name
+    ends: dict[
+        tuple[int, int], list[list[float]]
+    ] = {}  # of the open slices, by thread and further threads of its name
     added: dict[tuple[int, int, int], int] = {}
     for one in slices:
         rank, thread, end = one["pid"], one["tid"], one["ts"] + one["dur"]
@@ -119,7 +150,9 @@ def _names(timeline: Timeline, thread: dict[str, int]) -> Iterator[Event]:
         yield _named("thread_name", rank, HOST, "host")
         for group, number in thread.items():
             if rank in ranks.get(group, ()):
-                yield _named("thread_name", rank, number, f"group {group} {words.get(group, '')}".strip())
+                yield _named(
+                    "thread_name", rank, number, f"group {group} {words.get(group, '')}".strip()
+                )
 
 
 def _named(what: str, rank: int, thread: int, name: str) -> Event:
@@ -129,7 +162,14 @@ def _named(what: str, rank: int, thread: int, name: str) -> Event:
 def _call(row: CallRow, thread: int, last: int) -> Event:
     end = row["completed_ns"]
     begin = row["enqueued_ns"] or 0  # a record may not say
-    event = _slice(row["rank"], thread, row["origin"] or row["op"], row["op"], begin, last if end is None else end)
+    event = _slice(
+        row["rank"],
+        thread,
+        row["origin"] or row["op"],
+        row["op"],
+        begin,
+        last if end is None else end,
+    )
     event["dur"] = max(event["dur"], 0.001)
     event["args"] = {name: value for name in (*_TOLD, *_VALUES) if (value := row[name]) is not None}  # type: ignore[literal-required]
     event["args"]["completed"] = end is not None
@@ -138,10 +178,20 @@ def _call(row: CallRow, thread: int, last: int) -> Event:
 
 def _slice(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> Event:
     duration = max(end - begin, 0) / 1000
-    return {"ph": "X", "pid": rank, "tid": thread, "name": name, "cat": category, "ts": begin / 1000, "dur": duration}
+    return {
+        "ph": "X",
+        "pid": rank,
+        "tid": thread,
+        "name": name,
+        "cat": category,
+        "ts": begin / 1000,
+        "dur": duration,
+    }
 
 
 def _last_ns(timeline: Timeline) -> int:
     latest = timeline.calls.select(pl.max_horizontal(pl.col(name).max() for name in _TIMES)).item()
-    ended = timeline.spans.select(pl.max_horizontal(pl.col("begin_ns").max(), pl.col("end_ns").max())).item()
+    ended = timeline.spans.select(
+        pl.max_horizontal(pl.col("begin_ns").max(), pl.col("end_ns").max())
+    ).item()
     return max(latest or 0, ended or 0)

@@ -1,8 +1,9 @@
 """Columns: every call of a Timeline as numbers, for the script that draws them all.
 
-A million boxes take 200 MB as JSON and 5 MB as columns. What all calls of a kind share (label, line, dtype, stack) is
-written once. Times are differences from one call to the next. Each column is split into byte planes, so that the high
-bytes, which are mostly 0, compress well. static/columns.js reads the columns.
+A million boxes take 200 MB as JSON and 5 MB as columns. What all calls of a kind share (label,
+line, dtype, stack) is written once. Times are differences from one call to the next. Each column is
+split into byte planes, so that the high bytes, which are mostly 0, compress well. static/columns.js
+reads the columns.
 
     begun       10 25 31 ...     steps 10 15 6, zigzag (0, 1, -1 as 0, 2, 1), in `unit` ns
     waited      only of calls that a host waited for: from when to when, counted from the call's begin
@@ -33,8 +34,29 @@ MARGIN = 0.1  # of the time that the run took: how far what never ends is drawn 
 MOST = 2**30  # a step along the axis is at most so many units
 UNENDED = 0xFFFFFFFF
 
-SAME = ("op", "origin", "dtype", "shape", "reduce_op", "root", "peer", "tag", "call_site", "stack", "group")
-VARIES = {"call", "rank", "group, number", "input", "step", "value in", "value out", "what the rank made of it"}
+SAME = (
+    "op",
+    "origin",
+    "dtype",
+    "shape",
+    "reduce_op",
+    "root",
+    "peer",
+    "tag",
+    "call_site",
+    "stack",
+    "group",
+)
+VARIES = {
+    "call",
+    "rank",
+    "group, number",
+    "input",
+    "step",
+    "value in",
+    "value out",
+    "what the rank made of it",
+}
 VARIES |= {"enqueued", "started", "completed", "host waited", "error"}
 
 Column = npt.NDArray[np.int64]
@@ -53,7 +75,8 @@ class Code(NamedTuple):
 
 
 def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
-    """Description of the columns for the script, the codes of the calls, the clock's beginning, and the columns."""
+    """Description of the columns for the script, the codes of the calls, the clock's beginning, and
+    the columns."""
     found, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
     every = timeline.calls
     shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
@@ -65,20 +88,31 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     lane = lane_of[calls["rank"].to_numpy()]
     begun, ended, waited, let_go = call_times(calls)
     known = [part[part >= 0] for part in (begun, ended, waited, let_go)]
-    spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
+    spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort(
+        "rank", "begin_ns", maintain_order=True
+    )
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
     known += [span_from, span_to[span_to >= 0]]
     begin = min((int(part.min()) for part in known if len(part)), default=0)
     end = max((int(part.max()) for part in known if len(part)), default=0)
     until = end - begin + max(end - begin, 1) * MARGIN
-    begun, span_from = begun - begin, span_from - begin  # from here on, times are counted from there
-    ended, waited, let_go, span_to = (np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to))
+    begun, span_from = (
+        begun - begin,
+        span_from - begin,
+    )  # from here on, times are counted from there
+    ended, waited, let_go, span_to = (
+        np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to)
+    )
 
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
     slots = folding.every.slots  # of a few calls each is judged already
-    judged = wrong(timeline) if folding.every.is_part else np.array([not one.expected for one in slots], bool)
+    judged = (
+        wrong(timeline)
+        if folding.every.is_part
+        else np.array([not one.expected for one in slots], bool)
+    )
     bad = judged[slot] if len(slot) else open_
     flags = open_ * OPEN + bad * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
     stops = []
@@ -92,7 +126,13 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
             stops.append(float(max([0, *last, span_to[mine_too].max(initial=0)])))
 
     unit = 1
-    lengths = (_steps(begun, lane), ended - begun, waited - begun, let_go - waited, _steps(span_from, span_lane))
+    lengths = (
+        _steps(begun, lane),
+        ended - begun,
+        waited - begun,
+        let_go - waited,
+        _steps(span_from, span_lane),
+    )
     far = max(int(np.abs(part).max(initial=0)) for part in (*lengths, span_to - span_from))
     while far // unit > MOST:
         unit *= 10
@@ -110,7 +150,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "waits": np.maximum(let_go // unit - waited // unit, 0)[waits],
         "spanBegun": _zigzag(_steps(at_span, span_lane)),
         "spanTook": np.where(span_to < 0, UNENDED, np.maximum(span_to // unit - at_span, 0)),
-        "spanCode": np.array([names.setdefault(name, len(names)) for name in spans["name"]], np.int64),
+        "spanCode": np.array(
+            [names.setdefault(name, len(names)) for name in spans["name"]], np.int64
+        ),
     }
     written = [(name, *_plane(column)) for name, column in planes.items()]
     told = {
@@ -128,7 +170,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
 
 def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
     """When each call began and ended, and when its host's wait began and ended; -1 if unknown."""
-    begun = pl.coalesce("started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns").fill_null(0)
+    begun = pl.coalesce(
+        "started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns"
+    ).fill_null(0)
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
     found = calls.select(
         begun=begun,

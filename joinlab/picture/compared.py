@@ -33,7 +33,9 @@ class Compared:
 def compared(one: Timeline, other: Timeline) -> Compared:
     """Two runs on one axis."""
     found, both = compare(one, other), (scene(one, ranks=False), scene(other, ranks=False))
-    pairs = _pairs(*(_spans(of, found, side) for of, side in zip(both, ("left", "right"), strict=True)))
+    pairs = _pairs(
+        *(_spans(of, found, side) for of, side in zip(both, ("left", "right"), strict=True))
+    )
     names = told_apart(one, other)
     made = [_laid(both, side, pairs, name) for side, name in enumerate(names)]
     return Compared((made[0], made[1]), found.sentence, max(map(behind, made)))
@@ -44,9 +46,15 @@ Pair = tuple[int | None, int | None]
 
 
 def _spans(of: Scene, found: Comparison, side: str) -> list[Span]:
-    """By column: its first and last row on the common axis; for a missing call, the place just before it."""
-    row = {slot: at for at, one in enumerate(found.rows) if (slot := getattr(one, side)) is not None}
-    return [(row[one.slot] - bool(one.missing) / 2, row[one.until] - bool(one.missing) / 2) for one in of.columns]
+    """By column: its first and last row on the common axis; for a missing call, the place just
+    before it."""
+    row = {
+        slot: at for at, one in enumerate(found.rows) if (slot := getattr(one, side)) is not None
+    }
+    return [
+        (row[one.slot] - bool(one.missing) / 2, row[one.until] - bool(one.missing) / 2)
+        for one in of.columns
+    ]
 
 
 def _pairs(left: Sequence[Span], right: Sequence[Span]) -> list[Pair]:

@@ -1,7 +1,7 @@
 """The tooltip of a call or a span: every column, in words, as (name, text) pairs.
 
-A null means different things in different columns ("never completed", "the backend does not say"), so the tooltip names
-the meaning instead of leaving the column out.
+A null means different things in different columns ("never completed", "the backend does not say"),
+so the tooltip names the meaning instead of leaving the column out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from joinlab.timeline import Meta
 Details = tuple[tuple[str, str], ...]
 
 _NO_META: Meta = {}
-_LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
+_LIBRARY = re.compile(
+    r"^.*[/\\](site|dist)-packages[/\\]"
+)  # where pip puts things says nothing to a reader
 
 MADE, OUTSIDE = "what the rank made of it", "none: before the first or after the last"
 
@@ -65,15 +67,20 @@ def values(text: str | None) -> str | None:
 
 
 def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
-    """Every column of one call (a row of Timeline.calls), without those that cannot apply, such as the root of an
-    all-reduce. A value that is unknown, or an event that never happened, is named as such.
+    """Every column of one call (a row of Timeline.calls), without those that cannot apply, such as
+    the root of an all-reduce. A value that is unknown, or an event that never happened, is named as
+    such.
 
     tells_start  whether the backend says when it begins a call; gloo does not
     meta         of its Timeline: it says what the column `input` counts
     """
     point_to_point = row["op"] in POINT_TO_POINT
     done = row["completed_ns"] is not None
-    unknown = f"not kept (over {MAX_VALUES} elements)" if (elements_of(row["shape"]) or 0) > MAX_VALUES else "not known"
+    unknown = (
+        f"not kept (over {MAX_VALUES} elements)"
+        if (elements_of(row["shape"]) or 0) > MAX_VALUES
+        else "not known"
+    )
     unknown = unknown if row["dtype"] else "none"
     found: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),
@@ -93,8 +100,15 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     if row["tag"] is not None:
         found.append(("tag", str(row["tag"])))
     found.append(("value in", values(row["value_in"]) or unknown))
-    found.append(("value out", (values(row["value_out"]) or unknown) if done else "never: the call did not complete"))
-    made = conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None  # gloo's barrier has no value
+    found.append(
+        (
+            "value out",
+            (values(row["value_out"]) or unknown) if done else "never: the call did not complete",
+        )
+    )
+    made = (
+        conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None
+    )  # gloo's barrier has no value
     if made:
         found.append((MADE, f"it {made}"))
     found += _times(row, tells_start)
@@ -103,8 +117,14 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     found.append(("called from", str(row["call_site"] or "not known")))
     frames = row["stack"] or []
     if frames:  # kept innermost last, as a traceback is read
-        cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"] if len(frames) > MAX_FRAMES else []
-        found.append(("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]])))
+        cut = (
+            [f"({len(frames) - MAX_FRAMES} outer frames left out)"]
+            if len(frames) > MAX_FRAMES
+            else []
+        )
+        found.append(
+            ("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]]))
+        )
     return tuple(found)
 
 
@@ -131,7 +151,11 @@ def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
 
 def _completed(row: Mapping[str, Any]) -> str:
     enqueued, completed = row["enqueued_ns"], row["completed_ns"]
-    since = "" if None in (enqueued, completed) else f" ({duration(completed - enqueued)} after it was enqueued)"
+    since = (
+        ""
+        if None in (enqueued, completed)
+        else f" ({duration(completed - enqueued)} after it was enqueued)"
+    )
     return "never" if completed is None else moment(completed) + since
 
 

@@ -1,7 +1,9 @@
-"""The lanes as a Plotly figure, for people who want a picture that they can edit, combine and export.
+"""The lanes as a Plotly figure, for people who want a picture that they can edit, combine and
+export.
 
-It draws the boxes of `scene`. A figure does not know whether its notebook is light or dark, so its background is
-transparent, and the grey of the text outside boxes is readable on both white and black.
+It draws the boxes of `scene`. A figure does not know whether its notebook is light or dark, so its
+background is transparent, and the grey of the text outside boxes is readable on both white and
+black.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
 
 CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
-"""Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud service."""
+"""Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud
+service."""
 
 WIDE = 0.78  # of the room of a lane: its boxes
 
@@ -45,7 +48,8 @@ class Bar(NamedTuple):
 
 
 def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
-    """The lanes of a Timeline, with calls that met side by side; with many calls, only those of the story.
+    """The lanes of a Timeline, with calls that met side by side; with many calls, only those of the
+    story.
 
     setup  True shows every call, instead of stacks of rounds in which all agree
 
@@ -54,12 +58,20 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
     found, made = read(timeline), scene(timeline, unfold=setup)
     places, length = along(made, inf, "column")
     bars = list(_bars(made, places))
-    part = f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end" if found.is_part else ""
+    part = (
+        f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end"
+        if found.is_part
+        else ""
+    )
     ends = (f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks)
     said = zip(made.names, ends, strict=True)
     names = [f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in said]
     plain = {"showgrid": False, "zeroline": False, "ticks": ""}
-    lanes = plain | {"tickvals": [at + 0.45 for at in range(len(names))], "ticktext": names, "fixedrange": True}
+    lanes = plain | {
+        "tickvals": [at + 0.45 for at in range(len(names))],
+        "ticktext": names,
+        "fixedrange": True,
+    }
     lanes |= {"range": [0, len(names)], "side": "top"}
     following = plain | {"range": [length or 1.0, 0.0], "showticklabels": False}
     order = list(FILLS).index
@@ -80,8 +92,21 @@ def _bars(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[Bar]:
     for (at, long), one in zip(places, made.columns, strict=True):
         for lane, box in enumerate(one.boxes):
             if box is not None:
-                told = f"<b>{html.escape(one.stack)}</b> {_lines(box.label)}" if box.row is None else hover(box.row)
-                yield Bar(box.kind, lane, at, long, one.stack or box.label, told, box.open, box.bad or box.failed)
+                told = (
+                    f"<b>{html.escape(one.stack)}</b> {_lines(box.label)}"
+                    if box.row is None
+                    else hover(box.row)
+                )
+                yield Bar(
+                    box.kind,
+                    lane,
+                    at,
+                    long,
+                    one.stack or box.label,
+                    told,
+                    box.open,
+                    box.bad or box.failed,
+                )
 
 
 def _trace(kind: RowKind, bars: list[Bar]) -> go.Bar:
@@ -119,5 +144,8 @@ def hover(row: CallRow) -> str:
 
 
 def _lines(text: str) -> str:
-    """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the window."""
-    return "<br>".join(html.escape(part) for line in text.splitlines() for part in wrap(line, 90) or [""])
+    """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the
+    window."""
+    return "<br>".join(
+        html.escape(part) for line in text.splitlines() for part in wrap(line, 90) or [""]
+    )

@@ -1,5 +1,6 @@
-"""The gallery: programs side by side, and below each a small picture of its run on every fabric; a click fills the
-large picture above. One page for any browser, with no network; the scripts draw small and large from the same boxes.
+"""The gallery: programs side by side, and below each a small picture of its run on every fabric; a
+click fills the large picture above. One page for any browser, with no network; the scripts draw
+small and large from the same boxes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
 
 PREVIEW = "preview.png"
-"""In static/: what a message with a link to the page shows; `python -m tests.first_screen --preview` draws it."""
+"""In static/: what a message with a link to the page shows; `python -m tests.first_screen
+--preview` draws it."""
 
 Place = tuple[str, tuple[str, str], tuple[int, ...]]
 """Program, fabric with engine, and inputs of a picture."""
@@ -40,7 +42,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Content of a page: pictures by their places, and the first one shown. Every program has one on every fabric."""
+    """Content of a page: pictures by their places, and the first one shown. Every program has one
+    on every fabric."""
 
     heading: str
     pictures: Mapping[Place, Picture]
@@ -56,9 +59,17 @@ def write_gallery(gallery: Gallery, path: str | os.PathLike[str], address: str =
     if address:  # a preview's own address must be absolute
         preview = path.with_suffix(".png")
         preview.write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
-        about = {"type": "website", "title": gallery.heading, "description": SUMMARY, "url": address}
+        about = {
+            "type": "website",
+            "title": gallery.heading,
+            "description": SUMMARY,
+            "url": address,
+        }
         about["image"] = urljoin(address, preview.name)
-        head = "".join(f'<meta property="og:{name}" content="{escape(said)}">\n' for name, said in about.items())
+        head = "".join(
+            f'<meta property="og:{name}" content="{escape(said)}">\n'
+            for name, said in about.items()
+        )
         head += '<meta name="twitter:card" content="summary_large_image">\n'
     data = LaneData()
     numbers = {place: data.add(picture.timeline) for place, picture in gallery.pictures.items()}
@@ -70,7 +81,9 @@ SUMMARY = "What every rank really called, which call met which, and the line to 
 
 
 def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
-    programs, fabrics, inputs = (list(dict.fromkeys(part)) for part in zip(*gallery.pictures, strict=True))
+    programs, fabrics, inputs = (
+        list(dict.fromkeys(part)) for part in zip(*gallery.pictures, strict=True)
+    )
     yield '<section class="run"><div class="run-view">\n'
     yield from still("run", gallery.pictures[gallery.start].timeline)
     yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
@@ -78,18 +91,30 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
     first = programs[0].partition(" ")[0] + " "
     same = first if all(program.startswith(first) for program in programs) else ""  # said once
     yield f'<span class="loop"><b>{escape(same)}</b></span>'
-    yield "".join(f"<span><b>{escape(name)}</b> {escape(how)}</span>" for name, how in fabrics) + "</div>\n"
-    texts = [loop(gallery.pictures[program, fabrics[0], inputs[0]].timeline) for program in programs]
+    yield (
+        "".join(f"<span><b>{escape(name)}</b> {escape(how)}</span>" for name, how in fabrics)
+        + "</div>\n"
+    )
+    texts = [
+        loop(gallery.pictures[program, fabrics[0], inputs[0]].timeline) for program in programs
+    ]
     for program, lines in zip(programs, side_by_side(texts), strict=True):
         yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(same))}</b><code>'
         yield "".join(
-            f"<span{' class=differs' * (differs and line != '')}>{escape(line)}</span>" for line, differs in lines
+            f"<span{' class=differs' * (differs and line != '')}>{escape(line)}</span>"
+            for line, differs in lines
         )
         yield "</code></div>\n"
         for fabric in fabrics:
             picture = gallery.pictures[program, fabric, gallery.start[2]]
             ends = picture.timeline.ends
-            sign = "✓" if all(map(good, ends)) else "…" if {end.kind for end in ends} == {EndKind.FINISHED} else "✕"
+            sign = (
+                "✓"
+                if all(map(good, ends))
+                else "…"
+                if {end.kind for end in ends} == {EndKind.FINISHED}
+                else "✕"
+            )
             yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
             yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
@@ -100,7 +125,9 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
         return numbers[at], gallery.pictures[at].ended, gallery.pictures[at].note
 
     runs = {
-        ",".join(map(str, counts)): [[told_of(program, one, counts) for one in fabrics] for program in programs]
+        ",".join(map(str, counts)): [
+            [told_of(program, one, counts) for one in fabrics] for program in programs
+        ]
         for counts in inputs
     }
     told = {
@@ -114,10 +141,13 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
 
 
 def loop(timeline: Timeline) -> list[str]:
-    """The loop of a program: from its first `with` or `for`, without counting and printing, indented by tabs."""
+    """The loop of a program: from its first `with` or `for`, without counting and printing,
+    indented by tabs."""
     known = SourceTexts.of(timeline).program
     lines = [] if known is None else [line for line in known.lines if line.strip()]
-    begin = next((i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0)
+    begin = next(
+        (i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0
+    )
     kept = [line for line in lines[begin:] if not _BESIDE.search(line)]
     return textwrap.dedent("\n".join(kept)).replace(" " * 4, "\t").splitlines()
 
@@ -126,10 +156,11 @@ _BESIDE = re.compile(r"num_inputs|^\s*(print\(|return\b)")
 
 
 def side_by_side(texts: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, bool]]]:
-    """Of each text its lines in rows that all texts share, "" where it has none, and whether not all have that row.
+    """Of each text its lines in rows that all texts share, "" where it has none, and whether not
+    all have that row.
 
-    A row is known by what its line says before the first parenthesis: barriers stand beside each other wherever the
-    loop ends.
+    A row is known by what its line says before the first parenthesis: barriers stand beside each
+    other wherever the loop ends.
 
     >>> list(side_by_side([["step()", "barrier()"], ["step(2)"]]))
     [[('step()', False), ('barrier()', True)], [('step(2)', False), ('', True)]]
@@ -138,7 +169,10 @@ def side_by_side(texts: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, boo
     found: list[dict[tuple[str, int], str]] = []
     for lines in texts:
         keys = [line.strip().partition("(")[0] for line in lines]
-        known = {(key, keys[:at].count(key)): line for at, (key, line) in enumerate(zip(keys, lines, strict=True))}
+        known = {
+            (key, keys[:at].count(key)): line
+            for at, (key, line) in enumerate(zip(keys, lines, strict=True))
+        }
         at = 0
         for row in known:
             if row not in rows:

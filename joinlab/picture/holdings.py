@@ -1,7 +1,8 @@
 """Holdings: who holds what before and after a collective, as a small table.
 
-Ranks are columns, "before" and "after" are rows, and every value is a chip. A chip that only travelled keeps the
-colour of the rank that it came from; what was computed, such as a sum, is white. The values say the same in digits.
+Ranks are columns, "before" and "after" are rows, and every value is a chip. A chip that only
+travelled keeps the colour of the rank that it came from; what was computed, such as a sum, is
+white. The values say the same in digits.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ class Holding:
     words: str = ""
 
     def __str__(self) -> str:
-        return self.words or " ".join(f"[{' '.join(map(_number, tensor))}]" for tensor in self.tensors)
+        return self.words or " ".join(
+            f"[{' '.join(map(_number, tensor))}]" for tensor in self.tensors
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """One slot of a Timeline: what was called, and what each rank held before and after. Jupyter shows it as a table.
+    """One slot of a Timeline: what was called, and what each rank held before and after. Jupyter
+    shows it as a table.
 
     call     what the ranks called, such as "broadcast from rank 1"
     before   one Holding per rank
@@ -54,15 +58,21 @@ class Holdings:
     def __str__(self) -> str:
         lines = [self.call]
         for name, row in (("before", self.before), ("after", self.after)):
-            lines.append(f"  {name:6}  " + ";  ".join(f"rank {rank}: {one}" for rank, one in enumerate(row)))
+            lines.append(
+                f"  {name:6}  " + ";  ".join(f"rank {rank}: {one}" for rank, one in enumerate(row))
+            )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         cell = f'style="text-align:left;padding:.35em .9em;border:1px solid {BAND};background:transparent"'
-        head = "".join(f'<th scope="col" {cell}>rank {rank}</th>' for rank in range(len(self.before)))
+        head = "".join(
+            f'<th scope="col" {cell}>rank {rank}</th>' for rank in range(len(self.before))
+        )
         rows = ""
         for name, row in (("before", self.before), ("after", self.after)):
-            cells = (self._cell(one, rank if name == "before" else None) for rank, one in enumerate(row))
+            cells = (
+                self._cell(one, rank if name == "before" else None) for rank, one in enumerate(row)
+            )
             rows += f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
             rows += "".join(f"<td {cell}>{one}</td>" for one in cells) + "</tr>"
         return (
@@ -77,7 +87,9 @@ class Holdings:
             chips = [self._chip(value, rank) for value in tensor]
             if len(chips) > MAX_CHIPS:
                 chips[MAX_CHIPS // 2 : -MAX_CHIPS // 2] = [" … "]
-            tensors.append(f'<span style="white-space:nowrap;margin-right:.5em">{"".join(chips)}</span>')
+            tensors.append(
+                f'<span style="white-space:nowrap;margin-right:.5em">{"".join(chips)}</span>'
+            )
         return " ".join(tensors)
 
     def _chip(self, value: float, rank: int | None) -> str:
@@ -92,7 +104,8 @@ class Holdings:
 
 
 def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
-    """Who held what before and after the `index`-th slot of a Timeline: of its calls, those that faced each other.
+    """Who held what before and after the `index`-th slot of a Timeline: of its calls, those that
+    faced each other.
 
     Raises IndexError if there is no such slot.
 
@@ -105,11 +118,16 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")
     of, group = slots[index].calls, slots[index].group
-    calls = [timeline.call(rank, of[rank], group) if rank in of else None for rank in range(timeline.world_size)]
+    calls = [
+        timeline.call(rank, of[rank], group) if rank in of else None
+        for rank in range(timeline.world_size)
+    ]
     before = tuple(_before(call) for call in calls)
     after = tuple(_after(call, held) for call, held in zip(calls, before, strict=True))
     reduces = any(call is not None and call["reduce_op"] for call in calls)
-    return Holdings(_title([call for call in calls if call]), before, after, {} if reduces else _owners(before))
+    return Holdings(
+        _title([call for call in calls if call]), before, after, {} if reduces else _owners(before)
+    )
 
 
 def _before(call: Mapping[str, Any] | None) -> Holding:
@@ -127,10 +145,16 @@ def _after(call: Mapping[str, Any] | None, before: Holding) -> Holding:
         return Holding(words="takes no part")
     if call["completed_ns"] is None:
         return Holding(words="never completed")
-    untouched = call["op"] == Op.REDUCE and call["rank"] != call["root"] and call["value_out"] == call["value_in"]
+    untouched = (
+        call["op"] == Op.REDUCE
+        and call["rank"] != call["root"]
+        and call["value_out"] == call["value_in"]
+    )
     if call["value_out"] is not None and not untouched:
         return Holding(_tensors(call["value_out"]))
-    return Holding(words="as before" if before.tensors else _TOO_LARGE if call["shape"] else "no tensor")
+    return Holding(
+        words="as before" if before.tensors else _TOO_LARGE if call["shape"] else "no tensor"
+    )
 
 
 def _owners(before: Sequence[Holding]) -> dict[float, int]:

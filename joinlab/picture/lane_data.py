@@ -1,8 +1,10 @@
-"""Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
+"""Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live
+view.
 
-`scene`, `details` and the story decide every box and every word; the script only draws. Each text is written once and
-then referred to by its number, and every call is a row of numbers (`columns`). Larger data is compressed: a run of 2
-ranks with 5 inputs takes about 5 kB. static/types.d.ts declares the same types for the script.
+`scene`, `details` and the story decide every box and every word; the script only draws. Each text
+is written once and then referred to by its number, and every call is a row of numbers (`columns`).
+Larger data is compressed: a run of 2 ranks with 5 inputs takes about 5 kB. static/types.d.ts
+declares the same types for the script.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ SMALL = 2**13
 """Fewest bytes to compress: unpacking fewer takes the browser as long as drawing them."""
 
 LARGE = 2**20
-"""From this many bytes on, use fast compression: a better one takes 4 times as long and saves 4 %."""
+"""From this many bytes on, use fast compression: a better one takes 4 times as long and saves 4
+%."""
 
 KINDS = tuple(FILLS)
 
@@ -38,10 +41,18 @@ LOOKS = {
     "kinds": [kind.value for kind in KINDS],
     "sizes": SIZES,
     "gives": GIVES,
-    "first": ("dtype", "shape", "value in", "value out", MADE, "error"),  # what a reader looks for first
+    "first": (
+        "dtype",
+        "shape",
+        "value in",
+        "value out",
+        MADE,
+        "error",
+    ),  # what a reader looks for first
     "made": MADE,
 }
-"""Data for the script that all runs share: the kinds of calls, which name the colours of `theme`, and box lengths."""
+"""Data for the script that all runs share: the kinds of calls, which name the colours of `theme`,
+and box lengths."""
 
 
 class Table:
@@ -60,7 +71,8 @@ class Table:
 
 
 class _Cited:
-    """The texts that the boxes of one run refer to, and the lines in them: for each box all lines that led to it."""
+    """The texts that the boxes of one run refer to, and the lines in them: for each box all lines
+    that led to it."""
 
     def __init__(self, known: SourceTexts) -> None:
         self._texts, self._lines = Table(), Table()
@@ -94,7 +106,13 @@ class LaneData:
         """How many runs there are."""
         return len(self._runs)
 
-    def add(self, timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True) -> int:
+    def add(
+        self,
+        timeline: Timeline,
+        ranks: bool = True,
+        beside: Timeline | None = None,
+        calls: bool = True,
+    ) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same.
 
         ranks   False gives every rank a lane of its own, however many there are
@@ -115,7 +133,8 @@ class LaneData:
         return self._runs.index((run, packed))
 
     def packed(self, **more: Any) -> bytes:
-        """All of it and `more` as JSON, and behind a NUL the columns; the same runs give the same bytes."""
+        """All of it and `more` as JSON, and behind a NUL the columns; the same runs give the same
+        bytes."""
         parts = {
             "looks": LOOKS,
             "texts": [shown(text) for text in self._texts.values],
@@ -125,17 +144,28 @@ class LaneData:
         } | more
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
         whole = b"\0".join([text, b"".join(packed for _, packed in self._runs)])
-        return whole if len(whole) < SMALL else gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
+        return (
+            whole
+            if len(whole) < SMALL
+            else gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
+        )
 
     def _run(
-        self, timeline: Timeline, ranks: bool, calls: bool = True, made: FirstScreen | None = None, least: int = 0
+        self,
+        timeline: Timeline,
+        ranks: bool,
+        calls: bool = True,
+        made: FirstScreen | None = None,
+        least: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
         text, folding = self._texts, folded(timeline, ranks)
         run = {
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
-            "scene": self._scene(made or scene_of(Scene(timeline, folding), ranks), timeline, least),
+            "scene": self._scene(
+                made or scene_of(Scene(timeline, folding), ranks), timeline, least
+            ),
         }
         if not calls:
             return run, b""
@@ -149,13 +179,19 @@ class LaneData:
             "columns": columns,
             "zero": zero,
             "sources": [
-                {"name": text(one.name), "first_line": one.first_line, "text": text(one.text) if one.lines else None}
+                {
+                    "name": text(one.name),
+                    "first_line": one.first_line,
+                    "text": text(one.text) if one.lines else None,
+                }
                 for one in cited.sources()
             ],
             "lines": cited.lines(),
         }, packed
 
-    def _columns_of(self, timeline: Timeline, folding: Folding, cited: _Cited) -> tuple[dict[str, Any], int, bytes]:
+    def _columns_of(
+        self, timeline: Timeline, folding: Folding, cited: _Cited
+    ) -> tuple[dict[str, Any], int, bytes]:
         """Every call as a number of its code and of its times, and when the clock begins."""
         told, codes, begin, packed = columns(timeline, folding)
         told["codes"] = [
@@ -171,25 +207,35 @@ class LaneData:
         return told, begin, packed
 
     def _told_of(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
-        """(slot, lane, facts) of the calls that are told one by one: of all of them, unless there are many."""
+        """(slot, lane, facts) of the calls that are told one by one: of all of them, unless there
+        are many."""
         lane_of = {ranks[0]: lane for lane, ranks in enumerate(folding.classes)}
         tells_start = any(row["started_ns"] is not None for row in folding.matched.rows)
         return [
-            (number, lane_of[rank], self._facts_of(call_details(row, tells_start, timeline.meta)[2:]))
+            (
+                number,
+                lane_of[rank],
+                self._facts_of(call_details(row, tells_start, timeline.meta)[2:]),
+            )
             for number, slot in zip(folding.numbers, folding.slots, strict=True)
             for rank, seq in slot.calls.items()
             if (row := folding.matched.row_of[rank, slot.group, seq])
         ]
 
     def _facts_of(self, facts: Details) -> int:
-        return self._told(tuple(self._facts((self._texts(name), self._texts(said))) for name, said in facts))
+        return self._told(
+            tuple(self._facts((self._texts(name), self._texts(said))) for name, said in facts)
+        )
 
     def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
         """The first screen, as static/types.d.ts has it."""
         text = self._texts
 
         def pieces(some: Sequence[Piece]) -> list[tuple[int, int, str]]:
-            return [(text(one.text), -1 if one.kind is None else KINDS.index(one.kind), one.tone) for one in some]
+            return [
+                (text(one.text), -1 if one.kind is None else KINDS.index(one.kind), one.tone)
+                for one in some
+            ]
 
         def box(one: Box | None) -> tuple[int, int, int] | None:
             if one is None:
@@ -203,15 +249,28 @@ class LaneData:
             "inputs": made.inputs,
             "head": pieces(made.headline),
             "columns": [
-                {"slot": one.slot, "until": one.until, "n": one.number, "boxes": [box(of) for of in one.boxes]}
-                | {"flag": one.flag, "size": one.size, "stack": text(one.stack), "said": text(one.said)}
+                {
+                    "slot": one.slot,
+                    "until": one.until,
+                    "n": one.number,
+                    "boxes": [box(of) for of in one.boxes],
+                }
+                | {
+                    "flag": one.flag,
+                    "size": one.size,
+                    "stack": text(one.stack),
+                    "said": text(one.said),
+                }
                 | {"clashes": one.clashes, "absent": one.absent, "extra": one.extra, "far": one.far}
                 | {"missing": one.missing and (one.missing[0], text(one.missing[1]))}
                 for one in made.columns
             ],
             "focus": made.focus,
             "meant": made.meant,
-            "readings": [(one.column, one.to, one.of, one.value, one.sent, one.taken) for one in made.readings],
+            "readings": [
+                (one.column, one.to, one.of, one.value, one.sent, one.taken)
+                for one in made.readings
+            ],
             "odd": made.odd,
             "ends": [(sign, text(word), tone, text(more)) for sign, word, tone, more in made.ends],
             "behind": max(least, behind(made)),
@@ -223,7 +282,9 @@ class LaneData:
         }
 
 
-def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True) -> bytes:
+def pack(
+    timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True
+) -> bytes:
     """The data of one Timeline. `ranks`, `beside`, `calls`: as LaneData.add takes them."""
     data = LaneData()
     data.add(timeline, ranks, beside, calls)
@@ -232,12 +293,17 @@ def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None,
 
 def _ending(timeline: Timeline, rank: int) -> str:
     end = timeline.ends[rank]
-    more = f": {end.text.splitlines()[0]}" if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text else ""
+    more = (
+        f": {end.text.splitlines()[0]}"
+        if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text
+        else ""
+    )
     return "… still running" if end.runs else f"{sign(end)} {end}{more}"
 
 
 def lines_of_end(every: Matched, rank: int) -> tuple[CodeLine, ...]:
-    """The lines that led to the call in which a rank ended; none if it ended in no call, or it was not recorded."""
+    """The lines that led to the call in which a rank ended; none if it ended in no call, or it was
+    not recorded."""
     key = every.timeline.ended_in(rank)
     row = None if key is None else every.row_of.get(key)
     return SourceTexts.of(every.timeline).lines_of(row) if row else ()

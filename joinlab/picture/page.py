@@ -1,8 +1,8 @@
 """One HTML page with any number of timelines, or with sliders, which needs nothing but a browser.
 
-The page contains everything it shows: the script of the live view, the lanes as data, and the sentences, the program
-and a static SVG for paper and for browsers without scripts. Its content security policy forbids network requests. The
-same timelines always give the same bytes.
+The page contains everything it shows: the script of the live view, the lanes as data, and the
+sentences, the program and a static SVG for paper and for browsers without scripts. Its content
+security policy forbids network requests. The same timelines always give the same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ MAX_OUTPUT = 20_000
 """Characters of a rank's output that a page shows, the last ones."""
 
 SHEETS = ("view.css", "first.css", "map.css", "page.css")
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ def write_html(
     timelines  one Timeline, several, or a mapping from the title of each to it
     compare    of two Timelines: two pictures on one axis, below one sentence that says what differs
 
-    Raises ValueError if there is no Timeline, or if compare=True gets more or fewer than two; TypeError for an object
-    that is no Timeline; FileNotFoundError if the folder does not exist. Replaces an existing file in one step, or not
-    at all.
+    Raises ValueError if there is no Timeline, or if compare=True gets more or fewer than two;
+    TypeError for an object that is no Timeline; FileNotFoundError if the folder does not exist.
+    Replaces an existing file in one step, or not at all.
 
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """
@@ -69,9 +71,13 @@ def write_html(
 
 
 def write_sliders(
-    heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position, path: str | os.PathLike[str]
+    heading: str,
+    runs: Iterable[tuple[Position, Timeline]],
+    start: Position,
+    path: str | os.PathLike[str],
 ) -> Path:
-    """Write a self-contained page that shows one run at a time, chosen by controls, and return its path.
+    """Write a self-contained page that shows one run at a time, chosen by controls, and return its
+    path.
 
     runs   every position that the controls can take, with the run that stands there; used up one by one
     start  where the controls stand at first
@@ -84,20 +90,30 @@ def write_sliders(
 def write(path: Path, text: Callable[[], str]) -> Path:
     """Write a page whole or not at all, and return its path."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
+        raise FileNotFoundError(
+            f"cannot write {path}: there is no folder {path.parent}. Create it first."
+        )
     if path.is_dir():
-        raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
+        raise IsADirectoryError(
+            f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}."
+        )
     return write_whole(path, text().encode())
 
 
-def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) -> list[tuple[str, Timeline]]:
+def _named(
+    timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline],
+) -> list[tuple[str, Timeline]]:
     if isinstance(timelines, Timeline):
         timelines = [timelines]
-    pairs = timelines.items() if isinstance(timelines, Mapping) else ((None, one) for one in timelines)
+    pairs = (
+        timelines.items() if isinstance(timelines, Mapping) else ((None, one) for one in timelines)
+    )
     named = []
     for name, timeline in pairs:
         if not isinstance(timeline, Timeline):
-            raise TypeError(f"write_html takes timelines; it got a {type(timeline).__name__}: {timeline!r:.80}")
+            raise TypeError(
+                f"write_html takes timelines; it got a {type(timeline).__name__}: {timeline!r:.80}"
+            )
         named.append((title(timeline) if name is None else str(name), timeline))
     if not named:
         raise ValueError("write_html needs at least one timeline; it got none")
@@ -108,7 +124,9 @@ def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
     """The text of the page, for pairs of title and timeline; above them, `notes` are paragraphs."""
     data = LaneData()
     for _, timeline in named:
-        diagnose(timeline, folded(timeline))  # before it is drawn: it tries fixes, which the picture shows
+        diagnose(
+            timeline, folded(timeline)
+        )  # before it is drawn: it tries fixes, which the picture shows
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
     told = (f"<p>{escape(note)}</p>\n" for note in notes)
@@ -137,16 +155,22 @@ def _beside(one: tuple[str, Timeline], other: tuple[str, Timeline]) -> str:
     """The text of a page that compares two runs."""
     data, both = LaneData(), compared(one[1], other[1])
     number = data.add(one[1], beside=other[1])
-    pictures = "".join(svg(each, f"run-{at}", behind=both.behind) for at, each in enumerate(both.scenes))
+    pictures = "".join(
+        svg(each, f"run-{at}", behind=both.behind) for at, each in enumerate(both.scenes)
+    )
     still = f'<div class="still">\n<p>{escape(both.sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
     view = (
-        f'<section class="run">\n<div class="run-view" data-run="{number}">\n{still}<div class="live"></div>\n</div>\n'
+        f'<section class="run">\n<div class="run-view" data-run="{number}">\n{still}'
+        '<div class="live"></div>\n</div>\n'
     )
-    return shown("".join(document(f"{one[0]} and {other[0]}", [view, "</section>\n"], data, HEADING)))
+    return shown(
+        "".join(document(f"{one[0]} and {other[0]}", [view, "</section>\n"], data, HEADING))
+    )
 
 
 def framed(timeline: Timeline) -> str:
-    """The page of one Timeline as an HTML element that needs nothing around it, for front ends without widgets."""
+    """The page of one Timeline as an HTML element that needs nothing around it, for front ends
+    without widgets."""
     name = title(timeline)
     return in_frame(name, page([(name, timeline)]))
 
@@ -158,9 +182,13 @@ def in_frame(name: str, text: str) -> str:
 
 
 def slider_page(
-    heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position, map: Mapping[str, object] | None = None
+    heading: str,
+    runs: Iterable[tuple[Position, Timeline]],
+    start: Position,
+    map: Mapping[str, object] | None = None,
 ) -> str:
-    """The text of the page with sliders. `map`: of endings, as static/map.js draws it, to move by a click."""
+    """The text of the page with sliders. `map`: of endings, as static/map.js draws it, to move by a
+    click."""
     data = LaneData()
     printed: dict[str, Timeline] = {}  # one run of each program
     found: dict[Position, int] = {}
@@ -174,7 +202,10 @@ def slider_page(
 
 
 def _sliders(
-    found: Mapping[Position, int], start: Position, printed: Mapping[str, Timeline], map: Mapping[str, object] | None
+    found: Mapping[Position, int],
+    start: Position,
+    printed: Mapping[str, Timeline],
+    map: Mapping[str, object] | None,
 ) -> Iterator[str]:
     programs = list(dict.fromkeys(at.program for at in found))
     settings = list(dict.fromkeys(at.setting for at in found))
@@ -182,19 +213,28 @@ def _sliders(
     numbers: dict[str, dict[str, dict[str, int]]] = {}
     for at in (Position(*each) for each in product(programs, settings, counts)):
         if at not in found:
-            raise ValueError(f"the controls can be moved to {at}, which has no run; add one to runs=")
+            raise ValueError(
+                f"the controls can be moved to {at}, which has no run; add one to runs="
+            )
         by_inputs = numbers.setdefault(at.program, {}).setdefault(at.setting, {})
         by_inputs[",".join(f"{count}" for count in at.inputs)] = found[at]
     inputs_at = ",".join(f"{count}" for count in start.inputs)
     yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
-    for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):
-        options = "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values)
+    for name, values, chosen in (
+        ("Program", programs, start.program),
+        ("Barrier", settings, start.setting),
+    ):
+        options = "".join(
+            f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values
+        )
         yield f'<select aria-label="{name}">{options}</select>\n'
     yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
     yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
     yield from still("run", printed[start.program])
     yield '<div class="live"></div>\n</div>\n</section>\n'
-    for number, (name, timeline) in enumerate(printed.items(), 1):  # on paper no control can be moved
+    for number, (name, timeline) in enumerate(
+        printed.items(), 1
+    ):  # on paper no control can be moved
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
         yield from still(f"paper-{number}", timeline)
         yield "</section>\n"
@@ -207,9 +247,15 @@ HEADING = "What every rank really called"
 
 
 def document(
-    tab: str, body: Iterable[str], data: LaneData, heading: str | None = None, name: str = "page", head: str = ""
+    tab: str,
+    body: Iterable[str],
+    data: LaneData,
+    heading: str | None = None,
+    name: str = "page",
+    head: str = "",
 ) -> Iterator[str]:
-    """A page around `body`, part by part. `name`: of its script and its style sheet; `head`: what else it says."""
+    """A page around `body`, part by part. `name`: of its script and its style sheet; `head`: what
+    else it says."""
     sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -242,7 +288,9 @@ def _source(timeline: Timeline) -> Iterator[str]:
         for line in lines_of_end(every, rank):
             left = "left a call pending here" if end.pending else f"{end} here"
             ended.setdefault(line, []).append(f"rank {rank} {left}")
-    shown = dict.fromkeys([*([known.program] if known.program else []), *(line.source for line in ended)])
+    shown = dict.fromkeys(
+        [*([known.program] if known.program else []), *(line.source for line in ended)]
+    )
     texts = [source for source in shown if source.lines]
     yield "<div>\n"
     if not texts:
@@ -263,7 +311,11 @@ def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
     made, found = scene(timeline, unfold=True), read(timeline)
     yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
-    what = f"of {found.count:,} rows those where ranks part, begin or end" if found.is_part else "all of them"
+    what = (
+        f"of {found.count:,} rows those where ranks part, begin or end"
+        if found.is_part
+        else "all of them"
+    )
     yield f"<table>\n<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
     head = ("call", *made.names, "remark")
     yield "".join(f'<th scope="col">{name}</th>' for name in head) + "</tr></thead>\n<tbody>\n"
@@ -284,7 +336,11 @@ def _output(timeline: Timeline) -> Iterator[str]:
         if not text:
             continue
         cut = len(text) - MAX_OUTPUT
-        kept = text if cut <= 0 else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
+        kept = (
+            text
+            if cut <= 0
+            else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
+        )
         lines = len(text.splitlines())
         yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
         yield f'<pre class="printed" tabindex="0">{escape(kept)}</pre>\n</details>\n'

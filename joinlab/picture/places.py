@@ -1,7 +1,7 @@
 """Places: where the boxes of a first screen lie along time and across it, in px.
 
-The scripts get SIZES and GIVES and compute the same for their own width. For one width, static/scene.js and `svg` draw
-the same boxes.
+The scripts get SIZES and GIVES and compute the same for their own width. For one width,
+static/scene.js and `svg` draw the same boxes.
 
     t0   a stack   slim slim slim     big      mid      behind
     rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ left
@@ -14,9 +14,36 @@ from dataclasses import dataclass
 from joinlab.picture.scene import Box, Scene
 
 SIZES = {
-    "row": {"stack": 92, "slim": 42, "mid": 124, "big": 188, "ghost": 128, "gap": 10, "wide": 16, "far": 28},
-    "column": {"stack": 46, "slim": 22, "mid": 46, "big": 96, "ghost": 46, "gap": 7, "wide": 12, "far": 26},
-    "phone": {"stack": 40, "slim": 20, "mid": 40, "big": 82, "ghost": 40, "gap": 6, "wide": 10, "far": 24},
+    "row": {
+        "stack": 92,
+        "slim": 42,
+        "mid": 124,
+        "big": 188,
+        "ghost": 128,
+        "gap": 10,
+        "wide": 16,
+        "far": 28,
+    },
+    "column": {
+        "stack": 46,
+        "slim": 22,
+        "mid": 46,
+        "big": 96,
+        "ghost": 46,
+        "gap": 7,
+        "wide": 12,
+        "far": 26,
+    },
+    "phone": {
+        "stack": 40,
+        "slim": 20,
+        "mid": 40,
+        "big": 82,
+        "ghost": 40,
+        "gap": 6,
+        "wide": 10,
+        "far": 24,
+    },
 }
 """Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
 
@@ -33,13 +60,19 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMWG@%—…✓�
 
 def width_of(text: str, size: float) -> float:
     """About how wide a text is drawn, px."""
-    return size * sum(0.32 if c in _NARROW else 0.86 if c in _WIDE else 0.66 if c.isupper() else 0.56 for c in text)
+    return size * sum(
+        0.32 if c in _NARROW else 0.86 if c in _WIDE else 0.66 if c.isupper() else 0.56
+        for c in text
+    )
 
 
 def behind(scene: Scene) -> int:
     """px past the last call, for how each rank ended."""
     return 30 + round(
-        max(max(width_of(f"{sign} {word} …", 17), width_of(more, 13)) for sign, word, _, more in scene.ends)
+        max(
+            max(width_of(f"{sign} {word} …", 17), width_of(more, 13))
+            for sign, word, _, more in scene.ends
+        )
     )
 
 
@@ -57,7 +90,8 @@ class Rect:
 
 
 def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float, float]], float]:
-    """Where each column begins along time, and how long it is; and the length of them all, `room` if that can be."""
+    """Where each column begins along time, and how long it is; and the length of them all, `room`
+    if that can be."""
     sizes, columns = dict[str, float](SIZES[how]), scene.columns
 
     def lay() -> tuple[list[tuple[float, float]], float]:
@@ -74,7 +108,9 @@ def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float
 
     places, length = lay()
     for size, least in GIVES:
-        many = sum(one.size == size for one in columns) or len(columns)  # the room between two is no column's size
+        many = sum(one.size == size for one in columns) or len(
+            columns
+        )  # the room between two is no column's size
         if length > room:
             sizes[size] = max(least, sizes[size] - (length - room) / many)
             places, length = lay()
@@ -82,7 +118,8 @@ def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float
 
 
 class Across:
-    """Lanes that run across a picture of some width, as static/scene.js lays them out: all its boxes with places.
+    """Lanes that run across a picture of some width, as static/scene.js lays them out: all its
+    boxes with places.
 
     least is what `behind` is at least.
 
@@ -108,7 +145,15 @@ class Across:
         """One box; the big ones stand out."""
         one, (t, w) = self.scene.columns[column], self.places[column]
         grow = 4 if one.size == "big" else 0
-        return Rect(column, lane, one.boxes[lane], self.t0 + t, self.lane(lane) - grow, w, self.thick + 2 * grow)
+        return Rect(
+            column,
+            lane,
+            one.boxes[lane],
+            self.t0 + t,
+            self.lane(lane) - grow,
+            w,
+            self.thick + 2 * grow,
+        )
 
     def boxes(self) -> list[Rect]:
         """All of them, column by column."""

@@ -74,7 +74,8 @@ def _own(op: Op) -> RowKind:
 
 
 class Place(NamedTuple):
-    """A place of the lanes: its calls (indices into Timeline.calls), its slot (an index into `matched.slots`).
+    """A place of the lanes: its calls (indices into Timeline.calls), its slot (an index into
+    `matched.slots`).
 
     text  what is wrong, and boxes do not show: what differs, or who never came; "" where all is well
     """
@@ -91,8 +92,8 @@ Lanes = Mapping[int, Sequence[int]]
 def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, ...]:
     """A place for each slot, in an order that keeps every rank's own order of issue.
 
-    Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
-    is taken apart, and its calls get a place each.
+    Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that
+    stands in the way is taken apart, and its calls get a place each.
     """
     calls = matched.rows
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
@@ -112,14 +113,20 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, 
         queues.setdefault(calls[index]["rank"], []).append(index)
     found: list[Place] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
-        places = sorted({place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls))
+        places = sorted(
+            {place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls)
+        )
         ready = next((place for place in places if heads.issuperset(place.calls)), None)
         if ready is None:
             first, slot = places[0], matched.slots[places[0].slot]
             here = tuple(call for call in first.calls if call in heads)
             rest = tuple(call for call in first.calls if call not in heads)
-            ready = first._replace(calls=here, text=_elsewhere(first, slot, [calls[at] for at in rest], lanes))
-            other = first._replace(calls=rest, text=_elsewhere(first, slot, [calls[at] for at in here], lanes))
+            ready = first._replace(
+                calls=here, text=_elsewhere(first, slot, [calls[at] for at in rest], lanes)
+            )
+            other = first._replace(
+                calls=rest, text=_elsewhere(first, slot, [calls[at] for at in here], lanes)
+            )
             place_of.update(dict.fromkeys(rest, other))
         for call in ready.calls:
             queues[calls[call]["rank"]].pop()
@@ -132,7 +139,8 @@ def _ranks(rows: Sequence[Row], lanes: Lanes) -> str:
 
 
 def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
-    """That calls at one place do not belong together. Boxes name the calls; this tells what else differs."""
+    """That calls at one place do not belong together. Boxes name the calls; this tells what else
+    differs."""
     told: dict[str, list[Row]] = {}
     for row in rows:
         carried = tensor(row) if {"dtype", "shape"} & set(slot.differs) else ""
@@ -145,34 +153,48 @@ def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
 
 
 def _elsewhere(place: Place, slot: Slot, rest: Sequence[Row], lanes: Lanes) -> str:
-    """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in another place."""
+    """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in
+    another place."""
     theirs = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in rest])
     if slot.expected:
         return place.text
-    return f"Met {theirs}, but should not have." if slot.met else f"Faces {theirs}, but can never meet it."
+    return (
+        f"Met {theirs}, but should not have."
+        if slot.met
+        else f"Faces {theirs}, but can never meet it."
+    )
 
 
 def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
-    """That ranks met in the same call of other lines: they may be in different rounds; "" where they are not."""
+    """That ranks met in the same call of other lines: they may be in different rounds; "" where
+    they are not."""
     told: dict[str, list[Row]] = {}
     for row in rows:
-        if row["op"] in POINT_TO_POINT or row["origin"] != rows[0]["origin"] or not row["call_site"]:
+        if (
+            row["op"] in POINT_TO_POINT
+            or row["origin"] != rows[0]["origin"]
+            or not row["call_site"]
+        ):
             return ""
         told.setdefault(short_site(row["call_site"]), []).append(row)
-    fewest_first = sorted(told.items(), key=lambda line: sum(len(lanes.get(row["rank"], "1")) for row in line[1]))
+    fewest_first = sorted(
+        told.items(), key=lambda line: sum(len(lanes.get(row["rank"], "1")) for row in line[1])
+    )
     said = "; ".join(f"{_ranks(some, lanes)} {site}" for site, some in fewest_first)
     return f"Met from different lines: {said}." if len(told) > 1 else ""
 
 
 def _missing(rows: Sequence[Row], slot: Slot) -> str:
-    """That these ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
+    """That these ranks never issued their part of a call that is not complete; "" if none, or if it
+    completed."""
     if slot.pair or not slot.absent or all(row["completed_ns"] is not None for row in rows):
         return ""
     return f"Nothing meets this call: {ranks_text(slot.absent)} never issued one."
 
 
 def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
-    """Whether these two calls are among those that differ in a slot; others of the slot may be alike."""
+    """Whether these two calls are among those that differ in a slot; others of the slot may be
+    alike."""
     for name in differs:
         if name == "origin":
             if not shadows(one["origin"] or "", other["origin"] or ""):

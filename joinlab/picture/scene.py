@@ -1,8 +1,9 @@
-"""The first screen of a run as plain data: a headline, lanes of calls, the one that goes wrong, the line it came from.
+"""The first screen of a run as plain data: a headline, lanes of calls, the one that goes wrong, the
+line it came from.
 
-A column is a stack of rounds in which all agree, or the calls of one place; it has a box in every lane that takes part.
-All pictures draw these boxes: the scripts in static/, in either direction, `svg` and `figure`. Every word, every link
-and every reading is decided here.
+A column is a stack of rounds in which all agree, or the calls of one place; it has a box in every
+lane that takes part. All pictures draw these boxes: the scripts in static/, in either direction,
+`svg` and `figure`. Every word, every link and every reading is decided here.
 
     scene(timeline).columns[3].flag         # "met", "wrong", "apart" or "open"
 """
@@ -32,24 +33,29 @@ from joinlab.story.scene import Scene as Told
 from joinlab.timeline import EndKind, Timeline
 
 Flag = Literal["met", "wrong", "apart", "open"]
-"""How the calls of a column fit: as meant; met, but should not have; never meet; somebody never came."""
+"""How the calls of a column fit: as meant; met, but should not have; never meet; somebody never
+came."""
 
 Tone = Literal["", "good", "warn", "bad"]
 
 Size = Literal["stack", "slim", "mid", "big", "ghost"]
-"""How much room a column has: what agrees is slim, what does not has room for words, and the parting is big."""
+"""How much room a column has: what agrees is slim, what does not has room for words, and the
+parting is big."""
 
 MOST = 32
 """Of more columns than these, those that neither part nor end are stacked, whatever they hold."""
 
 BEFORE, BEHIND = 3, 8
-"""Columns that are kept before the one where the lanes part, or before the end; and from there on."""
+"""Columns that are kept before the one where the lanes part, or before the end; and from there
+on."""
 
 AFTER = 1
-"""After the column where the lanes part, so many columns with mismatches are labelled; later ones on hover."""
+"""After the column where the lanes part, so many columns with mismatches are labelled; later ones
+on hover."""
 
 NARROW = 4
-"""More lanes than these are shared by ranks that did the same, or of which the picture shows the same."""
+"""More lanes than these are shared by ranks that did the same, or of which the picture shows the
+same."""
 
 LANES = 8
 """Of more lanes than these, the last one holds all ranks that the story does not name."""
@@ -119,7 +125,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own answer."""
+    """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own
+    answer."""
 
     column: int
     to: int
@@ -131,7 +138,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of the program with the ranks that stand there, and the call that they issue; sign "-" goes, "+" comes."""
+    """A line of the program with the ranks that stand there, and the call that they issue; sign "-"
+    goes, "+" comes."""
 
     sign: str
     number: int | None
@@ -179,7 +187,8 @@ def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> Scene
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
-    """What a picture shows of a Timeline; of one with many calls, those that tell the story. `ranks`: as `scene`."""
+    """What a picture shows of a Timeline; of one with many calls, those that tell the story.
+    `ranks`: as `scene`."""
     return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
 
 
@@ -190,11 +199,19 @@ def scene_of(told: Told, ranks: bool = True, unfold: bool = False) -> Scene:
 
 class _Scene:
     def __init__(self, told: Told, share: bool, unfold: bool) -> None:
-        self.told, self.story, self.folding, self.parting = told, story_of(told), told.folding, told.parting
+        self.told, self.story, self.folding, self.parting = (
+            told,
+            story_of(told),
+            told.folding,
+            told.parting,
+        )
         self.timeline, self.unfold = told.timeline, unfold
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
         self.odd = tuple(self.unknown) or tuple(self.parting.odd)
-        self.numbers, self.places = self.folding.numbers, plan(self.folding.matched, self.folding.lanes)
+        self.numbers, self.places = (
+            self.folding.numbers,
+            plan(self.folding.matched, self.folding.lanes),
+        )
         folds = () if unfold else (part for part in self.folding.parts if isinstance(part, Fold))
         self.fold_of = {at: part for part in folds for at in range(part.begin, part.end)}
         self.rest: int | None = None
@@ -204,21 +221,28 @@ class _Scene:
         self.focus = focus
 
     def _laid(self, lanes: Sequence[tuple[int, ...]]) -> int | None:
-        """Make the columns, for lanes of ranks that each stand for a class; returns the one where they part."""
+        """Make the columns, for lanes of ranks that each stand for a class; returns the one where
+        they part."""
         self.lanes = lanes
-        self.ranks = [tuple(sorted(rank for one in lane for rank in self.folding.lanes[one])) for lane in lanes]
+        self.ranks = [
+            tuple(sorted(rank for one in lane for rank in self.folding.lanes[one]))
+            for lane in lanes
+        ]
         self.lane = {rank: at for at, lane in enumerate(lanes) for rank in lane}
         self.columns = list(self._columns())
         focus = self._mark()
         return focus if self.unfold else self._shortened(focus)
 
     def _shared(self, focus: int | None) -> list[tuple[int, ...]]:
-        """Lanes that look the same are one; of too many, those that the story does not name are the last one."""
+        """Lanes that look the same are one; of too many, those that the story does not name are the
+        last one."""
         named, ranks = {*self.odd}, self.story.headline.ranks
         named |= {*ranks} if len(ranks) < LANES else set()
         alike: dict[object, list[int]] = {}
         for lane, (first,) in enumerate(self.lanes):
-            boxes = ((box := column.boxes[lane]) and box[:-1] for column in self.columns)  # less their rows
+            boxes = (
+                (box := column.boxes[lane]) and box[:-1] for column in self.columns
+            )  # less their rows
             absent = tuple(lane in column.absent for column in self.columns)
             sign, _, tone, more = self._end((first,))
             look = sign, tone, more, first in self.odd, absent, tuple(boxes)
@@ -230,31 +254,48 @@ class _Scene:
 
         def tells(lane: tuple[int, ...]) -> tuple[bool, bool, bool]:
             at = self.lane[lane[0]]
-            here = focus is not None and (self.columns[focus].boxes[at] or at in self.columns[focus].absent)
+            here = focus is not None and (
+                self.columns[focus].boxes[at] or at in self.columns[focus].absent
+            )
             ended = self._end(lane[:1])[0] != self._end(most[:1])[0]
             return not named & {*self.folding.lanes[lane[0]]}, not ended, not here
 
         told = sorted(found, key=tells)[: LANES - 1]
         self.rest = LANES - 1
-        return [*(lane for lane in found if lane in told), tuple(chain(*(lane for lane in found if lane not in told)))]
+        return [
+            *(lane for lane in found if lane in told),
+            tuple(chain(*(lane for lane in found if lane not in told))),
+        ]
 
     def made(self) -> Scene:
         counts, focus = self.timeline.meta.get("inputs") or (), self.focus
-        given = [{counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks]
+        given = [
+            {counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks
+        ]
         meant = tuple(self._meant())
         for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
             one.absent = one.absent if at == focus or not meant else ()
         self._give_sizes(focus)
         return Scene(
             tuple(self.ranks),
-            tuple(ranks_text(of) if at != self.rest else f"{len(of)} others" for at, of in enumerate(self.ranks)),
+            tuple(
+                ranks_text(of) if at != self.rest else f"{len(of)} others"
+                for at, of in enumerate(self.ranks)
+            ),
             tuple(some.pop() if len(some) == 1 else None for some in given),
             self._headline(),
             tuple(self.columns),
             focus,
             meant,
             tuple(self._readings()),
-            next((lane for lane, ranks in enumerate(self.ranks) if ranks == tuple(sorted(self.odd)) != ()), None),
+            next(
+                (
+                    lane
+                    for lane, ranks in enumerate(self.ranks)
+                    if ranks == tuple(sorted(self.odd)) != ()
+                ),
+                None,
+            ),
             tuple(map(self._end, self.lanes)),
             *self._code(),
             self._tried(),
@@ -279,14 +320,24 @@ class _Scene:
         for row in rows:
             open_ = row["completed_ns"] is None and row["error"] is None
             at = self.lane[row["rank"]]
-            boxes[at] = boxes[at] or Box(kind(row), asks_of(row), open_, bad, row["error"] is not None, row)
-        here = [(at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None]
-        clashes = tuple((a, b) for (a, one), (b, other) in pairwise(here) if bad and unlike(one, other, slot.differs))
+            boxes[at] = boxes[at] or Box(
+                kind(row), asks_of(row), open_, bad, row["error"] is not None, row
+            )
+        here = [
+            (at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None
+        ]
+        clashes = tuple(
+            (a, b)
+            for (a, one), (b, other) in pairwise(here)
+            if bad and unlike(one, other, slot.differs)
+        )
         flag: Flag = "wrong" if slot.met and clashes else "apart" if bad else "met"
         if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
             flag = "open"
         gone = slot.absent if flag == "open" else ()
-        absent = tuple(at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks})
+        absent = tuple(
+            at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks}
+        )
         found = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(found)))
         at = self.numbers[place.slot]
@@ -294,7 +345,9 @@ class _Scene:
 
     def _stack(self, places: Sequence[Place]) -> Column:
         """Neighbouring folds are one stack."""
-        folds = [*{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()]
+        folds = [
+            *{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()
+        ]
         rows = [self.folding.matched.rows[at] for place in places for at in place.calls]
         inputs = {row["input"] for row in rows if row["input"] is not None}
         what, times = input_or_step(self.timeline.meta), folds[-1].times
@@ -317,12 +370,20 @@ class _Scene:
         return Box(RowKind.FOLD, "; ".join(label for label in held if label))
 
     def _shortened(self, focus: int | None) -> int | None:
-        """Of many columns, keep those that tell where the lanes part and end; the others become stacks, too."""
+        """Of many columns, keep those that tell where the lanes part and end; the others become
+        stacks, too."""
         columns, part = self.columns, self.folding.every.is_part
         if len(columns) <= MOST and not part:
             return focus
         first_open = {
-            next((at for at, one in enumerate(columns) if (box := one.boxes[lane]) is not None and box.open), -1)
+            next(
+                (
+                    at
+                    for at, one in enumerate(columns)
+                    if (box := one.boxes[lane]) is not None and box.open
+                ),
+                -1,
+            )
             for lane in range(len(self.lanes))
         }
         near = range(0) if focus is None else range(focus - BEFORE, focus + BEHIND)
@@ -347,10 +408,19 @@ class _Scene:
     def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
         bad = int(wrong(self.timeline)[begin:end].sum())
-        said = f"{bad:,} did not match" if bad else "all that is recorded matched" if self.unknown else "all matched"
+        said = (
+            f"{bad:,} did not match"
+            if bad
+            else "all that is recorded matched"
+            if self.unknown
+            else "all matched"
+        )
         pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
         boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
-        first, last = [*(one.number.split("-")[-1] for one in before), "0"][0], behind.number.split("-")[0]
+        first, last = (
+            [*(one.number.split("-")[-1] for one in before), "0"][0],
+            behind.number.split("-")[0],
+        )
         number = f"{int(first) + 1}-{int(last) - 1}" if first.isdigit() and last.isdigit() else ""
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
         return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, said)
@@ -358,7 +428,11 @@ class _Scene:
     def _give_sizes(self, focus: int | None) -> None:
         ends = set()  # of calls that never end, the first of each lane
         for lane in range(len(self.lanes)):
-            open_ = (at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open)
+            open_ = (
+                at
+                for at, one in enumerate(self.columns)
+                if (box := one.boxes[lane]) is not None and box.open
+            )
             ends.update([next(open_, -1)])
         for at, one in enumerate(self.columns):
             one.far = at == focus
@@ -376,15 +450,22 @@ class _Scene:
     # ---- where they part
 
     def _mark(self) -> int | None:
-        """Find where the ranks part, and mark the call that is too many there, or put in the one that is missing."""
+        """Find where the ranks part, and mark the call that is too many there, or put in the one
+        that is missing."""
         if self.parting.first is None:
             return None
-        focus = next((at for at, one in enumerate(self.columns) if self._holds(one, self.parting.first)), None)
+        focus = next(
+            (at for at, one in enumerate(self.columns) if self._holds(one, self.parting.first)),
+            None,
+        )
         shift, odd = self.parting.shift, self.parting.odd
         if focus is None or shift is None or shift.by != 1 or not odd:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
-            return next((at for at, one in enumerate(self.columns) if self._holds(one, self.parting.clash)), focus)
+            return next(
+                (at for at, one in enumerate(self.columns) if self._holds(one, self.parting.clash)),
+                focus,
+            )
         extra = self.parting.extra[0]
         at = self._column_of(extra)
         if at is not None and odd == self.parting.ranks(shift.ahead):
@@ -399,12 +480,24 @@ class _Scene:
         return focus
 
     def _holds(self, column: Column, row: int | None) -> bool:
-        return row is not None and not column.stack and not column.missing and column.slot == self.numbers[row]
+        return (
+            row is not None
+            and not column.stack
+            and not column.missing
+            and column.slot == self.numbers[row]
+        )
 
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
         lane = self.lane[row["rank"]]
-        return next((at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) and box.row is row), None)
+        return next(
+            (
+                at
+                for at, one in enumerate(self.columns)
+                if (box := one.boxes[lane]) and box.row is row
+            ),
+            None,
+        )
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
         shift = self.parting.shift if self.parting.first is not None else None
@@ -416,21 +509,38 @@ class _Scene:
             yield gap, self.lane[behind], at, self.lane[ahead]
         late = self.parting.collectives(behind)[shift.at :]
         early = self.parting.collectives(ahead)[shift.at + shift.by :]
-        for one, other in zip(map(self._column_of, late), map(self._column_of, early), strict=False):
+        for one, other in zip(
+            map(self._column_of, late), map(self._column_of, early), strict=False
+        ):
             if one is not None and other is not None:
                 yield one, self.lane[behind], other, self.lane[ahead]
 
     def _readings(self) -> Iterator[Reading]:
-        """What ranks took for an answer, which was another call's data: first the one that asked, then in turn."""
+        """What ranks took for an answer, which was another call's data: first the one that asked,
+        then in turn."""
         last: int | None = None
         for at, column in enumerate(self.columns):
-            here = [(lane, box.row) for lane, box in enumerate(column.boxes) if box is not None and box.row is not None]
+            here = [
+                (lane, box.row)
+                for lane, box in enumerate(column.boxes)
+                if box is not None and box.row is not None
+            ]
             if column.flag != "wrong" or len(here) != 2:
                 continue
             for (to, row), (of, other) in (here, here[::-1]):
-                made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
+                made = (
+                    conclusion(row["origin"], row["value_out"])
+                    if row["completed_ns"] is not None
+                    else None
+                )
                 value, sent = _single(row["value_out"]), _single(other["value_in"])
-                if to == last or made is None or " concluded that " not in made or value is None or sent is None:
+                if (
+                    to == last
+                    or made is None
+                    or " concluded that " not in made
+                    or value is None
+                    or sent is None
+                ):
                     continue
                 taken = "nobody" if made.endswith("all ranks have joined") else ""
                 yield Reading(at, to, of, value, sent, taken)
@@ -447,7 +557,11 @@ class _Scene:
         found = []
         for piece in pieces_of(line):
             call = None if piece.call is None else line.calls[piece.call]
-            row = None if call is None else self.folding.matched.row_of.get((call.rank, call.group, call.seq))
+            row = (
+                None
+                if call is None
+                else self.folding.matched.row_of.get((call.rank, call.group, call.seq))
+            )
             text = f"`{piece.text}`" if piece.code else piece.text
             found.append(Piece(text, None if row is None else kind(row)))
         return tuple(found)
@@ -458,13 +572,20 @@ class _Scene:
         well = all(one["good"] for one in ends)
         if well and line.form in even.WORDS:
             return (Piece(self.story.sentence, tone="good"),)
-        alone = "".join(piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()})))
-        plain: Tone = "warn" if well and not line.calls else ""  # replicas that differ: no noun has a colour
+        alone = "".join(
+            piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()}))
+        )
+        plain: Tone = (
+            "warn" if well and not line.calls else ""
+        )  # replicas that differ: no noun has a colour
         tone: Tone = "warn" if all(one["good"] or one["pending"] for one in ends) else "bad"
         found, length = [], 0
         for piece in self._pieces(line):
             cut = max(0, min(len(piece.text), len(alone) - length))
-            found += [Piece(piece.text[:cut], piece.kind, plain), Piece(piece.text[cut:], tone=tone)]
+            found += [
+                Piece(piece.text[:cut], piece.kind, plain),
+                Piece(piece.text[cut:], tone=tone),
+            ]
             length += len(piece.text)
         return tuple(piece for piece in found if piece.text)
 
@@ -488,7 +609,12 @@ class _Scene:
             return "…", f"{many}running", "", ""
         match end.kind:
             case EndKind.FINISHED:
-                return "✓", f"{many}left", "warn" if end.pending else "good", "call pending" if end.pending else ""
+                return (
+                    "✓",
+                    f"{many}left",
+                    "warn" if end.pending else "good",
+                    "call pending" if end.pending else "",
+                )
             case EndKind.HUNG:
                 said = "waits" if count == 1 else "wait"
                 return "✕", f"{many}{said}", "bad", "" if end.proven else "as far as is seen"
@@ -499,11 +625,18 @@ class _Scene:
         return "?", f"{many}not known", "warn", ""
 
     def _code(self) -> tuple[str, tuple[CodeLine, ...]]:
-        """The lines that the story rests on, with who stands there, and the edit; else those that make DDP's calls."""
+        """The lines that the story rests on, with who stands there, and the edit; else those that
+        make DDP's calls."""
         here: dict[int, dict[str, Piece]] = {}
-        told = [line for line in self.story.lines if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)]
+        told = [
+            line
+            for line in self.story.lines
+            if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
+        ]
         told += [line for line in self.story.of(LineKind.FATE) if line.form == "raised"]
-        edit: Edit | None = next((one for line in self.story.of(LineKind.FIX) for one in line.edits), None)
+        edit: Edit | None = next(
+            (one for line in self.story.of(LineKind.FIX) for one in line.edits), None
+        )
         file = edit.file if edit else ""
         for line in told:
             for source in line.lines:
@@ -511,10 +644,19 @@ class _Scene:
                 if not at.isdigit() or (file and site != file):
                     continue
                 file = site
-                call = next((one for one in line.calls if one.site == source.site and one.rank in source.ranks), None)
+                call = next(
+                    (
+                        one
+                        for one in line.calls
+                        if one.site == source.site and one.rank in source.ranks
+                    ),
+                    None,
+                )
                 row = call and self.folding.matched.row_of.get((call.rank, call.group, call.seq))
                 ranks = source.ranks
-                if line.kind is LineKind.FATE and int(at) not in here:  # nothing else says who raised there
+                if (
+                    line.kind is LineKind.FATE and int(at) not in here
+                ):  # nothing else says who raised there
                     ranks = line.ranks
                 who = ranks_text(ranks)
                 who = who if len(who) < 32 else f"{len(ranks)} ranks"
@@ -522,14 +664,20 @@ class _Scene:
                 if ranks:
                     here.setdefault(int(at), {}).setdefault(mark.text, mark)
         texts = self.told.sources
-        wanted = set(here) | (set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set())
-        holding = [one for one in texts.all if one.file == file and min(wanted, default=0) in _numbers(one)]
+        wanted = set(here) | (
+            set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set()
+        )
+        holding = [
+            one for one in texts.all if one.file == file and min(wanted, default=0) in _numbers(one)
+        ]
         source_text = min(holding, key=lambda one: len(one.lines), default=texts.program)
         if source_text is None or not source_text.lines:
             return file, ()
         body = dict(enumerate(source_text.lines, source_text.first_line))
         wanted = wanted & body.keys() or {at for at, text in body.items() if _CALLS.match(text)}
-        found = [CodeLine("", at, body[at], tuple(here.get(at, {}).values())) for at in sorted(wanted)]
+        found = [
+            CodeLine("", at, body[at], tuple(here.get(at, {}).values())) for at in sorted(wanted)
+        ]
         return source_text.name, tuple(found if edit is None else _edited(found, edit))
 
 
@@ -540,15 +688,20 @@ _CALLS = re.compile(r"\s*(with .*join\(|for |.*backward\(|.*barrier\()")
 def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
     """The code lines after an edit: removed lines are marked "-" and added lines "+".
 
-    A line that is only indented further, because the edit wraps it in a new block, keeps its number and gets no mark.
+    A line that is only indented further, because the edit wraps it in a new block, keeps its number
+    and gets no mark.
     """
     known = {line.number or 0: line for line in lines}
     yield from (line for number, line in known.items() if number < edit.begin)
     before, after = ([text.strip() for text in texts] for texts in (edit.removed, edit.added))
-    for how, first, last, begin, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for how, first, last, begin, end in SequenceMatcher(
+        None, before, after, autojunk=False
+    ).get_opcodes():
         old = [known[edit.begin + at] for at in range(first, last) if edit.begin + at in known]
         new = edit.added[begin:end]
-        if how == "equal" and all(len(text) >= len(line.text) for line, text in zip(old, new, strict=False)):
+        if how == "equal" and all(
+            len(text) >= len(line.text) for line, text in zip(old, new, strict=False)
+        ):
             yield from (replace(line, text=text) for line, text in zip(old, new, strict=False))
         else:
             yield from (replace(line, sign="-") for line in old)

@@ -1,7 +1,8 @@
-"""The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a saved notebook.
+"""The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a
+saved notebook.
 
-It draws the boxes of `scene` at the positions from `places`, as static/scene.js does, with the colours of a light page
-and its own background.
+It draws the boxes of `scene` at the positions from `places`, as static/scene.js does, with the
+colours of a light page and its own background.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 LONG = 4  # characters of a value that stand beside ≠
 
 
-def svg(scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0) -> str:
+def svg(
+    scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
+) -> str:
     """The picture as an <svg> element.
 
     name     prefix of the ids in it; two pictures on one page need two names
@@ -39,7 +42,9 @@ class _Picture:
         self.scene, self.name = scene, name
         self.across = Across(scene, width, behind)
         self.headline = list(_wrapped(scene.headline, self.across.width, 20 * BOLD))
-        self.heading = [line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading]
+        self.heading = [
+            line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading
+        ]
         self.top = 20 + 27 * len(self.headline) + 18 * len(self.heading)
 
     def parts(self) -> Iterator[str]:
@@ -54,8 +59,12 @@ class _Picture:
         for i, line in enumerate(self.headline):
             yield self._pieces(line, 0, 20 + 27 * i, 20, bold=True)
         for i, line in enumerate(self.heading):
-            yield self._pieces(line, 0, 27 * len(self.headline) + 16 + 18 * i, 13, color=LIGHT["soft"])
-        yield self._text(self.across.width, 14, self.scene.provenance, 13, LIGHT["soft"], anchor="end")
+            yield self._pieces(
+                line, 0, 27 * len(self.headline) + 16 + 18 * i, 13, color=LIGHT["soft"]
+            )
+        yield self._text(
+            self.across.width, 14, self.scene.provenance, 13, LIGHT["soft"], anchor="end"
+        )
         yield f'<g class="lanes" transform="translate(0 {self.top})">'
         yield from self._focus()
         for lane in range(len(self.scene.ranks)):
@@ -97,18 +106,28 @@ class _Picture:
         given = self.scene.inputs[lane]
         under = "" if given is None else f"{given} input{'s' * (given != 1)}"
         under = self.scene.names[lane].removeprefix("ranks ") if count > 3 else under
-        yield self._text(0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"])
+        yield self._text(
+            0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
+        )
 
     def _end(self, lane: int) -> Iterator[str]:
         sign, word, tone, more = self.scene.ends[lane]
         if len(self.scene.ends) > 4 and lane and self.scene.ends[lane] == self.scene.ends[lane - 1]:
             word = more = ""  # of lanes that end alike, the first tells
-        t0, length, middle = self.across.t0, self.across.length, self.across.lane(lane) + self.across.thick / 2
+        t0, length, middle = (
+            self.across.t0,
+            self.across.length,
+            self.across.lane(lane) + self.across.thick / 2,
+        )
         x, y = t0 + length + 22, middle + 5 - 8 * bool(more)
         dots = "…" if "wait" in word else ""
         yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
         yield self._text(x, y + 19, more, 12.5, LIGHT[TONES[tone]])
-        drawn = [(at, one.boxes[lane]) for at, one in enumerate(self.scene.columns) if one.boxes[lane] is not None]
+        drawn = [
+            (at, one.boxes[lane])
+            for at, one in enumerate(self.scene.columns)
+            if one.boxes[lane] is not None
+        ]
         if drawn and (box := drawn[-1][1]) is not None:
             end = self.across.places[drawn[-1][0]][0] if box.open else length + 6
             yield self._line((t0 + 20, middle), (t0 + end, middle), LIGHT["line"], 2)
@@ -118,23 +137,41 @@ class _Picture:
         if one.flag == "met" or one.extra is not None:
             t = self.across.centre(at)
             for a, b in pairwise(here):
-                begin, end = self.across.lane(a) + self.across.thick + 9, self.across.lane(b) - (17 if one.stack else 9)
+                begin, end = (
+                    self.across.lane(a) + self.across.thick + 9,
+                    self.across.lane(b) - (17 if one.stack else 9),
+                )
                 yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
         before = None
         for lane in range(len(one.boxes)):
             rect, said = self.across.box(at, lane), self._said(at, lane)
-            words = ("", "") if said == before and len(one.boxes) > 2 else said  # neighbours say the same once
+            words = (
+                ("", "") if said == before and len(one.boxes) > 2 else said
+            )  # neighbours say the same once
             before = said
             if rect.box is None:
                 yield self._ghost(rect, words[0]) if any(said) and one.size != "slim" else ""
             else:
-                yield from self._stack(rect, one, words[0]) if one.stack else self._call(rect, one, *words)
+                yield from (
+                    self._stack(rect, one, words[0]) if one.stack else self._call(rect, one, *words)
+                )
         loud = at == self.scene.focus
-        if loud or (not one.stack and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))):
+        if loud or (
+            not one.stack
+            and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))
+        ):
             number = "missing" if one.missing else f"call {one.number}" if loud else one.number
             color = LIGHT["bad" if loud else "soft"]
             y = SIDE - (24 if loud else 14)
-            yield self._text(self.across.centre(at), y, number, 13 if loud else 12, color, bold=loud, anchor="middle")
+            yield self._text(
+                self.across.centre(at),
+                y,
+                number,
+                13 if loud else 12,
+                color,
+                bold=loud,
+                anchor="middle",
+            )
         yield from self._between(at, one)
 
     def _said(self, at: int, lane: int) -> tuple[str, str]:
@@ -156,14 +193,32 @@ class _Picture:
 
     def _stack(self, rect: Rect, one: Column, said: str) -> Iterator[str]:
         for by in (8, 4, 0):
-            yield self._rect(rect.x + by, rect.y - by, rect.w - 8, rect.h, LIGHT["faint"], 8, LIGHT["line"], 1, "fill")
-        yield from self._words(replace(rect, w=rect.w - 8), said, LIGHT["bad" if one.flag == "wrong" else "soft"], 14)
+            yield self._rect(
+                rect.x + by,
+                rect.y - by,
+                rect.w - 8,
+                rect.h,
+                LIGHT["faint"],
+                8,
+                LIGHT["line"],
+                1,
+                "fill",
+            )
+        yield from self._words(
+            replace(rect, w=rect.w - 8), said, LIGHT["bad" if one.flag == "wrong" else "soft"], 14
+        )
 
     def _call(self, rect: Rect, one: Column, said: str, sub: str) -> Iterator[str]:
         box, big, extra = rect.box, one.size == "big", one.extra == rect.lane
         assert box is not None
         loud = big and one.flag != "met"
-        more = 26 if box.open and loud else 14 if box.open and rect.column == len(self.scene.columns) - 1 else 0
+        more = (
+            26
+            if box.open and loud
+            else 14
+            if box.open and rect.column == len(self.scene.columns) - 1
+            else 0
+        )
         edge = LIGHT["bad"] if extra or loud or box.failed else ""
         fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
         rest = f' stroke-dasharray="6 5"{fade}' if extra else fade
@@ -171,9 +226,13 @@ class _Picture:
             ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
             yield self._rect(rect.x, rect.y, rect.w + more, rect.h, ground, 8)
         slim, fill = one.size == "slim", FILLS[box.kind]
-        yield self._rect(rect.x, rect.y, rect.w + more, rect.h, fill, 6 if slim else 8, edge, 2.4, "fill", rest)
+        yield self._rect(
+            rect.x, rect.y, rect.w + more, rect.h, fill, 6 if slim else 8, edge, 2.4, "fill", rest
+        )
         if not slim:
-            yield from self._words(rect, said, ink_of(box.kind), 17 if big else 14, loud or extra, sub)
+            yield from self._words(
+                rect, said, ink_of(box.kind), 17 if big else 14, loud or extra, sub
+            )
 
     def _ghost(self, rect: Rect, label: str) -> str:
         bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
@@ -184,13 +243,19 @@ class _Picture:
         """≠, and the value that goes wrong."""
         first = next(iter(self.scene.readings), None)
         reads = first is not None and first.column == at and one.size == "big"
-        radius = 17 if one.size == "big" and self.across.between > 40 else min(11, self.across.between / 2 - 3)
+        radius = (
+            17
+            if one.size == "big" and self.across.between > 40
+            else min(11, self.across.between / 2 - 3)
+        )
         for a, b in one.clashes:
             x = self.across.centre(at) + (self.across.places[at][1] * 0.2 if reads else 0)
             y = (self.across.lane(a) + self.across.thick + self.across.lane(b)) / 2
             look = f'fill="{LIGHT["paper"]}" stroke="{LIGHT["bad"]}" stroke-width="2"'
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look}/>'
-            yield self._text(x, y + radius * 0.42, "≠", radius * 1.2, LIGHT["bad"], bold=True, anchor="middle")
+            yield self._text(
+                x, y + radius * 0.42, "≠", radius * 1.2, LIGHT["bad"], bold=True, anchor="middle"
+            )
         if first is not None and reads:
             p, q = self._edge(at, first.of, first.to, 0.3), self._edge(at, first.to, first.of, 0.3)
             down = 1 if q[1] > p[1] else -1
@@ -204,14 +269,17 @@ class _Picture:
     def _edge(self, at: int, lane: int, towards: int, part: float) -> tuple[float, float]:
         """A point on the edge of a box that faces another lane."""
         t, w = self.across.places[at]
-        return self.across.t0 + t + w * part, self.across.lane(lane) + (self.across.thick + 4 if towards > lane else -4)
+        return self.across.t0 + t + w * part, self.across.lane(lane) + (
+            self.across.thick + 4 if towards > lane else -4
+        )
 
     # ---- marks
 
     def _words(
         self, rect: Rect, text: str, color: str, size: float, bold: bool = False, sub: str = ""
     ) -> Iterator[str]:
-        """A label in a box, in one or two lines; nothing where it would have to be cut or too small."""
+        """A label in a box, in one or two lines; nothing where it would have to be cut or too
+        small."""
         lines, room, wide = [text], rect.w - 10, BOLD if bold else 1
         if width_of(text, size * wide) > room and " " in text and rect.h > 36:
             words = text.split(" ")
@@ -223,25 +291,45 @@ class _Picture:
         x, middle = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
         top = middle + fits * 0.35 - (len(lines) - 1) * fits * 0.59
         for i, line in enumerate(lines):
-            yield self._text(x, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
-        yield self._text(x, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")
+            yield self._text(
+                x, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle"
+            )
+        yield self._text(
+            x, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle"
+        )
 
     def _text(
-        self, x: float, y: float, text: str, size: float, color: str, *, bold: bool = False, anchor: str = "start"
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float,
+        color: str,
+        *,
+        bold: bool = False,
+        anchor: str = "start",
     ) -> str:
         weight = ' font-weight="700"' if bold else ""
         look = f'font-size="{size:.3g}" fill="{color}" text-anchor="{anchor}"{weight}'
         return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>' if text else ""
 
     def _pieces(
-        self, pieces: Sequence[Piece], x: float, y: float, size: float, bold: bool = False, color: str = ""
+        self,
+        pieces: Sequence[Piece],
+        x: float,
+        y: float,
+        size: float,
+        bold: bool = False,
+        color: str = "",
     ) -> str:
         said = ""
         for one in pieces:
             ink = LIGHT[TONES[one.tone]] if one.kind is None else ink_of(one.kind)
             said += f'<tspan fill="{color or ink}">{escape(one.text.replace("`", ""))}</tspan>'
         weight = ' font-weight="700"' if bold else ""
-        return f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{said}</text>'
+        return (
+            f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{said}</text>'
+        )
 
     def _rect(
         self, x: float, y: float, w: float, h: float, fill: str, radius: float, edge: str = "", width: float = 1,
@@ -254,10 +342,19 @@ class _Picture:
             f"{stroke}{called}{more}/>"
         )
 
-    def _line(self, p: tuple[float, float], q: tuple[float, float], color: str, width: float, dashes: str = "") -> str:
+    def _line(
+        self,
+        p: tuple[float, float],
+        q: tuple[float, float],
+        color: str,
+        width: float,
+        dashes: str = "",
+    ) -> str:
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         ends = f'x1="{p[0]:.1f}" y1="{p[1]:.1f}" x2="{q[0]:.1f}" y2="{q[1]:.1f}"'
-        return f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
+        return (
+            f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
+        )
 
 
 def _told(one: Column) -> str:

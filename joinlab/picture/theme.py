@@ -1,10 +1,13 @@
-"""The theme: every colour of joinlab's pictures. Style sheets and scripts get theirs from here, too.
+"""The theme: every colour of joinlab's pictures. Style sheets and scripts get theirs from here,
+too.
 
-The colours are the Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is only
-for what went wrong. Colour is never the only sign: every box also says in words what it is.
+The colours are the Okabe-Ito palette, which people with any common colour blindness can tell apart.
+Vermillion is only for what went wrong. Colour is never the only sign: every box also says in words
+what it is.
 
-Edges with a meaning (EDGE, PICKED) have a contrast of at least 3:1 to every fill beside them, on light and dark pages
-and with simulated colour blindness (tests/test_contrast.py). That is why the pastels are no darker.
+Edges with a meaning (EDGE, PICKED) have a contrast of at least 3:1 to every fill beside them, on
+light and dark pages and with simulated colour blindness (tests/test_contrast.py). That is why the
+pastels are no darker.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Mapping
 from joinlab.picture.rows import RowKind
 
 WRONG = "#D55E00"
-EDGE = "#B85832"  # around what went wrong: between pastels and a dark page there is room for this, not for WRONG
+# around what went wrong: between pastels and a dark page there is room for this, not for WRONG
+EDGE = "#B85832"
 PICKED = "#1F6FC4"  # around what is selected
 RIGHT = "#009E73"
 FINE = "#B7DFD0"  # all ranks finish: the pastel of RIGHT
@@ -25,7 +29,9 @@ BAND = "#808080"  # rules
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
-_KINDS: Mapping[RowKind, tuple[str, str, str, str]] = {  # fill and ink on a light page, and on a dark one
+_KINDS: Mapping[
+    RowKind, tuple[str, str, str, str]
+] = {  # fill and ink on a light page, and on a dark one
     RowKind.FORWARD: ("#CFE3F3", "#1f4a78", "#1b2a3b", "#9cc0e6"),
     RowKind.BACKWARD: ("#CFE9DF", "#14543a", "#17302a", "#8accae"),
     RowKind.JOIN: ("#F6DFB4", "#6b4600", "#362c15", "#e2c078"),
@@ -41,7 +47,8 @@ _KINDS: Mapping[RowKind, tuple[str, str, str, str]] = {  # fill and ink on a lig
     RowKind.WAIT: ("#FFFFFF", "#55554f", "#1c2027", "#98a2b0"),
     RowKind.SPAN: ("#D9D9D6", "#55554f", "#1c2027", "#98a2b0"),
 }
-"""Pastel, so that what went wrong stands out. Each ink reads 4.5:1 on its box and the page: tests/test_contrast.py."""
+"""Pastel, so that what went wrong stands out. Each ink reads 4.5:1 on its box and the page:
+tests/test_contrast.py."""
 
 FILLS: Mapping[RowKind, str] = {kind: colors[0] for kind, colors in _KINDS.items()}
 
@@ -97,7 +104,8 @@ def ink_of(kind: RowKind) -> str:
 
 
 def variables() -> str:
-    """The palette as CSS variables `--jl-...`: for a light page, a dark one, and JupyterLab's two themes."""
+    """The palette as CSS variables `--jl-...`: for a light page, a dark one, and JupyterLab's two
+    themes."""
 
     def block(colors: Mapping[str, str]) -> str:
         return " ".join(f"--jl-{name}: {color};" for name, color in colors.items())

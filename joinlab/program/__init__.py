@@ -1,1 +1,2 @@
-"""A rank's side of a run: the program, its process group, the labels of its calls and what it returns."""
+"""A rank's side of a run: the program, its process group, the labels of its calls and what it
+returns."""

@@ -45,12 +45,17 @@ class Statement:
 
 def loops_around(file: str, line: int) -> list[range]:
     """The lines of each loop around this line, outermost first."""
-    found = {one.first: one.last for one in _statements_of(file).values() if one.loop and one.first < line <= one.last}
+    found = {
+        one.first: one.last
+        for one in _statements_of(file).values()
+        if one.loop and one.first < line <= one.last
+    }
     return [range(first, last + 1) for first, last in found.items()]
 
 
 def statement_at(file: str, line: int) -> Statement | None:
-    """The statement at a line; for `if a: b` the `if`, for a `case` its `match`. None if the text is unknown."""
+    """The statement at a line; for `if a: b` the `if`, for a `case` its `match`. None if the text
+    is unknown."""
     return _statements_of(file).get(line)
 
 
@@ -66,7 +71,12 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
     except (SyntaxError, ValueError):
         return {}
     found: dict[int, Statement] = {}
-    cases = {case.pattern.lineno for one in ast.walk(tree) if isinstance(one, ast.Match) for case in one.cases}
+    cases = {
+        case.pattern.lineno
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Match)
+        for case in one.cases
+    }
     lines = text.splitlines()
     every = (one for one in ast.walk(tree) if isinstance(one, ast.stmt))
     nodes = sorted(every, key=lambda one: (one.lineno, one.col_offset))
@@ -75,7 +85,11 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
         made: Statement | None = None
         for line in range(node.lineno, _head_end(node) + 1):
             inside = line not in cases or isinstance(node, ast.Match)  # `case 1: a()` is the match
-            if line not in found or not found[line].decides or (found[line].first < line and inside):
+            if (
+                line not in found
+                or not found[line].decides
+                or (found[line].first < line and inside)
+            ):
                 made = made or _made(node, lines, keys)
                 found[line] = made
     return found
@@ -93,12 +107,27 @@ def _head_end(node: ast.stmt) -> int:
 def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
-    sets = [one.target for one in _expressions(node) if isinstance(one, (ast.comprehension, ast.NamedExpr))]
+    sets = [
+        one.target
+        for one in _expressions(node)
+        if isinstance(one, (ast.comprehension, ast.NamedExpr))
+    ]
     inner = {dotted(one) for target in sets for one in ast.walk(target)}
     value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
-    every = (name for test in [test for test, _ in tests] or filter(None, [value]) for name in names_in(test))
-    names = tuple(name for name in dict.fromkeys(every) if inner.isdisjoint({*_WORDS.findall(name)}))
-    own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
+    every = (
+        name
+        for test in [test for test, _ in tests] or filter(None, [value])
+        for name in names_in(test)
+    )
+    names = tuple(
+        name for name in dict.fromkeys(every) if inner.isdisjoint({*_WORDS.findall(name)})
+    )
+    own = (
+        name
+        for child in ast.iter_child_nodes(node)
+        if not isinstance(child, ast.stmt)
+        for name in names_in(child)
+    )
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
@@ -124,7 +153,8 @@ def _text_end(node: ast.stmt) -> int:
 
 
 def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
-    """The expressions whose values decide what runs next; whether that may be a statement or a function's call."""
+    """The expressions whose values decide what runs next; whether that may be a statement or a
+    function's call."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
             yield test, True
@@ -157,7 +187,8 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_in(test: ast.AST) -> Iterator[str]:
-    """The names that an expression reads, with attributes and items; for a called method, its object.
+    """The names that an expression reads, with attributes and items; for a called method, its
+    object.
 
     >>> list(names_in(ast.parse("stop(loss.item()) or self.best[step] < len(seen)").body[0].value))
     ['loss', 'self.best[step]', 'seen']
@@ -183,17 +214,22 @@ def names_in(test: ast.AST) -> Iterator[str]:
 
 
 def _is_item(node: ast.AST) -> bool:
-    """Whether it is an item of a name, by a constant or a name: `losses[epoch]`, `groups[-1]["lr"]`."""
+    """Whether it is an item of a name, by a constant or a name: `losses[epoch]`,
+    `groups[-1]["lr"]`."""
     if not isinstance(node, ast.Subscript) or not (dotted(node.value) or _is_item(node.value)):
         return False
-    return bool(dotted(node.slice)) or isinstance(getattr(node.slice, "operand", node.slice), ast.Constant)
+    return bool(dotted(node.slice)) or isinstance(
+        getattr(node.slice, "operand", node.slice), ast.Constant
+    )
 
 
 def _one_line(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.If):
         return node.test if node.body[0].lineno == node.lineno and not node.orelse else None
     inside = [one for one in _expressions(node) if isinstance(one, ast.IfExp)]
-    return inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
+    return (
+        inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
+    )
 
 
 def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
@@ -207,8 +243,15 @@ def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
     of: dict[str, dict[str, None]] = {}  # by name, those that selected its value
     for node in statements:
         match node:
-            case ast.For(target=ast.Tuple(elts=[ast.Name(id=key), ast.Name(id=value)]), iter=ast.Call(func=called)):
-                of[value] = {key: None} if isinstance(called, ast.Attribute) and called.attr == "items" else {}
+            case ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=key), ast.Name(id=value)]),
+                iter=ast.Call(func=called),
+            ):
+                of[value] = (
+                    {key: None}
+                    if isinstance(called, ast.Attribute) and called.attr == "items"
+                    else {}
+                )
             case ast.Assign(targets=[ast.Name(id=name)], value=given):
                 of[name] = {key: None for one in ast.walk(given) for key in _selects(one, of)}
         for call in _expressions(node):
@@ -237,7 +280,8 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
             name = ast.unparse(node) if isinstance(node, _NAMED) else ""
             return ast.Name(name, ast.Load()) if name in values else self.generic_visit(node)
 
-    # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load, to whole files.
+    # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load,
+    # to whole files.
     tree: Any = ast.fix_missing_locations(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
     try:
         return bool(eval(compile(tree, "", "eval"), {"__builtins__": {}}, dict(values)))
@@ -266,12 +310,26 @@ def _stores(node: ast.stmt) -> Iterator[str]:
             yield dotted(one.value)
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # seen.append(x)
             called = one.value.func
-            if isinstance(called, ast.Attribute) and (called.attr in _CHANGES or called.attr.endswith("_")):
+            if isinstance(called, ast.Attribute) and (
+                called.attr in _CHANGES or called.attr.endswith("_")
+            ):
                 yield dotted(called.value)
 
 
 _CHANGES = (
-    *("append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "discard", "clear"),
+    *(
+        "append",
+        "extend",
+        "insert",
+        "add",
+        "update",
+        "setdefault",
+        "pop",
+        "popitem",
+        "remove",
+        "discard",
+        "clear",
+    ),
     *("appendleft", "popleft", "sort", "reverse", "rotate"),
 )
 """Methods that change a container; methods that change a tensor end in "_"."""

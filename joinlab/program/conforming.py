@@ -1,13 +1,25 @@
-"""Checks whether plain data from a file conforms to a type: a TypedDict, lists and dicts, and their items."""
+"""Checks whether plain data from a file conforms to a type: a TypedDict, lists and dicts, and their
+items."""
 
 from __future__ import annotations
 
 from types import NoneType, UnionType
-from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 
 def misfit(value: object, kind: Any, where: str = "") -> str | None:
-    """The first place where a value is not of a type, "clock.hosts['a'] is 'x'", or None. A tuple counts as a list.
+    """The first place where a value is not of a type, "clock.hosts['a'] is 'x'", or None. A tuple
+    counts as a list.
 
     Keys that a TypedDict does not name are accepted, since a later version may have added them.
 
@@ -29,11 +41,20 @@ def misfit(value: object, kind: Any, where: str = "") -> str | None:
         if not isinstance(value, dict):
             return found
         hints = get_type_hints(kind, include_extras=True)
-        for name, hint in hints.items():  # __required_keys__ does not see through annotations that are text
-            needed = get_origin(hint) is Required or (kind.__total__ and get_origin(hint) is not NotRequired)
+        for (
+            name,
+            hint,
+        ) in hints.items():  # __required_keys__ does not see through annotations that are text
+            needed = get_origin(hint) is Required or (
+                kind.__total__ and get_origin(hint) is not NotRequired
+            )
             if needed and name not in value:
                 return f"{where} has no {name}"
-        parts = [(one, hints[name], f"{where}.{name}".lstrip(".")) for name, one in value.items() if name in hints]
+        parts = [
+            (one, hints[name], f"{where}.{name}".lstrip("."))
+            for name, one in value.items()
+            if name in hints
+        ]
     elif origin is list:
         if not isinstance(value, list | tuple):
             return found
@@ -45,6 +66,8 @@ def misfit(value: object, kind: Any, where: str = "") -> str | None:
         parts += [(one, inner[1], f"{where}[{key!r:.40}]") for key, one in value.items()]
     else:
         kind = NoneType if kind is None else int | float if kind is float else kind
-        fits = isinstance(value, kind) and not (isinstance(value, bool) and kind not in (bool, object))
+        fits = isinstance(value, kind) and not (
+            isinstance(value, bool) and kind not in (bool, object)
+        )
         return None if fits else found
     return next((wrong for part in parts if (wrong := misfit(*part))), None)

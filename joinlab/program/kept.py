@@ -35,7 +35,8 @@ class Kept:
         return (self._head + self._tail)[-size:].decode(errors="replace")
 
     def text(self) -> str:
-        """All output, or its beginning and end, with a line between them that says how much is missing."""
+        """All output, or its beginning and end, with a line between them that says how much is
+        missing."""
         tail = self._tail[-KEPT:]
         left_out = self.size - len(self._head) - len(tail)
         if not left_out:

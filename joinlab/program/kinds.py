@@ -1,7 +1,8 @@
 """Kinds of calls: the facts that all calls from one place with tensors of one form have in common.
 
-A program issues few kinds of calls, each many times, so a kind is described once and kept: in a recorded rank as long
-as its process group, in emulations for the next one, too. A slider's move runs the same program again.
+A program issues few kinds of calls, each many times, so a kind is described once and kept: in a
+recorded rank as long as its process group, in emulations for the next one, too. A slider's move
+runs the same program again.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ ALL_REDUCE = METHODS["allreduce"]
 
 _REBUILD = "DDP bucket rebuild"
 _SYNCS_HOST = (_REBUILD, "DDP forward() 1")
-"""Labels of calls that torch follows with a blocking copy to the host as soon as it has waited for them.
+"""Labels of calls that torch follows with a blocking copy to the host as soon as it has waited for
+them.
 
-torch/csrc/distributed/c10d/reducer.cpp, v2.13.0: Reducer::sync_bucket_indices copies the broadcast indices to the CPU;
-Reducer::set_divide_factor reads what the all-reduce of forward() summed, the number of ranks that have not joined.
+torch/csrc/distributed/c10d/reducer.cpp, v2.13.0: Reducer::sync_bucket_indices copies the broadcast
+indices to the CPU; Reducer::set_divide_factor reads what the all-reduce of forward() summed, the
+number of ranks that have not joined.
 """
 
 
@@ -114,13 +117,25 @@ def kind_of(
     found = group.kinds.get(key)
     if found is not None:
         return found
-    frames, op, nccl, tensors = stacks.frames[stack], method.op, group.backend == "nccl", ins or outs
+    frames, op, nccl, tensors = (
+        stacks.frames[stack],
+        method.op,
+        group.backend == "nccl",
+        ins or outs,
+    )
     dtype, shape = dtype_of(tensors), [list(tensor.shape) for tensor in tensors]
     origin = label(op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
     options = options_of(op, group.ranks, args)
     host_waits = group.host_waits or op is Op.BARRIER
-    if nccl and op is Op.BARRIER:  # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
-        op, options, dtype, shape = Op.ALL_REDUCE, {"reduce_op": "sum"}, dtype or "float32", shape or [[1]]
+    if (
+        nccl and op is Op.BARRIER
+    ):  # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
+        op, options, dtype, shape = (
+            Op.ALL_REDUCE,
+            {"reduce_op": "sum"},
+            dtype or "float32",
+            shape or [[1]],
+        )
     root, functions = options.get("root"), {one.function for one in frames}
     found = group.kinds[key] = CallKind(
         op=op,
@@ -139,7 +154,8 @@ def kind_of(
         small=sum(t.numel() for t in (ins if ins is outs else (*ins, *outs))) <= MAX_VALUES,
         host_waits=host_waits,
         # _verify_param_shape_across_processes of DDP reads the others' values
-        syncs_host=any(words in origin for words in _SYNCS_HOST) or "_verify_param_shape_across_processes" in functions,
+        syncs_host=any(words in origin for words in _SYNCS_HOST)
+        or "_verify_param_shape_across_processes" in functions,
         waited_at_once=not asynchronous and host_waits,
         in_backward="_engine_run_backward" in functions,
         by_reducer=from_reducer(frames),

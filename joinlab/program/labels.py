@@ -1,11 +1,13 @@
-"""Finds who issued a collective: from the Python stack to the label of the documented traces, and the learner's line.
+"""Finds who issued a collective: from the Python stack to the label of the documented traces, and
+the learner's line.
 
-The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They follow from the names of torch's
-functions between the learner's line and the call. Calls of the C++ Reducer have no frame of their own, so the innermost
-Python frame, through which the Reducer was entered, identifies them.
+The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They follow from the
+names of torch's functions between the learner's line and the call. Calls of the C++ Reducer have no
+frame of their own, so the innermost Python frame, through which the Reducer was entered, identifies
+them.
 
-Recorder and emulator share this file. It does not import torch, since file names are enough. The names are those of
-torch v2.13.0, each unique in its file:
+Recorder and emulator share this file. It does not import torch, since file names are enough. The
+names are those of torch v2.13.0, each unique in its file:
 
     torch/distributed/algorithms/join.py   notify_join_context, _notify_procs_to_terminate, _get_num_nonjoined_procs
     torch/nn/parallel/distributed.py       _pre_forward, _post_forward, _lazy_init, _sync_buffers, _find_common_rank,
@@ -33,19 +35,21 @@ from joinlab.program.program import call_program
 from joinlab.program.sources import source_at
 
 MAX_FRAMES = 64
-"""Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call expensive."""
+"""Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call
+expensive."""
 
 _PROGRAM_CALLER = call_program.__code__
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
-    os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
 LIBRARY = (
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3\.\d+[/\\]|^<frozen"
     r"|^(torch|multiprocessing|concurrent|asyncio)[/\\]|^(threading|selectors|socket|subprocess|queue|runpy)\.py$"
 )
-"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads, too. py-spy writes
-torch/... and threading.py."""
+"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads,
+too. py-spy writes torch/... and threading.py."""
 
 _LIBRARY = re.compile(LIBRARY)
 _TEACHING = (_HERE + "cases.py", _HERE + "scenarios" + os.sep)  # ours, but the learner's text
@@ -64,7 +68,8 @@ class Frame:
 
 
 def walk(frame: FrameType | None) -> tuple[Frame, ...]:
-    """The frames from `frame` outwards, innermost first, without joinlab's own, except those of its cases."""
+    """The frames from `frame` outwards, innermost first, without joinlab's own, except those of its
+    cases."""
     found: list[Frame] = []
     while frame is not None and len(found) < MAX_FRAMES:
         file = frame.f_code.co_filename
@@ -83,16 +88,20 @@ def is_ours(file: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def kind_of(file: str) -> str:
-    """Where a file belongs: "torch", "library" (stdlib, site-packages, joinlab) or "program" (the learner's)."""
+    """Where a file belongs: "torch", "library" (stdlib, site-packages, joinlab) or "program" (the
+    learner's)."""
     if file.startswith(_TEACHING):
         return "program"
-    if f"{os.sep}torch{os.sep}" in file and ("site-packages" in file or "dist-packages" in file or "pytorch" in file):
+    if f"{os.sep}torch{os.sep}" in file and (
+        "site-packages" in file or "dist-packages" in file or "pytorch" in file
+    ):
         return "torch"
     return "library" if file.startswith((_HERE, *_STDLIB)) or _LIBRARY.search(file) else "program"
 
 
 def call_site(frames: Iterable[Frame]) -> str | None:
-    """ "file:line" of the innermost frame of the learner's own code; failing that, of the innermost outside torch."""
+    """ "file:line" of the innermost frame of the learner's own code; failing that, of the innermost
+    outside torch."""
     frames = tuple(frames)
     for wanted in ("program", "library"):
         for frame in frames:
@@ -121,8 +130,16 @@ def sources_under(frame: FrameType | None) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str | None, all_reduce_barrier: bool) -> str:
-    """The label of the documented traces for a call of `op` issued under `frames` (innermost first).
+def label(
+    op: Op,
+    frames: tuple[Frame, ...],
+    *,
+    asynchronous: bool,
+    dtype: str | None,
+    all_reduce_barrier: bool,
+) -> str:
+    """The label of the documented traces for a call of `op` issued under `frames` (innermost
+    first).
 
     asynchronous        issued with async_op=True, which distinguishes the two all-reduces of notify_join_context
     dtype               of its tensor, which distinguishes the Reducer's map of unused parameters (int32) from a bucket
@@ -138,7 +155,8 @@ def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str |
 
 
 def from_reducer(frames: tuple[Frame, ...]) -> bool:
-    """True if DDP's Reducer issues the call, itself or through a comm hook of torch, and therefore waits for it.
+    """True if DDP's Reducer issues the call, itself or through a comm hook of torch, and therefore
+    waits for it.
 
     A stack without frames is that of an autograd engine's thread, as for tensors on a GPU.
     """
@@ -151,7 +169,8 @@ def from_reducer(frames: tuple[Frame, ...]) -> bool:
 
 
 def issued_in_backward(frames: tuple[Frame, ...]) -> bool:
-    """True if C++ issues the call within a backward pass: DDP's Reducer itself, not a comm hook in Python."""
+    """True if C++ issues the call within a backward pass: DDP's Reducer itself, not a comm hook in
+    Python."""
     return not frames or frames[0].function == "_engine_run_backward"
 
 
@@ -168,7 +187,9 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     def within(file: str) -> bool:
         return any(frame.file.endswith(file) for frame in inner)
 
-    innermost = next((frame for frame in inner if frame.function not in _WRAPPERS), inner[0]).function
+    innermost = next(
+        (frame for frame in inner if frame.function not in _WRAPPERS), inner[0]
+    ).function
     in_ddp = within("distributed.py") and bool(names & _DDP_FUNCTIONS)
     in_forward = "_pre_forward" in names or "_post_forward" in names
     if "notify_join_context" in names:
@@ -196,21 +217,41 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
         return "ZeRO join() hook" if "main_hook" in names or "post_hook" in names else "ZeRO"
     if in_ddp and innermost in {"_pre_forward", "main_hook"}:
         return "DDP bucket rebuild"
-    if in_ddp and ("__init__" in names or "_lazy_init" in names) and "_engine_run_backward" not in names:
+    if (
+        in_ddp
+        and ("__init__" in names or "_lazy_init" in names)
+        and "_engine_run_backward" not in names
+    ):
         return "DDP construction"
     if inner[0].function == "_engine_run_backward":
         return "DDP backward(), unused parameters" if dtype == "int32" else "DDP backward()"
     if "_engine_run_backward" in names and within("_hooks.py"):
         return "DDP backward(), comm hook"
-    for frame in reversed(inner):  # the public function that the learner called, where it issues several calls
+    for frame in reversed(
+        inner
+    ):  # the public function that the learner called, where it issues several calls
         if frame.function in _COMPOSITE:
             return frame.function
     return None
 
 
-# Frames between a call and the function that asked for it: c10d_logger.py's wrapper, distributed_c10d.py's functions.
-_WRAPPERS = {"wrapper", "all_reduce", "broadcast", "_broadcast_coalesced", "_sync_params_and_buffers"}
-_DDP_FUNCTIONS = {"_pre_forward", "_post_forward", "main_hook", "post_hook", "__init__", "_lazy_init"}
+# Frames between a call and the function that asked for it: c10d_logger.py's wrapper,
+# distributed_c10d.py's functions.
+_WRAPPERS = {
+    "wrapper",
+    "all_reduce",
+    "broadcast",
+    "_broadcast_coalesced",
+    "_sync_params_and_buffers",
+}
+_DDP_FUNCTIONS = {
+    "_pre_forward",
+    "_post_forward",
+    "main_hook",
+    "post_hook",
+    "__init__",
+    "_lazy_init",
+}
 # Functions that issue several collectives for one call of the program.
 _COMPOSITE = {
     "all_gather_object",
@@ -224,16 +265,19 @@ _COMPOSITE = {
 
 
 class Stacks:
-    """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
+    """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting
+    is not."""
 
     __slots__ = ("_codes", "_ids", "_last", "_lock", "events", "frames", "sources")
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
         self._last: tuple[tuple[tuple[CodeType, int], ...], int] = (), 0
-        """Codes and places of the latest stack, and its number. The next stack is often the same, and a comparison
-        takes half the time of making a key."""
-        self._codes: list[list[CodeType]] = []  # of the known stacks, kept so that no other code gets one of their ids
+        """Codes and places of the latest stack, and its number. The next stack is often the same,
+        and a comparison takes half the time of making a key."""
+        self._codes: list[
+            list[CodeType]
+        ] = []  # of the known stacks, kept so that no other code gets one of their ids
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
@@ -263,7 +307,10 @@ class Stacks:
             places.append(at.f_lasti)
             codes.append(at.f_code)
             at = None if at.f_code is _PROGRAM_CALLER else at.f_back
-        key = (*map(id, codes), *places)  # the hash of a code is computed each time, from all it holds: 4 us a stack
+        key = (
+            *map(id, codes),
+            *places,
+        )  # the hash of a code is computed each time, from all it holds: 4 us a stack
         known = self._ids.get(key)
         if known is None:
             with self._lock:
@@ -272,7 +319,9 @@ class Stacks:
                     number = len(self.frames)
                     self.frames.append(frames := walk(frame))
                     outward = [str(one) for one in reversed(frames)]
-                    self.events.append({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
+                    self.events.append(
+                        {"e": "stack", "id": number, "f": outward, "site": call_site(frames)}
+                    )
                     self.sources.append(sources_under(frame))
                     self._codes.append(codes)
                     self._ids[key] = known = number

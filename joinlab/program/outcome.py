@@ -1,4 +1,5 @@
-"""The outcome of a rank's run as plain data: versions, what its program returned, and what it raised."""
+"""The outcome of a rank's run as plain data: versions, what its program returned, and what it
+raised."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def versions(nccl: str | None = None) -> dict[str, str | None]:
 
 
 def to_plain(value: Any) -> Any:
-    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, other values unchanged."""
+    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, other
+    values unchanged."""
     if isinstance(value, torch.Tensor):
         try:
             tensor = value.detach().cpu()
@@ -71,10 +73,13 @@ SILENT_THREADS = frozenset(
         "tensorboard.summary.writer.event_file_writer._AsyncWriterThread.run",
     }
 )
-"""Functions of threads that never issue a call: a rank can be blocked although these threads run."""
+"""Functions of threads that never issue a call: a rank can be blocked although these threads
+run."""
 
 
 def is_silent(thread: Any) -> bool:
     """Whether a threading.Thread runs one of these."""
     body = getattr(thread, "_target", None) or type(thread).run
-    return f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', '')}" in SILENT_THREADS
+    return (
+        f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', '')}" in SILENT_THREADS
+    )

@@ -1,10 +1,12 @@
 """The size that a parquet file claims to have, from its footer and its pages' headers.
 
-polars allocates the claimed size before it reads the data, and a failed allocation ends the whole process.
+polars allocates the claimed size before it reads the data, and a failed allocation ends the whole
+process.
 
-A file ends with its metadata, their length (4 bytes) and "PAR1". Metadata and headers are in Thrift's compact protocol
-(https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), read here as nested dicts
-by field number. The numbers are defined in
+A file ends with its metadata, their length (4 bytes) and "PAR1". Metadata and headers are in
+Thrift's compact protocol
+(https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), read here as
+nested dicts by field number. The numbers are defined in
 https://github.com/apache/parquet-format/blob/apache-parquet-format-2.11.0/src/main/thrift/parquet.thrift.
 """
 
@@ -13,8 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3  # FileMetaData, RowGroup, ColumnChunk
-_NUM_VALUES, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # ColumnMetaData: a count, bytes and two offsets
-_UNPACKED_SIZE, _PACKED_SIZE, _OF_PAGE = 2, 3, (5, 7, 8)  # PageHeader: bytes, and the header of a page of each type
+_NUM_VALUES, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = (
+    5,
+    7,
+    9,
+    11,
+)  # ColumnMetaData: a count, bytes and two offsets
+_UNPACKED_SIZE, _PACKED_SIZE, _OF_PAGE = (
+    2,
+    3,
+    (5, 7, 8),
+)  # PageHeader: bytes, and the header of a page of each type
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _MAX_DEPTH = 16
 
@@ -22,7 +33,8 @@ Value = int | bytes | list["Value"] | dict[int, "Value"]
 
 
 def room(parquet: bytes) -> int:
-    """Bytes that its values (8 each, those in lists counted one by one) or its unpacked pages take, whichever is more.
+    """Bytes that its values (8 each, those in lists counted one by one) or its unpacked pages take,
+    whichever is more.
 
     ValueError if it is not a parquet file, or its pages contradict its footer.
     """
@@ -42,19 +54,29 @@ def room(parquet: bytes) -> int:
 
 
 def _unpacked(parquet: bytes, column: Mapping[int, Value]) -> int:
-    """Bytes of a column's unpacked pages, by their headers. Pages follow each other, each after its header."""
-    begins = [_number(column[offset]) for offset in (_DICTIONARY_PAGE, _DATA_PAGE) if offset in column]
+    """Bytes of a column's unpacked pages, by their headers. Pages follow each other, each after its
+    header."""
+    begins = [
+        _number(column[offset]) for offset in (_DICTIONARY_PAGE, _DATA_PAGE) if offset in column
+    ]
     at = min((begin for begin in begins if begin), default=0)
     end = at + _number(column.get(_PACKED, 0))
     if end > len(parquet):
         raise ValueError("a parquet footer that names more than the file has")
-    unpacked, whole = 0, memoryview(parquet)  # a slice of bytes would copy the rest of the column for each page
+    unpacked, whole = (
+        0,
+        memoryview(parquet),
+    )  # a slice of bytes would copy the rest of the column for each page
     while at < end:
         reader = _Reader(whole[at:end])
         header = reader.struct()
         for page in (_fields(header[kind]) for kind in _OF_PAGE if kind in header):
-            if _number(page.get(1, 0)) > _number(column.get(_NUM_VALUES, 0)):  # num_values, the first field of each
-                raise ValueError("a page of a parquet file that claims more values than its column has")
+            if _number(page.get(1, 0)) > _number(
+                column.get(_NUM_VALUES, 0)
+            ):  # num_values, the first field of each
+                raise ValueError(
+                    "a page of a parquet file that claims more values than its column has"
+                )
         unpacked += _number(header.get(_UNPACKED_SIZE, 0))
         at += reader.at + _number(header.get(_PACKED_SIZE, 0))
     return unpacked
@@ -87,9 +109,14 @@ class _Reader:
         found: dict[int, Value] = {}
         number = 0
         while (head := self._take(1)[0]) != 0:
-            # One byte: how much larger the field's number is than the one before, and its type. 0: the number follows.
+            # One byte: how much larger the field's number is than the one before, and its type. 0:
+            # the number follows.
             number = number + (head >> 4) if head >> 4 else self._zigzag()
-            found[number] = head & 15 == _TRUE if head & 15 in (_TRUE, _FALSE) else self._value(head & 15, depth + 1)
+            found[number] = (
+                head & 15 == _TRUE
+                if head & 15 in (_TRUE, _FALSE)
+                else self._value(head & 15, depth + 1)
+            )
         return found
 
     def _value(self, kind: int, depth: int) -> Value:

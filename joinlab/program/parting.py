@@ -3,9 +3,10 @@
 rank 0   all-reduce  8 for x in inputs   7 for epoch ...       its next call is of another input
 rank 1   all-reduce  8 for x in inputs   9 net(x).sum()        they part at line 8: len(inputs) is 3 and 4
 
-The window begins at the last call that all ranks of a group made from the same place, and ends at the first one that
-they did not. Ways that part in it and meet again after the statement do not count: `if rank == 0: print(...)`. If such
-a statement sets a name that a later test reads, it is listed first: `if rank == 1: start = 1`.
+The window begins at the last call that all ranks of a group made from the same place, and ends at
+the first one that they did not. Ways that part in it and meet again after the statement do not
+count: `if rank == 0: print(...)`. If such a statement sets a name that a later test reads, it is
+listed first: `if rank == 1: start = 1`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Side(TypedDict):
 
 
 class Test(TypedDict):
-    """A line at which the ways of ranks part: its file, number and text, the values in it, and where each side went."""
+    """A line at which the ways of ranks part: its file, number and text, the values in it, and
+    where each side went."""
 
     file: str
     line: int
@@ -117,23 +119,29 @@ def are_gradients(rows: Iterable[CallRow]) -> bool:
     return all("(DDP backward())" in (row["origin"] or "") for row in rows)
 
 
-# ---------------------------------------------------------------------------------------- which lines
+# ---------------------------------------------------------------------------------------- which
+# lines
 
 
 class _At(NamedTuple):
-    """A statement at which two ways part, and the places of its test and of the next step in both ways."""
+    """A statement at which two ways part, and the places of its test and of the next step in both
+    ways."""
 
     depth: int
     statement: Statement
     tests: tuple[Step, Step]
     nexts: tuple[Step | None, Step | None]
-    behind: tuple[int, int] | None = None  # number of calls that each rank had issued when the ways met again
+    behind: tuple[int, int] | None = (
+        None  # number of calls that each rank had issued when the ways met again
+    )
     alone: tuple[Sequence[Step], ...] = ()  # the steps of each until they met again
 
     def turned(self) -> _At:
         """The same fork with the two ranks exchanged."""
         behind = self.behind and self.behind[::-1]
-        return self._replace(tests=self.tests[::-1], nexts=self.nexts[::-1], behind=behind, alone=self.alone[::-1])
+        return self._replace(
+            tests=self.tests[::-1], nexts=self.nexts[::-1], behind=behind, alone=self.alone[::-1]
+        )
 
 
 @dataclass(slots=True)
@@ -142,19 +150,28 @@ class _Pair:
 
     one: Sequence[Step]
     other: Sequence[Step]
-    last: dict[int, tuple[Step, Step]] = field(default_factory=dict)  # by depth: the line that both ran last
+    last: dict[int, tuple[Step, Step]] = field(
+        default_factory=dict
+    )  # by depth: the line that both ran last
     met: list[_At] = field(default_factory=list)  # where they parted, and met again
     depth: int = 0
-    common: dict[tuple[int, int], None] = field(default_factory=dict)  # places of the steps that both ran, in order
+    common: dict[tuple[int, int], None] = field(
+        default_factory=dict
+    )  # places of the steps that both ran, in order
 
     def part(self) -> _At | None:
         """The statement at which they finally part, or None."""
         i = j = 0
         while True:
-            while i < len(self.one) and j < len(self.other) and self.one[i].key == self.other[j].key:
+            while (
+                i < len(self.one) and j < len(self.other) and self.one[i].key == self.other[j].key
+            ):
                 self._common(i, j)
                 i, j = i + 1, j + 1
-            one, other = (steps[at] if at < len(steps) else None for steps, at in ((self.one, i), (self.other, j)))
+            one, other = (
+                steps[at] if at < len(steps) else None
+                for steps, at in ((self.one, i), (self.other, j))
+            )
             if (one is None and other is None) or any(
                 step is not None and step.event == "cut" for step in (one, other)
             ):
@@ -172,18 +189,30 @@ class _Pair:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
                 behind = self.one[before[0]].issued, self.other[before[1]].issued
                 self.met.append(found._replace(behind=behind, alone=alone))
-            if not whole:  # both functions have returned: the caller's next line says whether it matters
+            if (
+                not whole
+            ):  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
     def _resumed(self, one: Step | None, other: Step | None) -> _At | None:
         """Where they parted last in a generator that each rank resumes at another `yield`."""
-        if one is None or other is None or {one.event, other.event} != {"call"} or one.function != other.function:
+        if (
+            one is None
+            or other is None
+            or {one.event, other.event} != {"call"}
+            or one.function != other.function
+        ):
             return None
-        held = (at for at in reversed(self.met) if at.depth == one.depth and at.tests[0].function == one.function)
+        held = (
+            at
+            for at in reversed(self.met)
+            if at.depth == one.depth and at.tests[0].function == one.function
+        )
         return next(held, None)
 
     def _returned(self, *nexts: Step | None) -> _At | None:
-        """The `return` of one rank, where it leaves the function from the end of a `with` or a `finally`."""
+        """The `return` of one rank, where it leaves the function from the end of a `with` or a
+        `finally`."""
         events = {step.event for step in nexts if step is not None and step.depth == self.depth}
         held = (at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns)
         return next(held, None) if events == {"line", "return"} else None
@@ -195,7 +224,10 @@ class _Pair:
         if one.event == "line" and one.values != other.values and taken(one) != taken(other):
             statement = statement_at(one.file, one.line)
             assert statement is not None
-            after = self.one[min(i + 1, len(self.one) - 1)], self.other[min(j + 1, len(self.other) - 1)]
+            after = (
+                self.one[min(i + 1, len(self.one) - 1)],
+                self.other[min(j + 1, len(self.other) - 1)],
+            )
             behind = after[0].issued, after[1].issued
             self.met.append(_At(one.depth, statement, (one, other), (one, other), behind))
         if one.event in ("line", "call"):  # a generator is called again at its yield
@@ -203,7 +235,9 @@ class _Pair:
             for deeper in [depth for depth in self.last if depth > one.depth]:
                 del self.last[deeper]
 
-    def _at(self, depth: int, here: tuple[Step, Step], nexts: tuple[Step | None, Step | None]) -> _At | None:
+    def _at(
+        self, depth: int, here: tuple[Step, Step], nexts: tuple[Step | None, Step | None]
+    ) -> _At | None:
         statement = statement_at(here[0].file, here[0].line)
         events = [step.event for step in nexts if step is not None]
         other = "raise" in events or events == ["call", "call"]  # they called different functions
@@ -212,9 +246,11 @@ class _Pair:
         return _At(depth, statement, here, nexts)
 
     def _meet(self, i: int, j: int, found: _At | None) -> tuple[int, int, bool] | None:
-        """Where both ways continue after the statement: at the same line, or, False, in the function's caller.
+        """Where both ways continue after the statement: at the same line, or, False, in the
+        function's caller.
 
-        If an exception ends the function on one rank, both continue in the function that catches it.
+        If an exception ends the function on one rank, both continue in the function that catches
+        it.
         """
         inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
         for depth in range(self.depth, 0, -1):
@@ -231,7 +267,8 @@ class _Pair:
 
 
 def taken(step: Step) -> bool | None:
-    """Whether the block of an `if` on one line ran, by the values in its test; None if they do not decide it."""
+    """Whether the block of an `if` on one line ran, by the values in its test; None if they do not
+    decide it."""
     statement = statement_at(step.file, step.line)
     if statement is None or statement.one_line is None:
         return None
@@ -241,7 +278,8 @@ def taken(step: Step) -> bool | None:
 def _outside(
     steps: Sequence[Step], at: int, depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
-    """Where a way first reaches each line of a function outside of a statement, and where it returns.
+    """Where a way first reaches each line of a function outside of a statement, and where it
+    returns.
 
     `loops` are those around the statement. A loop's lines count as different places in each round.
 
@@ -261,7 +299,9 @@ def _outside(
             for n, loop in enumerate(loops):
                 if step.line == loop.start:
                     rounds[n:] = [rounds[n] + 1, *[0] * (len(loops) - n - 1)]
-            turns = tuple(turn for turn, loop in zip(rounds, loops, strict=True) if step.line in loop)
+            turns = tuple(
+                turn for turn, loop in zip(rounds, loops, strict=True) if step.line in loop
+            )
             found.setdefault((step.key, turns), place)
     return found, None
 
@@ -292,18 +332,27 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
 
 def _caught(rank: int, steps: Sequence[Step], test: Step) -> Iterator[Test]:
     """The first exception that a rank raised and caught on its way from a test to its next call."""
-    after = list(takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :]))
+    after = list(
+        takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :])
+    )
     for at, step in enumerate(after):
         if step.event == "raise" and at and (kind := str(step.values[0][1])) != "StopIteration":
             if any(later.event == "line" for later in after[at:]):
                 text = linecache.getline(step.file, step.line).strip()
                 side: Side = {"ranks": [rank], "how": "caught", "line": step.line, "text": kind}
-                yield {"file": step.file, "line": step.line, "text": text, "values": [], "sides": [side]}
+                yield {
+                    "file": step.file,
+                    "line": step.line,
+                    "text": text,
+                    "values": [],
+                    "sides": [side],
+                }
             return
 
 
 def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
-    """A rank of each side: the two whose ways have most steps in common, and of these the two that part least often."""
+    """A rank of each side: the two whose ways have most steps in common, and of these the two that
+    part least often."""
 
     def alike(two: tuple[int, ...]) -> tuple[int, int]:
         one, other = (ways[rank] for rank in two)
@@ -315,7 +364,8 @@ def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
 
 
 def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
-    """Whether the other rank issues its calls in a branch of the same statement: `if a: send(), else: recv()`."""
+    """Whether the other rank issues its calls in a branch of the same statement: `if a: send(),
+    else: recv()`."""
     before = {step.issued: step for step in steps if step.depth == parts.depth}
     inside = range(parts.statement.first, parts.statement.last + 1)
     return all(at in before and before[at].line in inside for at in turns)
@@ -327,10 +377,11 @@ def _turn(step: Step, after: Step | None) -> object:
 
 
 def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
-    """The one test that led the rank to each call of `turns`, and went the other way as often as it `lacks` such calls,
-    or once and for good.
+    """The one test that led the rank to each call of `turns`, and went the other way as often as it
+    `lacks` such calls, or once and for good.
 
-    Without such a test, the one loop that led to each of these calls until it ended, if the peer ran more rounds.
+    Without such a test, the one loop that led to each of these calls until it ended, if the peer
+    ran more rounds.
     """
     steps, follow = way.steps, [*way.steps[1:], None]
     lines: dict[object, list[int]] = {}
@@ -341,23 +392,37 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
     for key, places in lines.items():
         statement = statement_at(steps[places[0]].file, steps[places[0]].line)
         issued = (*(steps[at].issued for at in places), steps[-1].issued)
-        led = [before < after for before, after in pairwise(bisect_left(turns, at) for at in issued)]
+        led = [
+            before < after for before, after in pairwise(bisect_left(turns, at) for at in issued)
+        ]
         rounds, others = led.count(True), led.count(False)
         if statement is None or not statement.decides or not rounds or not others:
             continue
-        went = {(_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)}
+        went = {
+            (_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)
+        }
         left = others == 1 and not led[-1]  # and never came back, however many such calls it lacks
         more = sum(step.key == key for step in peer) > rounds
         fits = others == 1 and more if statement.loop else others == lacks or left
         if fits and len(went) == len(dict(went)):
             odd, one = places[led.index(False)], places[led.index(True)]
-            found.append(_At(steps[odd].depth, statement, (steps[odd], steps[one]), (follow[odd], follow[one])))
+            found.append(
+                _At(
+                    steps[odd].depth,
+                    statement,
+                    (steps[odd], steps[one]),
+                    (follow[odd], follow[one]),
+                )
+            )
     best = [at for at in found if not at.statement.loop] or found
     return best[0] if len(best) == 1 else None
 
 
-def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]) -> _Pair:
-    """A comparison of two ways that begins where both ranks are after the steps in `until`, one sequence per rank."""
+def _behind(
+    until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]
+) -> _Pair:
+    """A comparison of two ways that begins where both ranks are after the steps in `until`, one
+    sequence per rank."""
     here: dict[int, tuple[Step, Step]] = {}
     for mine, same in zip(*map(_standing, until), strict=False):
         if mine.key != same.key:
@@ -367,16 +432,24 @@ def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], o
 
 
 def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
-    """The test where a rank's way parts from another's, after the tests whose statements set the names that it read."""
+    """The test where a rank's way parts from another's, after the tests whose statements set the
+    names that it read."""
     (rank, way), (peer, theirs) = one, other
     steps = way.steps, theirs.steps
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(*steps)
     found = whole.part()
     if apart.steps:
         at = next(
-            (n for n, at in enumerate(whole.met) if _made_steps(at, way) != _made_steps(at.turned(), theirs)), None
+            (
+                n
+                for n, at in enumerate(whole.met)
+                if _made_steps(at, way) != _made_steps(at.turned(), theirs)
+            ),
+            None,
         )
-        return [] if at is None else [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
+        return (
+            [] if at is None else [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
+        )
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(theirs.before) - 1
@@ -386,13 +459,17 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
         found = pair.part()
     met = whole.met or pair.met
     if apart.places:  # one issued more calls than the other, and has been ahead since
-        ahead = [at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1]) for at in met]
+        ahead = [
+            at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1])
+            for at in met
+        ]
         since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
         if since < len(met):
             found = met[since]
             met = met[:since]
     if found is None:
-        # Both ran a line from which only one issued a call: find the statement around it, or the one that set a name.
+        # Both ran a line from which only one issued a call: find the statement around it, or the
+        # one that set a name.
         here = pair.last.get(pair.depth)
         line = here and statement_at(here[0].file, here[0].line)
         reads = _made_of(line.reads, here, steps) if here and line else set()
@@ -401,19 +478,28 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
 
 
 def _made_steps(at: _At, way: Way) -> int:
-    """How many steps the first rank's optimizer made from the statement until the ways met again."""
+    """How many steps the first rank's optimizer made from the statement until the ways met
+    again."""
     return sum(id(step) in way.steps_made for step in (at.tests[0], *chain(*at.alone[:1])))
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
-    """The last statement at which they parted earlier that set one of the names read, or that contains this line."""
-    parts = {part for name in reads for part in name.replace("]", "").split("[")}  # "counts[rank]" reads two names
-    here = (at for at in reversed(met) if _sets(at) & parts or at.statement.first <= line <= at.statement.last)
+    """The last statement at which they parted earlier that set one of the names read, or that
+    contains this line."""
+    parts = {
+        part for name in reads for part in name.replace("]", "").split("[")
+    }  # "counts[rank]" reads two names
+    here = (
+        at
+        for at in reversed(met)
+        if _sets(at) & parts or at.statement.first <= line <= at.statement.last
+    )
     return [at for at in [next(here, None)] if at]
 
 
 def _sets(at: _At) -> Set[str]:
-    """The names that the statement sets, or one of the ranks before their ways met again: `if skip: continue`."""
+    """The names that the statement sets, or one of the ranks before their ways met again: `if skip:
+    continue`."""
     ran = {(step.file, step.line) for steps in at.alone for step in steps if step.depth == at.depth}
     return at.statement.stores.union(*(one.stores for line in ran if (one := statement_at(*line))))
 
@@ -425,18 +511,28 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
         if step.event == "line":
             stack[step.depth] = step
         if step.event in ("line", "call", "return"):
-            for deeper in [depth for depth in stack if depth > step.depth - (step.event == "return")]:
+            for deeper in [
+                depth for depth in stack if depth > step.depth - (step.event == "return")
+            ]:
                 del stack[deeper]
     return [stack[depth] for depth in sorted(stack)]
 
 
 def _setters(met: Sequence[_At], found: _At, ways: Sequence[Sequence[Step]]) -> list[_At]:
-    """The last statement at which they parted earlier and that set what the test reads, itself or in its functions.
+    """The last statement at which they parted earlier and that set what the test reads, itself or
+    in its functions.
 
-    A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks explains nothing.
+    A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks
+    explains nothing.
     """
-    alike = [at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values]
-    others = [at for at in met if at.statement.branches and at.statement != found.statement and at not in alike]
+    alike = [
+        at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values
+    ]
+    others = [
+        at
+        for at in met
+        if at.statement.branches and at.statement != found.statement and at not in alike
+    ]
     reads = set(found.statement.names)
     for test, way in zip(found.tests, ways, strict=True) if others else ():
         after = way[_place_of(test, way) + 1 :]
@@ -448,7 +544,9 @@ def _setters(met: Sequence[_At], found: _At, ways: Sequence[Sequence[Step]]) -> 
 def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:
     """These names, and those from which the function's earlier statements made them."""
     for test, way in zip(tests, ways, strict=True):
-        before = _statements(step for step in way[: _place_of(test, way)] if step.function == test.function)
+        before = _statements(
+            step for step in way[: _place_of(test, way)] if step.function == test.function
+        )
         while more := {name for one in before if one.stores & reads for name in one.reads} - reads:
             reads = reads | more
     return reads
@@ -483,8 +581,14 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
         "file": line[0],
         "line": line[1],
         "text": text,
-        "values": [{"ranks": sorted(ranks), "name": name, "value": value} for (name, value), ranks in values.items()],
-        "sides": [{"ranks": sorted(ranks), "how": how, "line": n, "text": t} for (how, n, t), ranks in sides.items()],
+        "values": [
+            {"ranks": sorted(ranks), "name": name, "value": value}
+            for (name, value), ranks in values.items()
+        ],
+        "sides": [
+            {"ranks": sorted(ranks), "how": how, "line": n, "text": t}
+            for (how, n, t), ranks in sides.items()
+        ],
     }
 
 
@@ -492,7 +596,10 @@ def _went(at: _At) -> tuple[str, int, str]:
     step, test = at.nexts[0], at.tests[0]
     if step is test:
         return "block" if taken(step) else "past", test.line, at.statement.text
-    inside, theirs = (after and after.issued > before.issued for before, after in zip(at.tests, at.nexts, strict=True))
+    inside, theirs = (
+        after and after.issued > before.issued
+        for before, after in zip(at.tests, at.nexts, strict=True)
+    )
     if step is None or (inside and not theirs and step.event != "raise"):
         # from another line of the statement: `match rank:`, and behind it `case 0: barrier()`
         how = "issue" if test.line == at.statement.first else "line"
@@ -502,7 +609,12 @@ def _went(at: _At) -> tuple[str, int, str]:
     if step.event == "return" and step.function in COMPREHENSIONS:
         return "over", test.line, at.statement.text
     around = statement_at(step.file, step.line)
-    if step.event == "line" and around and not around.loop and step.line == around.first < test.line <= around.last:
+    if (
+        step.event == "line"
+        and around
+        and not around.loop
+        and step.line == around.first < test.line <= around.last
+    ):
         return "leave", step.line, around.text
     how = "line" if step.depth == at.depth and step.event == "line" else step.event
     return how, step.line, linecache.getline(step.file, step.line).strip()

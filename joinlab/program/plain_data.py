@@ -1,8 +1,8 @@
 """Plain data as JSON, without loss: a program's return values, and a Timeline's metadata.
 
-JSON has no tuple, bytes, nan or array, so these are written as an object with the only key "$", which plain objects
-may not have. Any other object is written as its `repr` and read as a `Repr`: no class is ever looked up by name, and no
-pickle is ever read.
+JSON has no tuple, bytes, nan or array, so these are written as an object with the only key "$",
+which plain objects may not have. Any other object is written as its `repr` and read as a `Repr`: no
+class is ever looked up by name, and no pickle is ever read.
 
     encode((1, nan))         {"$": ["tuple", [1, {"$": ["float", "nan"]}]]}
 """
@@ -34,10 +34,12 @@ class Repr:
 
 
 def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = ()) -> Any:
-    """What `json.dumps` accepts, from any value; `store` keeps the npy bytes of an array and returns their name.
+    """What `json.dumps` accepts, from any value; `store` keeps the npy bytes of an array and
+    returns their name.
 
-    Kept exactly: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays and scalars (without objects in
-    them). Everything else, subclasses of these included, becomes a `Repr`. Never raises.
+    Kept exactly: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays and scalars
+    (without objects in them). Everything else, subclasses of these included, becomes a `Repr`.
+    Never raises.
     """
     kind = type(value)
     if value is None or kind in (bool, str):
@@ -60,7 +62,10 @@ def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = 
         if kind is dict:
             if all(type(key) is str and key != "$" for key in value):
                 return {key: encode(item, store, inner) for key, item in value.items()}
-            pairs = [[encode(key, store, inner), encode(item, store, inner)] for key, item in value.items()]
+            pairs = [
+                [encode(key, store, inner), encode(item, store, inner)]
+                for key, item in value.items()
+            ]
             return {"$": ["dict", pairs]}
         items = [encode(item, store, inner) for item in value]
         return items if kind is list else {"$": ["tuple", items]}
@@ -79,13 +84,14 @@ _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00(..)\{'descr': '([^']{2,20})', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,
 )
-"""The header that np.save writes before plain numbers. numpy reads it with ast.literal_eval, with which two threads at
-the same time cause a SystemError in Python 3.11 (AST constructor recursion depth mismatch)."""
+"""The header that np.save writes before plain numbers. numpy reads it with ast.literal_eval, with
+which two threads at the same time cause a SystemError in Python 3.11 (AST constructor recursion
+depth mismatch)."""
 
 
 def _array(npy: bytes) -> np.ndarray[Any, Any]:
-    # Not np.load, which also opens archives and, if allowed, pickles. The size is checked first: numpy would allocate
-    # whatever shape the header claims.
+    # Not np.load, which also opens archives and, if allowed, pickles. The size is checked first:
+    # numpy would allocate whatever shape the header claims.
     simple = _HEADER.match(npy)
     if simple is not None:
         dtype = np.dtype(simple[2].decode())
@@ -94,7 +100,10 @@ def _array(npy: bytes) -> np.ndarray[Any, Any]:
             order: Any = "F" if simple[3] == b"True" else "C"
             return np.ndarray(shape, dtype, bytearray(npy[simple.end() :]), order=order)
     file = io.BytesIO(npy)
-    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(file)
     if version not in header:
         raise ValueError(f"an array in npy version {version}")
@@ -105,7 +114,8 @@ def _array(npy: bytes) -> np.ndarray[Any, Any]:
 
 
 def decode(data: Any, fetch: Callable[[str], bytes]) -> Any:
-    """The value that `encode` wrote; `fetch` returns the npy bytes of a name. ValueError for what it never wrote."""
+    """The value that `encode` wrote; `fetch` returns the npy bytes of a name. ValueError for what
+    it never wrote."""
     if isinstance(data, list):
         return [decode(item, fetch) for item in data]
     if not isinstance(data, dict):

@@ -1,7 +1,9 @@
-"""The process-group seam: the meaning of the methods of torch's ProcessGroup and of their arguments.
+"""The process-group seam: the meaning of the methods of torch's ProcessGroup and of their
+arguments.
 
-Everything that passes between a program and its backend passes here: the calls of torch.distributed and those of
-DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answers at it; both read it by this file.
+Everything that passes between a program and its backend passes here: the calls of torch.distributed
+and those of DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answers at
+it; both read it by this file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class NoSuchRank(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A method of ProcessGroup: its op, and which of its arguments are the input and output tensors."""
+    """A method of ProcessGroup: its op, and which of its arguments are the input and output
+    tensors."""
 
     op: Op
     ins: int | None
@@ -88,11 +91,13 @@ HOST_SYNCS = (
 """Methods of a tensor on a GPU that make the host wait for the stream."""
 
 
-def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any) -> None:
+def begin(
+    own: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any
+) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
 
-    A rank's group exists before its program begins. A program that creates it, as tutorials do, must ask for the same
-    backend, rank and size; it may set another timeout.
+    A rank's group exists before its program begins. A program that creates it, as tutorials do,
+    must ask for the same backend, rank and size; it may set another timeout.
 
     own    the backend of the run, its number of ranks, and this rank
     begun  the program has called it before
@@ -123,8 +128,8 @@ def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: An
 def batching(batch: Any) -> Any:
     """A replacement for batch_isend_irecv, `batch`, that also accepts joinlab's groups.
 
-    torch issues the sends and recvs on NCCL as one only for its own class of group. Issued one by one, two ranks that
-    both send first would wait for each other.
+    torch issues the sends and recvs on NCCL as one only for its own class of group. Issued one by
+    one, two ranks that both send first would wait for each other.
     """
 
     def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
@@ -171,7 +176,8 @@ class Numbering:
         return self.pairs
 
     def take_back(self, collective: bool) -> None:
-        """The backend has refused the call that was numbered last, which therefore has no place in its group."""
+        """The backend has refused the call that was numbered last, which therefore has no place in
+        its group."""
         if collective:
             self.collectives -= 1
         else:
@@ -190,7 +196,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
-    """ "float32", or "sparse float32"; several distinct ones joined by ","; None without tensors."""
+    """ "float32", or "sparse float32"; several distinct ones joined by ","; None without
+    tensors."""
     if not tensors:
         return None
     if len(tensors) == 1:
@@ -207,7 +214,8 @@ _tolist = torch._C.TensorBase.tolist  # not that of torch.Tensor, which is repla
 
 
 def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
-    """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake tensors)."""
+    """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake
+    tensors)."""
     try:
         if len(tensors) == 1 and tensors[0].dim() == 1:  # most often
             return [_tolist(tensors[0])]
@@ -217,7 +225,8 @@ def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
 
 
 def options_key(op: Op, args: tuple[Any, ...]) -> Any:
-    """A hashable key that differs if `options_of` does, and is cheaper: most calls repeat an earlier one's options."""
+    """A hashable key that differs if `options_of` does, and is cheaper: most calls repeat an
+    earlier one's options."""
     if op is Op.BARRIER or not args:
         return None
     opts = args[-1]
@@ -230,7 +239,9 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
             return opts.rootRank
     except AttributeError:  # no options object: the short forms of a method
         return tuple([str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list))])
-    return tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None  # peer and tag
+    return (
+        tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None
+    )  # peer and tag
 
 
 class Options(TypedDict, total=False):
@@ -243,10 +254,12 @@ class Options(TypedDict, total=False):
 
 
 def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
-    """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a Timeline.
+    """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a
+    Timeline.
 
-    `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks. NoSuchRank if
-    the peer is in no place of it, which no backend checks: gloo waits for its address until the timeout, or crashes.
+    `ranks` are the global ranks of the group, by rank within it: root and peer come out as global
+    ranks. NoSuchRank if the peer is in no place of it, which no backend checks: gloo waits for its
+    address until the timeout, or crashes.
     """
     opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
     found: Options = {}
@@ -276,7 +289,8 @@ def _reduce_op_name(reduce_op: Any) -> str:
 
 
 def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:
-    """DDP's logging data for a group that C++ knows by another name, since it casts groups named "gloo" and "nccl".
+    """DDP's logging data for a group that C++ knows by another name, since it casts groups named
+    "gloo" and "nccl".
 
     Source: Logger::set_env_variables() in torch/csrc/distributed/c10d/logger.cpp, v2.13.0.
     """

@@ -1,8 +1,8 @@
 """Programs and their arguments.
 
-A program is a plain function `worker(rank, inputs)`, like the forum script. Its process group is already
-initialised and its default device set. `inputs` is an `Inputs`: it yields this rank's tensors, one float each, and
-marks which of them is being processed.
+A program is a plain function `worker(rank, inputs)`, like the forum script. Its process group is
+already initialised and its default device set. `inputs` is an `Inputs`: it yields this rank's
+tensors, one float each, and marks which of them is being processed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ MAX_RANKS = 16
 
 
 class Inputs:
-    """The inputs of one rank: `len(inputs)`, `inputs[i]`, `inputs[1:]`, and iteration, which marks the current input.
+    """The inputs of one rank: `len(inputs)`, `inputs[i]`, `inputs[1:]`, and iteration, which marks
+    the current input.
 
-    Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum script. `inputs[i]` marks
-    none, since nothing shows when the work on that input is over; its calls are numbered as in steps.py.
+    Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum
+    script. `inputs[i]` marks none, since nothing shows when the work on that input is over; its
+    calls are numbered as in steps.py.
     """
 
     def __init__(self, count: int, mark: Callable[[int | None, int], None]) -> None:
@@ -77,9 +79,19 @@ def call_program(program: Program, rank: int, inputs: Inputs) -> Any:
 
 
 def as_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
-    """The environment variables that torchrun gives a rank (torch/distributed/elastic/agent, v2.13.0), on one node."""
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-    return {name: str(value) for name, value in here.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    """The environment variables that torchrun gives a rank (torch/distributed/elastic/agent,
+    v2.13.0), on one node."""
+    here = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "GROUP_RANK": 0,
+    }
+    return {name: str(value) for name, value in here.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
 
 
 def check_program(program: object) -> None:
@@ -89,13 +101,19 @@ def check_program(program: object) -> None:
         hint = ""
         if isinstance(program, str):
             hint = " For a file, use `python -m joinlab run FILE:FUNCTION`."
-        raise ProgramError(f"{form} Got {type(program).__name__} {program!r:.60}, which is not a function.{hint}")
+        raise ProgramError(
+            f"{form} Got {type(program).__name__} {program!r:.60}, which is not a function.{hint}"
+        )
     if inspect.isclass(program):
         raise ProgramError(f"{form} Got the class {program.__name__}; pass a function.")
     if inspect.iscoroutinefunction(program) or inspect.isasyncgenfunction(program):
-        raise ProgramError(f"{form} {_name(program)} is an async function; a rank calls it as an ordinary one.")
+        raise ProgramError(
+            f"{form} {_name(program)} is an async function; a rank calls it as an ordinary one."
+        )
     if inspect.isgeneratorfunction(program):
-        raise ProgramError(f"{form} {_name(program)} is a generator (it has a yield), so calling it would run nothing.")
+        raise ProgramError(
+            f"{form} {_name(program)} is a generator (it has a yield), so calling it would run nothing."
+        )
     try:
         signature = inspect.signature(program)
     except (TypeError, ValueError):  # a builtin has no signature: the call will tell
@@ -109,7 +127,8 @@ def check_program(program: object) -> None:
 
 
 def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
-    """The number of inputs per rank as ints. Raises ProgramError for anything else; 0 is a rank without inputs."""
+    """The number of inputs per rank as ints. Raises ProgramError for anything else; 0 is a rank
+    without inputs."""
     form = "inputs= needs one count per rank, such as (5, 6)."
     if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
         raise ProgramError(f"{form} Got {inputs!r:.60}, which is not a sequence of numbers.")
@@ -120,18 +139,25 @@ def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
                 raise TypeError
             counts.append(operator.index(count))
         except TypeError:
-            raise ProgramError(f"{form} Rank {rank} got {count!r}, which is not a whole number.") from None
+            raise ProgramError(
+                f"{form} Rank {rank} got {count!r}, which is not a whole number."
+            ) from None
         if counts[-1] < 0:
-            raise ProgramError(f"{form} Rank {rank} got {count}; a rank can have 0 inputs, but not fewer.")
+            raise ProgramError(
+                f"{form} Rank {rank} got {count}; a rank can have 0 inputs, but not fewer."
+            )
     if not counts:
         raise ProgramError(f"{form} It is empty; at least one rank is needed.")
     if len(counts) > max_ranks:
-        raise ProgramError(f"{form} It has {len(counts)} ranks; at most {max_ranks} are possible here.")
+        raise ProgramError(
+            f"{form} It has {len(counts)} ranks; at most {max_ranks} are possible here."
+        )
     return tuple(counts)
 
 
 def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
-    """One seed per rank: `seed` itself for all if it is one number. Raises ProgramError for anything else."""
+    """One seed per rank: `seed` itself for all if it is one number. Raises ProgramError for
+    anything else."""
     if seed is None:
         return (None,) * ranks
     several = isinstance(seed, Iterable) and not isinstance(seed, str)
@@ -141,7 +167,9 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
         found = []
     if len(found) == (ranks if several else 1):
         return tuple(found) if several else (found[0],) * ranks
-    raise ProgramError(f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}")
+    raise ProgramError(
+        f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}"
+    )
 
 
 def _seed(seed: object) -> int:
@@ -160,7 +188,8 @@ def _name(program: object) -> str:
 
 
 def current_folder() -> str:
-    """Where the ranks will run. LaunchError if this working directory was deleted: torch cannot start there."""
+    """Where the ranks will run. LaunchError if this working directory was deleted: torch cannot
+    start there."""
     try:
         return os.getcwd()
     except OSError as error:

@@ -1,12 +1,14 @@
-"""Replicas: whether DDP's copies of a model, and the optimizer's state for them, are equal on all ranks.
+"""Replicas: whether DDP's copies of a model, and the optimizer's state for them, are equal on all
+ranks.
 
 rank 0   step 1   step 2             joined   sync of the model   step 3
 rank 1   step 1   step 2   step 3    step 4   sync of the model   step 5
 
-Each rank keeps a checksum of every parameter, not of buffers, at each step and at its end, and at its end also of the
-optimizer's state; it issues no call for that. A launched rank does so only at its end: at each step it took 7 to 10 %
-of a tiny model's time. `differing_replicas` compares steps at which ranks had issued the same number of collectives of
-the model's group: 1 with 1, 2 with 2, 3 with 5. A step of a tiny model takes 8 us more, 1.3 %.
+Each rank keeps a checksum of every parameter, not of buffers, at each step and at its end, and at
+its end also of the optimizer's state; it issues no call for that. A launched rank does so only at
+its end: at each step it took 7 to 10 % of a tiny model's time. `differing_replicas` compares steps
+at which ranks had issued the same number of collectives of the model's group: 1 with 1, 2 with 2, 3
+with 5. A step of a tiny model takes 8 us more, 1.3 %.
 """
 
 from __future__ import annotations
@@ -70,16 +72,21 @@ class Mark(NamedTuple):
 
 
 class Models:
-    """The number of a gradient's model among those that DDP has wrapped in a group; a single model has none."""
+    """The number of a gradient's model among those that DDP has wrapped in a group; a single model
+    has none."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
+        self._of: dict[
+            int, tuple[str, int, str]
+        ] = {}  # by id of the parameter: its group, model and name
         self._made: dict[str, int] = {}
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
         number = self._made[group] = self._made.get(group, -1) + 1
-        self._of.update((id(one), (group, number, name)) for name, one in model.module.named_parameters())
+        self._of.update(
+            (id(one), (group, number, name)) for name, one in model.module.named_parameters()
+        )
         return number
 
     def of(self, group: str) -> int | None:
@@ -92,7 +99,8 @@ class Models:
 
 
 class Replicas(Models):
-    """The replicas of one rank; `issued()` says how many calls it has issued; `at_end`: not at steps."""
+    """The replicas of one rank; `issued()` says how many calls it has issued; `at_end`: not at
+    steps."""
 
     def __init__(self, issued: Callable[[], int], at_end: bool = False) -> None:
         super().__init__()
@@ -125,7 +133,11 @@ class Replicas(Models):
             self._optimizers.append(optimizer)
         if self._bytes <= STEP_BYTES and self._steps <= self._most:
             own = {one: some.get("lr") for some in optimizer.param_groups for one in some["params"]}
-            self._mark(self._steps, {one: rate for one, rate in own.items() if id(one) in self._parameters}, [])
+            self._mark(
+                self._steps,
+                {one: rate for one, rate in own.items() if id(one) in self._parameters},
+                [],
+            )
 
     def ended(self) -> None:
         """The rank's program has returned."""
@@ -133,11 +145,15 @@ class Replicas(Models):
             self._mark(None, dict.fromkeys(self._parameters.values()), self._optimizers)
         self._parameters, self._optimizers = {}, []
 
-    def _mark(self, step: int | None, parameters: Mapping[Any, Any], optimizers: Sequence[Any]) -> None:
+    def _mark(
+        self, step: int | None, parameters: Mapping[Any, Any], optimizers: Sequence[Any]
+    ) -> None:
         """Keep the checksums of these parameters, each with its learning rate."""
         held: dict[tuple[str, int, str, str], int] = {}
         rates: dict[tuple[str, int, str], float] = {}
-        with suppress(Exception):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
+        with suppress(
+            Exception
+        ):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
             for parameter, rate in parameters.items():
                 group, model, name = self._of[id(parameter)]
                 if type(rate) in (float, int):
@@ -161,7 +177,9 @@ def _checksum(tensor: Any, begin: int) -> int:
 
 
 def differing_replicas(
-    marks: Mapping[int, Sequence[Mark]], rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]]
+    marks: Mapping[int, Sequence[Mark]],
+    rows: Iterable[CallRow],
+    groups: Mapping[str, Sequence[int]],
 ) -> Replica | None:
     """The first difference between the ranks' replicas; None if there is none."""
     if not any(marks.values()):
@@ -178,7 +196,11 @@ def differing_replicas(
         for rank, mine in marks.items():
             seen: dict[float, int] = {}
             for mark in mine:
-                count = bisect_left(places.get((group, rank), []), mark.issued) if mark.step else float("inf")
+                count = (
+                    bisect_left(places.get((group, rank), []), mark.issued)
+                    if mark.step
+                    else float("inf")
+                )
                 seen[count] = seen.get(count, -1) + 1
                 held.setdefault((count, seen[count]), {})[rank] = mark
         for key in sorted(held):
@@ -203,7 +225,12 @@ def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Grad
     first: dict[tuple[str, int], Gradient] = {}
     found: list[tuple[int, list[Gradient]]] = []
     for row, model in chain(*ranks):
-        one: Gradient = {"rank": row["rank"], "group": row["group"], "seq": row["seq"], "model": model}
+        one: Gradient = {
+            "rank": row["rank"],
+            "group": row["group"],
+            "seq": row["seq"],
+            "model": model,
+        }
         other = first.setdefault((row["group"], row["number"] or 0), one)
         if other["model"] != model:
             found.append((row["number"] or 0, [other, one]))
@@ -211,7 +238,8 @@ def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Grad
 
 
 def _differing(group: str, marks: Mapping[int, Mark]) -> tuple[str, int, str, str] | None:
-    """The first parameter of a model in this group that two of these ranks hold otherwise; parameters come first."""
+    """The first parameter of a model in this group that two of these ranks hold otherwise;
+    parameters come first."""
     names = [name for mark in marks.values() for name in mark.held if name[0] == group]
     for name in sorted(dict.fromkeys(names), key=lambda one: one[2]):
         if len({mark.held[name] for mark in marks.values() if name in mark.held}) > 1:

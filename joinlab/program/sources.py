@@ -1,7 +1,9 @@
-"""Sources: the texts of the functions that a run's calls came from, read while Python still has them.
+"""Sources: the texts of the functions that a run's calls came from, read while Python still has
+them.
 
-The unit is a function, from its decorators to its last line; outside of functions, the statement around the line, such
-as the loop of a script. Texts are bounded, since they are stored with every run.
+The unit is a function, from its decorators to its last line; outside of functions, the statement
+around the line, such as the loop of a script. Texts are bounded, since they are stored with every
+run.
 """
 
 from __future__ import annotations
@@ -20,31 +22,43 @@ from typing import Any
 from joinlab.ops import Source
 
 MAX_TEXT = 16_000
-"""Most characters of one text; of a longer function, only the PIECE lines around the call are kept."""
+"""Most characters of one text; of a longer function, only the PIECE lines around the call are
+kept."""
 MAX_TEXTS = 64_000
 """Most characters of all texts of one run; the first that fit are kept."""
 PIECE = 200
 
-_INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # frames of their own, inside a function's lines
+_INNER = (
+    "<listcomp>",
+    "<setcomp>",
+    "<dictcomp>",
+    "<genexpr>",
+)  # frames of their own, inside a function's lines
 
 
 def source_of(program: object) -> Source | None:
-    """The program's text and its place: {"file", "first_line", "text"}; None if Python does not know it."""
+    """The program's text and its place: {"file", "first_line", "text"}; None if Python does not
+    know it."""
     code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
     found = None if code is None else _function(code, code.co_filename)
     return None if found is None else found.copy()
 
 
 def source_at(code: CodeType, line: int) -> Source | None:
-    """The text of the function or statement of `code`, around one of its lines; None if Python does not know it."""
+    """The text of the function or statement of `code`, around one of its lines; None if Python does
+    not know it."""
     if code.co_name in _INNER:
         return None
     at_top = code.co_name == "<module>"
-    whole = _statement(code, code.co_filename, line) if at_top else _function(code, code.co_filename)
+    whole = (
+        _statement(code, code.co_filename, line) if at_top else _function(code, code.co_filename)
+    )
     if whole is None or len(whole["text"]) <= MAX_TEXT:
         return whole
     lines = whole["text"].split("\n")
-    begin = (line - whole["first_line"]) // PIECE * PIECE  # fixed pieces, so that calls from near lines share one
+    begin = (
+        (line - whole["first_line"]) // PIECE * PIECE
+    )  # fixed pieces, so that calls from near lines share one
     text = "\n".join(lines[begin : begin + PIECE])
     if not text or len(text) > MAX_TEXT:
         return None
@@ -57,7 +71,8 @@ def text_event(source: Source) -> dict[str, Any]:
 
 
 def other_functions(program: Source | None, found: Iterable[Source]) -> list[Source]:
-    """The texts in `found` that are not part of the program's: each once, within MAX_TEXTS, by file and line.
+    """The texts in `found` that are not part of the program's: each once, within MAX_TEXTS, by file
+    and line.
 
     A function inside another function of `found` is left out.
     """
@@ -78,19 +93,23 @@ def other_functions(program: Source | None, found: Iterable[Source]) -> list[Sou
 
 
 def texts_of_cells(pickled: bytes) -> dict[str, str]:
-    """By file name: the texts, such as notebook cells, that exist in no file and that code in `pickled` came from.
+    """By file name: the texts, such as notebook cells, that exist in no file and that code in
+    `pickled` came from.
 
     Another process needs them to show the code.
     """
     return {
         file: "".join(entry[2])
         for file, entry in list(linecache.cache.items())
-        if len(entry) == 4 and file.encode(errors="surrogatepass") in pickled and not os.path.exists(file)
+        if len(entry) == 4
+        and file.encode(errors="surrogatepass") in pickled
+        and not os.path.exists(file)
     }
 
 
 def know_cells(texts: dict[str, str]) -> None:
-    """Let Python find these texts by their file names: what `texts_of_cells` returned in another process."""
+    """Let Python find these texts by their file names: what `texts_of_cells` returned in another
+    process."""
     for file, text in texts.items():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
@@ -98,7 +117,9 @@ def know_cells(texts: dict[str, str]) -> None:
 def _holds(outer: Source, inner: Source) -> bool:
     """Whether all lines of `inner` are lines of `outer`."""
     begin = inner["first_line"] - outer["first_line"]
-    return outer["file"] == inner["file"] and 0 <= begin <= outer["text"].count("\n") - inner["text"].count("\n")
+    return outer["file"] == inner["file"] and 0 <= begin <= outer["text"].count("\n") - inner[
+        "text"
+    ].count("\n")
 
 
 # `file` is an argument although `code` has it: equal codes of two files are equal to the cache.
@@ -112,18 +133,27 @@ def _function(code: CodeType, file: str) -> Source | None:
     except Exception:  # no text, or it has changed since (TokenError, IndentationError)
         return None
     text, first = "".join(block), code.co_firstlineno
-    if not (re.search(rf"\b(def|class)\s+{re.escape(code.co_name)}\b", text) or code.co_name == "<lambda>"):
+    if not (
+        re.search(rf"\b(def|class)\s+{re.escape(code.co_name)}\b", text)
+        or code.co_name == "<lambda>"
+    ):
         if os.path.exists(file):
             return None  # the file has changed since: another function is there now
         text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line `def`
-    return {"file": file, "first_line": first, "text": textwrap.dedent(text)} if text.strip() else None
+    return (
+        {"file": file, "first_line": first, "text": textwrap.dedent(text)} if text.strip() else None
+    )
 
 
 @lru_cache(maxsize=1024)
 def _statement(code: CodeType, file: str, line: int) -> Source | None:
     for first, last in _top_level(code, file):
         if first <= line <= last:
-            return {"file": file, "first_line": first, "text": "".join(_lines(file)[first - 1 : last])}
+            return {
+                "file": file,
+                "first_line": first,
+                "text": "".join(_lines(file)[first - 1 : last]),
+            }
     return None
 
 
@@ -131,7 +161,10 @@ def _statement(code: CodeType, file: str, line: int) -> Source | None:
 def _top_level(code: CodeType, file: str) -> list[tuple[int, int]]:
     """The first and the last line of each statement of a module."""
     try:
-        return [(one.lineno, one.end_lineno or one.lineno) for one in ast.parse("".join(_lines(file))).body]
+        return [
+            (one.lineno, one.end_lineno or one.lineno)
+            for one in ast.parse("".join(_lines(file))).body
+        ]
     except Exception:
         return []
 

@@ -1,13 +1,15 @@
-"""The steps of a program that iterates over its own DataLoader, not over its `inputs`: counted by backward passes.
+"""The steps of a program that iterates over its own DataLoader, not over its `inputs`: counted by
+backward passes.
 
     step      null               | 0                               | 1                                      | 1
     rank      DDP's construction | forward, backward, an optimizer | forward, forward of another, backward  | the rest
 
-A step begins with DDP's forward pass, or with a backward pass that follows no forward pass of DDP, and lasts until the
-next one begins. So it has one backward pass, and the program's work on its gradients. With gradient accumulation
-every backward pass is a step, as every input is in a loop over `inputs`. Forward passes without a backward pass belong
-to the step that they are in; a backward pass within another (reentrant checkpointing) begins none. Calls that join()
-makes for a rank that has run out are in no step of that rank.
+A step begins with DDP's forward pass, or with a backward pass that follows no forward pass of DDP,
+and lasts until the next one begins. So it has one backward pass, and the program's work on its
+gradients. With gradient accumulation every backward pass is a step, as every input is in a loop
+over `inputs`. Forward passes without a backward pass belong to the step that they are in; a
+backward pass within another (reentrant checkpointing) begins none. Calls that join() makes for a
+rank that has run out are in no step of that rank.
 
 If any rank marks an input, the rows of all ranks number inputs: see `settle_steps`.
 """
@@ -20,7 +22,8 @@ from typing import Literal, Protocol
 from joinlab.ops import CallRow, SpanRow
 
 BY_BACKWARD: Literal["backward passes"] = "backward passes"
-"""meta["input_column"] of a Timeline whose `input` column counts steps; absent if the column numbers inputs."""
+"""meta["input_column"] of a Timeline whose `input` column counts steps; absent if the column
+numbers inputs."""
 
 
 class Steps:
@@ -28,7 +31,8 @@ class Steps:
 
     def __init__(self) -> None:
         self.now: int | None = None
-        """The step that the rank is in: None before the first one, and once it has marked an input."""
+        """The step that the rank is in: None before the first one, and once it has marked an
+        input."""
         self.marked = False
         self._passes = 0  # backward passes under way, one within the other
         self._over = False  # the step has had its backward pass
@@ -68,7 +72,8 @@ class Counted(Protocol):
 
 
 def settle_steps(ranks: Collection[Counted]) -> bool:
-    """Whether the rows of these ranks number steps. If a rank has marked an input, the steps of all are removed."""
+    """Whether the rows of these ranks number steps. If a rank has marked an input, the steps of all
+    are removed."""
     if not any(rank.marked for rank in ranks):
         return any(rank.numbered for rank in ranks)
     for rank in ranks:

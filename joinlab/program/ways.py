@@ -1,4 +1,5 @@
-"""The way of a rank: the lines of the program that it ran between its calls, and the values in their tests.
+"""The way of a rank: the lines of the program that it ran between its calls, and the values in
+their tests.
 
     issued  event      depth  line                                    values
     3       line       1      8   for x in inputs:                    len(inputs) = 3
@@ -6,9 +7,9 @@
     3       line       1      8   for x in inputs:                    len(inputs) = 3
     3       line       1      9       loss = net(x).sum()
 
-Only functions in the learner's own files are followed; `parting` compares ways. From Python 3.12 on, sys.monitoring
-reports the lines, at no cost in code that is not followed; before, sys.settrace does. If a debugger or coverage already
-traces the thread, nothing is followed.
+Only functions in the learner's own files are followed; `parting` compares ways. From Python 3.12
+on, sys.monitoring reports the lines, at no cost in code that is not followed; before, sys.settrace
+does. If a debugger or coverage already traces the thread, nothing is followed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ ALL = Window(0, None)
 class Way:
     """Follows one thread: `issued()` says how many calls its rank has issued."""
 
-    def __init__(self, issued: Callable[[], int], window: Window = ALL, most: int = MAX_STEPS) -> None:
+    def __init__(
+        self, issued: Callable[[], int], window: Window = ALL, most: int = MAX_STEPS
+    ) -> None:
         self.before: deque[Step] = deque(maxlen=most)
         self.within: list[Step] = []
         self.dropped = 0  # steps before the window that are no longer kept
@@ -97,10 +100,13 @@ class Way:
         self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
         self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
-        """The keys that selected the data of calls: the number of calls issued before, and the names and values."""
+        """The keys that selected the data of calls: the number of calls issued before, and the
+        names and values."""
         self.steps_made: set[int] = set()
         """The steps, by `id`, in whose line the optimizer made a step."""
-        self._stood: tuple[CodeType, int, int] | None = None  # code and line of the last step, and the calls until then
+        self._stood: tuple[CodeType, int, int] | None = (
+            None  # code and line of the last step, and the calls until then
+        )
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
     @classmethod
@@ -150,7 +156,8 @@ class Way:
                 sys.settrace(None)
             self._settle()
 
-    # ------------------------------------------------------------------------------------ sys.settrace
+    # ------------------------------------------------------------------------------------
+    # sys.settrace
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not followed(frame.f_code.co_filename) or self._over:
@@ -165,10 +172,12 @@ class Way:
             self.note(event, frame)
         return self._stepped
 
-    # ------------------------------------------------------------------------------------ keeping steps
+    # ------------------------------------------------------------------------------------ keeping
+    # steps
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
-        """An exception passes through a frame. The end of a loop is no event; joinlab's own exceptions end the way."""
+        """An exception passes through a frame. The end of a loop is no event; joinlab's own
+        exceptions end the way."""
         if issubclass(kind, GeneratorExit):
             return self._close()
         ends = issubclass(kind, (StopIteration, StopAsyncIteration))
@@ -179,13 +188,16 @@ class Way:
         self.note("raise", frame, (("", kind.__name__),))
 
     def _close(self) -> None:
-        """Drop the last steps of an abandoned generator: Python closes it, the rank did not call it."""
+        """Drop the last steps of an abandoned generator: Python closes it, the rank did not call
+        it."""
         kept = self.within or self.before
         if kept and (kept[-1].event, kept[-1].depth) == ("call", self._depth):
             kept.pop()
             self._closes = self._closes or self._depth
 
-    def note(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()) -> None:
+    def note(
+        self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()
+    ) -> None:
         """Keep an event of a program's frame."""
         if event == "call":
             self._depth += 1
@@ -222,9 +234,12 @@ class Way:
             self.within.append(step._replace(event="cut") if self._over else step)
 
     def _take_keys(self, frame: FrameType, code: CodeType, line: int, issued: int) -> None:
-        """Keep the keys that selected the data of a line's calls, read after the line: a loop on it sets them."""
+        """Keep the keys that selected the data of a line's calls, read after the line: a loop on it
+        sets them."""
         statement = self._test_at(code.co_filename, line)
-        told = [told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())]
+        told = [
+            told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())
+        ]
         if values := tuple(one for one in told if one and type(one[1]) in (str, int)):
             self.keyed.append((issued, values))
 
@@ -237,7 +252,9 @@ class Way:
         test = self._test_at(code.co_filename, line)
         if test is None or not test.names:
             return ()
-        if code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None:  # which has none of these names
+        if (
+            code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None
+        ):  # which has none of these names
             frame = frame.f_back
         found: list[tuple[str, Plain]] = []
         tensors: list[tuple[int, Any]] = []
@@ -257,7 +274,8 @@ class Way:
         return tuple(found)
 
     def _settle(self) -> None:
-        """Drop numbers of tensors that differ after the test: a call in flight may have set them."""
+        """Drop numbers of tensors that differ after the test: a call in flight may have set
+        them."""
         if self._unsure is None:
             return
         found, tensors = self._unsure
@@ -281,7 +299,8 @@ def traced_by() -> str | None:
     return str(getattr(tracer, "__module__", None) or type(tracer).__module__).partition(".")[0]
 
 
-# ---------------------------------------------------------------------------------------- sys.monitoring
+# ----------------------------------------------------------------------------------------
+# sys.monitoring
 
 _following: dict[int, Way] = {}
 """By thread: the ways that sys.monitoring follows now."""
@@ -305,9 +324,18 @@ def _monitor(way: Way) -> None:
         told[events.JUMP] = _told_jump
         for event, callback in told.items():
             monitoring.register_callback(TOOL, event, callback)
-        for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.PY_THROW):  # these cannot be disabled
-            monitoring.register_callback(TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW))
-        monitoring.set_events(TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW)
+        for event in (
+            events.RAISE,
+            events.RERAISE,
+            events.PY_UNWIND,
+            events.PY_THROW,
+        ):  # these cannot be disabled
+            monitoring.register_callback(
+                TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW)
+            )
+        monitoring.set_events(
+            TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW
+        )
         monitoring.restart_events()
     _following[threading.get_ident()] = way
 
@@ -370,13 +398,19 @@ def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
 def _named(frame: FrameType, name: str) -> Any:
     """The value of a name; `frame` if it is unknown.
 
-    Only attributes in the object's own dict, and items of a list, tuple or dict, are read: no code of a class runs.
+    Only attributes in the object's own dict, and items of a list, tuple or dict, are read: no code
+    of a class runs.
     """
     if name.endswith("]"):
         of, _, key = name[:-1].rpartition("[")
         with suppress(LookupError, ValueError, SyntaxError):
-            held, at = _named(frame, of), _named(frame, key) if key[0].isidentifier() else literal_eval(key)
-            if (type(held) is dict and type(at) in (str, int)) or (type(held) in (list, tuple) and type(at) is int):
+            held, at = (
+                _named(frame, of),
+                _named(frame, key) if key[0].isidentifier() else literal_eval(key),
+            )
+            if (type(held) is dict and type(at) in (str, int)) or (
+                type(held) in (list, tuple) and type(at) is int
+            ):
                 return held[at]
         return frame
     first, *rest = name.split(".")
@@ -390,7 +424,8 @@ def _named(frame: FrameType, name: str) -> Any:
 
 
 def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
-    """The reported form of a value: a number, a length, a shape or a short string; None if there is none.
+    """The reported form of a value: a number, a length, a shape or a short string; None if there is
+    none.
 
     >>> told_of("best", 0.4), told_of("seen", [1, 2]), told_of("self", object())
     (('best', 0.4), ('len(seen)', 2), None)
@@ -422,7 +457,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _item(tensor: Any) -> Plain:
-    """Its only element, by the C++ class's method: in an emulated rank, torch.Tensor.item() would wait."""
+    """Its only element, by the C++ class's method: in an emulated rank, torch.Tensor.item() would
+    wait."""
     with suppress(Exception):
         found = sys.modules["torch"]._C.TensorBase.item(tensor)
         if isinstance(found, (bool, int, float)):

@@ -1,15 +1,17 @@
 """A log of bounded size, for jobs that run for days: segments, of which the last two are kept.
 
-Each segment is a file of events (events.py), rank-<rank>.<number>.jsonl. Each segment begins with a preamble, so that
-the last two segments are enough for a reader: the rank, its groups, the number of collectives it has issued in each
-group, and the calls that are still open. For a group that is seldom used, a reader thus knows how many calls the rank
-has issued, even if the calls themselves were dropped:
+Each segment is a file of events (events.py), rank-<rank>.<number>.jsonl. Each segment begins with a
+preamble, so that the last two segments are enough for a reader: the rank, its groups, the number of
+collectives it has issued in each group, and the calls that are still open. For a group that is
+seldom used, a reader thus knows how many calls the rank has issued, even if the calls themselves
+were dropped:
 
     rank-0.7.jsonl    dropped       group "1", calls 40 to 55       (the last that it issued)
     rank-0.8.jsonl    kept          group "0", calls 90,000 to 94,000
     rank-0.9.jsonl    being filled  preamble: 55 in group "1", 94,000 in "0"; group "0" from 94,001
 
-Invariant: if a segment has the end of a call, it also has the call, since each preamble repeats the open calls.
+Invariant: if a segment has the end of a call, it also has the call, since each preamble repeats the
+open calls.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from joinlab.recorder.events import EventLog, cut
 SEGMENT_BYTES = 4 << 20
 """A segment is full at this size: some 4,000 calls of a DDP step with their waits and spans."""
 PREAMBLE_BYTES = 1 << 20
-"""Largest preamble; most of it is the source text of functions (MAX_TEXTS in program/sources.py)."""
+"""Largest preamble; most of it is the source text of functions (MAX_TEXTS in
+program/sources.py)."""
 
 MOST_BYTES = 2 * (SEGMENT_BYTES + PREAMBLE_BYTES) + SEGMENT_BYTES
-"""Disk space of one rank: two segments with their preambles, and briefly a third while it replaces the oldest."""
+"""Disk space of one rank: two segments with their preambles, and briefly a third while it replaces
+the oldest."""
 
 _NAME = re.compile(r"rank-(\d+)\.(\d+)\.jsonl")
 
@@ -66,7 +70,8 @@ class BoundedLog(EventLog):
         return self._begin_next(at, size) if at + size > self._full_at else self._grow(at, size)
 
     def _begin_next(self, at: int, size: int) -> bool:
-        """Begin the next segment, with room for `size` bytes; the text of the current one ends at `at`."""
+        """Begin the next segment, with room for `size` bytes; the text of the current one ends at
+        `at`."""
         full = self._fd
         self.segment += 1
         preamble = "".join(self.preamble()).encode()

@@ -1,4 +1,5 @@
-"""An open recorded call, the reader of its values, and the facts shared by all calls of one process group.
+"""An open recorded call, the reader of its values, and the facts shared by all calls of one process
+group.
 
 The other modules of this room import this one.
 """
@@ -25,7 +26,9 @@ class RecordedCall:
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
     work: Any = None  # the backend's own Work
-    kept: Any = None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
+    kept: Any = (
+        None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
+    )
     done: bool = False
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
@@ -40,7 +43,9 @@ class Reader:
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The input values; None if they cannot be read, or are read later."""
-        return None if tensors[0].is_cuda else values_in(tensors)  # reading GPU memory would make the host wait
+        return (
+            None if tensors[0].is_cuda else values_in(tensors)
+        )  # reading GPU memory would make the host wait
 
     def after(self, call: RecordedCall) -> list[list[Any]] | None:
         """The output values, at completion; None if they cannot be read, or are read later."""
@@ -58,7 +63,8 @@ class Reader:
 
 
 class RecordedGroup:
-    """Facts about one process group, or its part on one backend ("cpu:gloo,cuda:nccl" has two parts).
+    """Facts about one process group, or its part on one backend ("cpu:gloo,cuda:nccl" has two
+    parts).
 
     label       its name in the log
     backend     "gloo" or "nccl"
@@ -84,5 +90,6 @@ class RecordedGroup:
         self.host_waits = host_waits
         self.kinds: dict[tuple[Any, ...], CallKind] = {}
         self.of_reducer: dict[tuple[Any, ...], CallKind] = {}
-        """Kinds of calls that DDP's Reducer issues itself, whose options are fixed, by stack, dtype and shape."""
+        """Kinds of calls that DDP's Reducer issues itself, whose options are fixed, by stack, dtype
+        and shape."""
         self.numbering = numbering or Numbering()

@@ -1,8 +1,8 @@
 """Keeps the open calls, and records the completion or failure of each, once.
 
-The Work's future, the host's wait and the poll on a GPU may all report the same completion; the first one wins, under
-one lock. On gloo the output values are read at that moment, before the waiting host continues: afterwards the program
-may overwrite the tensors.
+The Work's future, the host's wait and the poll on a GPU may all report the same completion; the
+first one wins, under one lock. On gloo the output values are read at that moment, before the
+waiting host continues: afterwards the program may overwrite the tensors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ class Turn:
     __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
-        self.deferred: list[RecordedCall] = []  # calls whose completion nothing reports yet, see Completions
+        self.deferred: list[
+            RecordedCall
+        ] = []  # calls whose completion nothing reports yet, see Completions
         # The backward pass that it is in, see reducer.py:
-        self.issued: list[RecordedCall] | None = None  # calls of the Reducer in this pass; None: none yet
-        self.waiting: Sequence[RecordedCall] = ()  # calls that it waits for now, at the end of the pass
+        self.issued: list[RecordedCall] | None = (
+            None  # calls of the Reducer in this pass; None: none yet
+        )
+        self.waiting: Sequence[
+            RecordedCall
+        ] = ()  # calls that it waits for now, at the end of the pass
         self.buckets = 0  # number of calls of the previous pass
-        self.frame = 0  # id of the frame from which the pass issues calls: alive until the pass has ended
+        self.frame = (
+            0  # id of the frame from which the pass issues calls: alive until the pass has ended
+        )
         self.stack = 0  # number of that frame's stack
         self.within = False  # in a recorded torch.autograd.backward
 
@@ -51,13 +59,15 @@ class Completions:
         self.lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
-        self.call_back: Callable[[Any, Any], Any] = lambda future, callback: future.add_done_callback(callback)
+        self.call_back: Callable[[Any, Any], Any] = lambda future, callback: (
+            future.add_done_callback(callback)
+        )
 
     def issue(self, call: RecordedCall, line: str, before: str = "") -> int:
         """Write `line`, the event of a call that is about to be issued, and its stack `before` it.
 
-        Returns the segment that has them. The call counts as open before it is written: if a segment begins with it,
-        the preamble repeats it.
+        Returns the segment that has them. The call counts as open before it is written: if a
+        segment begins with it, the preamble repeats it.
         """
         call.line = line
         self._open[call.id] = call
@@ -67,11 +77,12 @@ class Completions:
         """Calls that have neither completed nor failed, in the order of issue."""
         return list(self._open.values())
 
-    # A callback on a future runs on gloo's thread, needs the GIL and misses the caches: with them a step of 0.36 ms
-    # took 0.46 ms, and one of 2 million parameters took 0.2 ms longer. So if the host waits for a call next, the call
-    # gets no callback, and the end of the wait reports its completion. Such a call is `deferred` until the host does
-    # something else. Unless `prompt` is set, all calls of the Reducer are deferred until it waits; each call that it
-    # issues checks the earlier ones.
+    # A callback on a future runs on gloo's thread, needs the GIL and misses the caches: with them a
+    # step of 0.36 ms took 0.46 ms, and one of 2 million parameters took 0.2 ms longer. So if the
+    # host waits for a call next, the call gets no callback, and the end of the wait reports its
+    # completion. Such a call is `deferred` until the host does something else. Unless `prompt` is
+    # set, all calls of the Reducer are deferred until it waits; each call that it issues checks the
+    # earlier ones.
 
     def follow(self, call: RecordedCall, turn: Turn, waits: bool) -> None:
         """Follow an issued call, for which the host waits next if `waits`."""
@@ -81,7 +92,8 @@ class Completions:
             self.watch(call)
 
     def before_issue(self, kind: CallKind, turn: Turn) -> None:
-        """The host is about to issue a call; one of the Reducer leaves earlier calls deferred until its wait."""
+        """The host is about to issue a call; one of the Reducer leaves earlier calls deferred until
+        its wait."""
         if turn.deferred:
             if kind.direct and not self.prompt:
                 self.look(turn)
@@ -89,7 +101,8 @@ class Completions:
                 self.end_deferral(turn)
 
     def end_deferral(self, turn: Turn, awaited: RecordedCall | None = None) -> None:
-        """The host waits for `awaited` or does something else: let futures report the other deferred calls."""
+        """The host waits for `awaited` or does something else: let futures report the other
+        deferred calls."""
         calls, turn.deferred = turn.deferred, []
         for call in calls:
             if call is not awaited and not call.done:
@@ -132,10 +145,17 @@ class Completions:
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
 
     def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:
-        """Record that the backend raised instead of completing the call; `refused`: already at its issue."""
+        """Record that the backend raised instead of completing the call; `refused`: already at its
+        issue."""
         with self.lock:
             if not call.done:
-                event = {"e": "fail", "id": call.id, "t": now(), "x": text_of(error), **({"r": 1} if refused else {})}
+                event = {
+                    "e": "fail",
+                    "id": call.id,
+                    "t": now(),
+                    "x": text_of(error),
+                    **({"r": 1} if refused else {}),
+                }
                 self._end(call, to_json(event) + "\n")
 
     def _end(self, call: RecordedCall, line: str) -> None:
@@ -143,9 +163,12 @@ class Completions:
         self.close(call)
 
     def close(self, call: RecordedCall) -> None:
-        """Release an open call's tensors. Set `done` last: readers treat it as permission to overwrite the tensors."""
+        """Release an open call's tensors. Set `done` last: readers treat it as permission to
+        overwrite the tensors."""
         self._open.pop(call.id, None)
-        if not call.group.reader.late:  # a late reader still needs them: the program may wait long after completion
+        if (
+            not call.group.reader.late
+        ):  # a late reader still needs them: the program may wait long after completion
             call.outs = None
         call.kept = None
         call.done = True

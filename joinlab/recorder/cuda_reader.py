@@ -1,8 +1,9 @@
 """Records calls on GPU tensors without making the host wait.
 
-A thread polls for completion (`Work.is_completed` queries a CUDA event). Small values are copied into pinned memory on
-the program's own stream, before the call and after the stream has been made to wait for it, and recorded once the copy
-has arrived. Neither adds a wait to the host or the stream.
+A thread polls for completion (`Work.is_completed` queries a CUDA event). Small values are copied
+into pinned memory on the program's own stream, before the call and after the stream has been made
+to wait for it, and recorded once the copy has arrived. Neither adds a wait to the host or the
+stream.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ class CudaReader(Reader):
     late = True
 
     def __init__(
-        self, log: EventLog, completions: Completions, waits: Waits, on_other_stream: Callable[[], None]
+        self,
+        log: EventLog,
+        completions: Completions,
+        waits: Waits,
+        on_other_stream: Callable[[], None],
     ) -> None:
-        """`on_other_stream` is called when the program issues or awaits a call on a stream of its own."""
+        """`on_other_stream` is called when the program issues or awaits a call on a stream of its
+        own."""
         self._log = log
         self._completions = completions
         self._waits = waits
         self._on_other_stream = on_other_stream
         self._open: deque[RecordedCall] = deque()
-        self._copies: deque[tuple[int, str, list[torch.Tensor], Any]] = deque()  # id, column, copies, CUDA event
+        self._copies: deque[tuple[int, str, list[torch.Tensor], Any]] = (
+            deque()
+        )  # id, column, copies, CUDA event
         self._lock = threading.Lock()
         waits.own_threads += 1
         threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
@@ -120,7 +128,8 @@ class CudaReader(Reader):
 
 
 def _mark_host_syncs(waits: Waits) -> None:
-    """Record host syncs such as `.item()`, in which the host waits for everything that its stream waits for."""
+    """Record host syncs such as `.item()`, in which the host waits for everything that its stream
+    waits for."""
 
     def marked(sync: Callable[..., Any], on_gpu: Callable[..., bool]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -133,6 +142,10 @@ def _mark_host_syncs(waits: Waits) -> None:
         return recorded
 
     for name in HOST_SYNCS:
-        setattr(torch.Tensor, name, marked(getattr(torch.Tensor, name), lambda tensor, *_: tensor.is_cuda))
+        setattr(
+            torch.Tensor,
+            name,
+            marked(getattr(torch.Tensor, name), lambda tensor, *_: tensor.is_cuda),
+        )
     for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
         setattr(owner, "synchronize", marked(owner.synchronize, lambda *_: True))  # noqa: B010 (mypy knows them as fixed)

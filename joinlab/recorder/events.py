@@ -1,9 +1,10 @@
 """The event log that one rank appends to while it runs. rank_log.py makes rows of these events.
 
-Each rank writes one file of JSON lines through a shared memory mapping. An append is a copy in memory without a system
-call, and it survives SIGKILL, an abort in C++ and os._exit. (A `write` per event made the step of a tiny model half as
-long again, since each lets other threads run.) The file is longer than its text, which ends at the first zero byte.
-Times are of the monotonic clock; the reader subtracts the start of the run.
+Each rank writes one file of JSON lines through a shared memory mapping. An append is a copy in
+memory without a system call, and it survives SIGKILL, an abort in C++ and os._exit. (A `write` per
+event made the step of a tiny model half as long again, since each lets other threads run.) The file
+is longer than its text, which ends at the first zero byte. Times are of the monotonic clock; the
+reader subtracts the start of the run.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
     issued  group, collectives issued in it so far  (a bounded log's preamble)
@@ -70,7 +71,18 @@ def return_name(rank: int) -> str:
 class EventLog:
     """Appends events to one rank's file. Safe to call from several threads."""
 
-    __slots__ = ("__weakref__", "_end", "_fd", "_full_at", "_lock", "_map", "_on_failure", "_put", "failed", "segment")
+    __slots__ = (
+        "__weakref__",
+        "_end",
+        "_fd",
+        "_full_at",
+        "_lock",
+        "_map",
+        "_on_failure",
+        "_put",
+        "failed",
+        "segment",
+    )
 
     _end: int  # end of the text, once the mapping is sealed
     _fd: int
@@ -78,8 +90,11 @@ class EventLog:
     _map: mmap.mmap
     _put: Callable[[bytes], object]
 
-    def __init__(self, path: Path, on_failure: Callable[[OSError], None], full_at: int = sys.maxsize) -> None:
-        """Create the file, or raise OSError. `on_failure` is called once if it cannot grow later (a full disk)."""
+    def __init__(
+        self, path: Path, on_failure: Callable[[OSError], None], full_at: int = sys.maxsize
+    ) -> None:
+        """Create the file, or raise OSError. `on_failure` is called once if it cannot grow later (a
+        full disk)."""
         self._lock = threading.RLock()
         self._on_failure = on_failure
         self._full_at = full_at
@@ -98,10 +113,12 @@ class EventLog:
         self.write_text(to_json(event) + "\n")
 
     def write_text(self, lines: str) -> int:
-        """Append events that the caller has formatted, each with its line break; returns the segment that has them.
+        """Append events that the caller has formatted, each with its line break; returns the
+        segment that has them.
 
-        The hot path: one C call copies the lines behind the last event. The GIL makes it atomic, so it takes no lock,
-        which would cost 1.4 us in each of a step's eight appends. Code that replaces the mapping seals it first.
+        The hot path: one C call copies the lines behind the last event. The GIL makes it atomic, so
+        it takes no lock, which would cost 1.4 us in each of a step's eight appends. Code that
+        replaces the mapping seals it first.
         """
         data = lines.encode()
         segment = self.segment
@@ -122,10 +139,15 @@ class EventLog:
             return self.segment
 
     def lose(self, error: OSError) -> None:
-        """Write a last event that says that the rest is lost; without it the rank would look killed."""
+        """Write a last event that says that the rest is lost; without it the rank would look
+        killed."""
         if not self.failed:
             self.stop()
-            event = {"e": "lost", "x": f"{type(error).__name__}: {error}"[: RESERVE // 4], "t": now()}
+            event = {
+                "e": "lost",
+                "x": f"{type(error).__name__}: {error}"[: RESERVE // 4],
+                "t": now(),
+            }
             with suppress(OSError):
                 os.pwrite(self._fd, to_json(event).encode() + b"\n", self._end)
 
@@ -143,9 +165,12 @@ class EventLog:
 
     def _begin(self, path: Path, text: bytes = b"") -> None:
         """Create the file, beginning with this text."""
-        # Other users may write to the folder: follow no link, and replace only the first file, which is reserved.
+        # Other users may write to the folder: follow no link, and replace only the first file,
+        # which is reserved.
         new = os.O_EXCL if self.segment else os.O_TRUNC
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | new | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC, 0o600)
+        fd = os.open(
+            path, os.O_RDWR | os.O_CREAT | new | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC, 0o600
+        )
         try:
             mapped = _mapped(fd, len(text) + CHUNK, self._full_at, 0)
         except OSError:
@@ -160,7 +185,8 @@ class EventLog:
         self._put = mapped.write
 
     def _seal(self) -> int:
-        """Let no further event into the mapping, also from other threads; return the end of its text."""
+        """Let no further event into the mapping, also from other threads; return the end of its
+        text."""
         if self._put is not _refuse:
             self._put = _refuse
             at = self._map.tell()
@@ -187,18 +213,24 @@ class EventLog:
 
 
 def _mapped(fd: int, size: int, most: int, at: int) -> mmap.mmap:
-    """The log's file, made `size` bytes long and mapped but for the last RESERVE, so that a zero byte ends the text.
+    """The log's file, made `size` bytes long and mapped but for the last RESERVE, so that a zero
+    byte ends the text.
 
-    At most `most` bytes are mapped. The pages from `at` on are made ready for writing together: of 1,000 appends the
-    slowest took 130 to 190 us, and 50 to 66 us since, beside a process that writes and syncs files.
+    At most `most` bytes are mapped. The pages from `at` on are made ready for writing together: of
+    1,000 appends the slowest took 130 to 190 us, and 50 to 66 us since, beside a process that
+    writes and syncs files.
     """
-    if hasattr(os, "posix_fallocate"):  # a full disk raises here, instead of a SIGBUS at the next append
+    if hasattr(
+        os, "posix_fallocate"
+    ):  # a full disk raises here, instead of a SIGBUS at the next append
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
     mapped = mmap.mmap(fd, min(size - RESERVE, most))
     start = at - at % mmap.PAGESIZE
-    with suppress(AttributeError, OSError, ValueError):  # older kernels and other systems map each page on first use
+    with suppress(
+        AttributeError, OSError, ValueError
+    ):  # older kernels and other systems map each page on first use
         mapped.madvise(MADV_POPULATE_WRITE, start, len(mapped) - start)
     return mapped
 
@@ -219,7 +251,8 @@ _LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Stop all logs in a forked child, such as a DataLoader's worker: it shares the mapping with its parent."""
+    """Stop all logs in a forked child, such as a DataLoader's worker: it shares the mapping with
+    its parent."""
     for log in list(_LOGS):
         log._lock = threading.RLock()  # another thread of the parent may hold it
         log.stop()

@@ -1,8 +1,9 @@
 """The recording process group, between a program and its backend.
 
-A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records each call and hands it to the real group.
-DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside the program's own calls. Each call of
-Python returns a `RecordedWork`: the real Work decides, this one records the wait.
+A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records each call and hands it
+to the real group. DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside
+the program's own calls. Each call of Python returns a `RecordedWork`: the real Work decides, this
+one records the wait.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"
-"""Backend name of the recording group. Not "gloo": DDP's logger would cast the group to that class."""
+"""Backend name of the recording group. Not "gloo": DDP's logger would cast the group to that
+class."""
 
 
 class RecordedWork(dist.Work):
-    """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real Work."""
+    """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real
+    Work."""
 
     def __init__(self, recorder: Recorder, call: RecordedCall) -> None:
         super().__init__()
@@ -48,7 +51,8 @@ class RecordedWork(dist.Work):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by install.py."""
+        """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
+        install.py."""
         future: Any = self._call.work.get_future()
         self._recorder.waits.futures[future] = self._call
         return future  # type: ignore[no-any-return]
@@ -96,7 +100,9 @@ class RecordingGroup(dist.ProcessGroup):
         for device, (backend, reader) in readers.items():
             # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
             host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
-            self.records[device] = RecordedGroup(label, backend, ranks, reader, host_waits, numbering)
+            self.records[device] = RecordedGroup(
+                label, backend, ranks, reader, host_waits, numbering
+            )
         self.record = self.records.get("cuda") or self.records["cpu"]  # for calls without a tensor
         self.only = len(self.records) == 1
         self.backend = self.record.backend
@@ -105,11 +111,15 @@ class RecordingGroup(dist.ProcessGroup):
         self.coalescing = False
         # NCCL prints the ring on the group's first rank; two ranks have only one ring.
         self.ring_wanted = (
-            recorder.nccl_log is not None and self.backend == "nccl" and real.rank() == 0 and real.size() > 2
+            recorder.nccl_log is not None
+            and self.backend == "nccl"
+            and real.rank() == 0
+            and real.size() > 2
         )
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
-        """The record of the backend that serves the device of this call's tensors, if there are several."""
+        """The record of the backend that serves the device of this call's tensors, if there are
+        several."""
         for at in (method.ins, method.outs):
             tensors = tensors_in(args[at]) if at is not None else []
             if tensors:
@@ -117,27 +127,31 @@ class RecordingGroup(dist.ProcessGroup):
         return self.record
 
     def nearer(self) -> Any:
-        """The target for a bucket of the Reducer, a plain tensor: the backend itself if there is only one.
+        """The target for a bucket of the Reducer, a plain tensor: the backend itself if there is
+        only one.
 
-        `real` passes it through PyTorch's dispatcher, which took 8 us of a step of 0.3 ms. A profiler and a dispatch
-        mode of the program listen there.
+        `real` passes it through PyTorch's dispatcher, which took 8 us of a step of 0.3 ms. A
+        profiler and a dispatch mode of the program listen there.
         """
         listened_to = _len_torch_dispatch_stack() or _profiler_enabled()
         return self.inner if self.inner is not None and not listened_to else self.real
 
     def getBackendName(self) -> str:
-        """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class.
+        """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that
+        class.
 
-        So DDP uses this group, and it is held from now on. Otherwise the Reducer could be the last to let go of it when
-        the model is freed: gloo's destructor would join its threads with the GIL held, while one of them waits for the
-        GIL to free a callback. Two of 15 launches of a script that destroys its group and returns hung this way.
+        So DDP uses this group, and it is held from now on. Otherwise the Reducer could be the last
+        to let go of it when the model is freed: gloo's destructor would join its threads with the
+        GIL held, while one of them waits for the GIL to free a callback. Two of 15 launches of a
+        script that destroys its group and returns hung this way.
         """
         if self not in self.recorder.held:
             self.recorder.held.append(self)
         return BACKEND
 
     def look_for_ring(self) -> None:
-        """If this group's NCCL communicator was just made, record the order of its ranks on the ring."""
+        """If this group's NCCL communicator was just made, record the order of its ranks on the
+        ring."""
         log = self.recorder.nccl_log
         if self.ring_wanted and not self.coalescing and log is not None:
             ring = log.ring(len(self.record.ranks))
@@ -183,7 +197,8 @@ def _method(name: str) -> Callable[..., dist.Work]:
         turn = recorder.own.turn
         try:
             record = self.record if self.only else self.record_of(method, args)
-            # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would raise.
+            # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would
+            # raise.
             frame = sys._getframe().f_back
             call = recorder.describe(record, method, args, kwargs, frame, turn)
         except Exception as error:  # issue a call even if the recorder cannot describe it
@@ -191,7 +206,9 @@ def _method(name: str) -> Callable[..., dist.Work]:
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
         direct = call.kind.direct
         try:
-            call.work = work = getattr(self.nearer() if direct else self.real, name)(*args, **kwargs)
+            call.work = work = getattr(self.nearer() if direct else self.real, name)(
+                *args, **kwargs
+            )
         except BaseException as error:
             recorder.refuse(call, error)
             raise

@@ -30,7 +30,8 @@ from joinlab.recorder.spans import Spanned
 
 
 def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
-    """Record every process group that this process creates from now on. Call once, before init_process_group.
+    """Record every process group that this process creates from now on. Call once, before
+    init_process_group.
 
     `about` goes into the log's first event: versions, command and the like.
     """
@@ -44,8 +45,12 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
 
 def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
-    requested: list[tuple[dict[str, str], str, bool]] = []  # the backends, the description, and whether it is eager
-    default: list[dict[str, str]] = []  # the backends of the first group: new_group() without one takes them
+    requested: list[
+        tuple[dict[str, str], str, bool]
+    ] = []  # the backends, the description, and whether it is eager
+    default: list[
+        dict[str, str]
+    ] = []  # the backends of the first group: new_group() without one takes them
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
@@ -53,7 +58,8 @@ def _patch_group_creation(recorder: Recorder) -> None:
         backends = default[0] if backend == BACKEND else _backends(backend)
         if backends is None:
             warnings.warn(
-                f"joinlab records gloo and nccl, not {backend!r}; this group goes on unrecorded", stacklevel=3
+                f"joinlab records gloo and nccl, not {backend!r}; this group goes on unrecorded",
+                stacklevel=3,
             )
             return helper(*args, **kwargs)
         default.append(backends)
@@ -79,30 +85,44 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
     def real_get_backend(group: Any = None) -> Any:
         group = group or c10d._get_default_group()
-        return dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
+        return (
+            dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
+        )
 
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
-    # PyTorch 2.15 attaches its flight recorder to other groups than those that record themselves, as gloo and NCCL do.
+    # PyTorch 2.15 attaches its flight recorder to other groups than those that record themselves,
+    # as gloo and NCCL do.
     torch_own: Any = c10d
-    torch_own._FR_SELF_RECORDING_BACKENDS = {*getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", ()), BACKEND}
+    torch_own._FR_SELF_RECORDING_BACKENDS = {
+        *getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", ()),
+        BACKEND,
+    }
     c10d._new_process_group_helper = recording_helper
     c10d.get_backend = dist.get_backend = real_get_backend
 
 
 def _backends(backend: str) -> dict[str, str] | None:
-    """The backend of each type of device for init_process_group's argument; None if one is neither gloo nor NCCL.
+    """The backend of each type of device for init_process_group's argument; None if one is neither
+    gloo nor NCCL.
 
     As in torch, "undefined" is gloo for the CPU and NCCL for GPUs, if there are any.
     """
     found: Mapping[str, str] = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
     if not torch.cuda.is_available():
-        found = {device: name for device, name in found.items() if device != "cuda" or name == "nccl"}
+        found = {
+            device: name for device, name in found.items() if device != "cuda" or name == "nccl"
+        }
     known = {device: name for device, name in found.items() if device in ("cpu", "cuda")}
     return known if known and set(known.values()) <= {"gloo", "nccl"} else None
 
 
 def _create_group(
-    recorder: Recorder, backends: Mapping[str, str], desc: str, eager: bool, options: Any, backend_options: Any
+    recorder: Recorder,
+    backends: Mapping[str, str],
+    desc: str,
+    eager: bool,
+    options: Any,
+    backend_options: Any,
 ) -> RecordingGroup:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
@@ -112,14 +132,24 @@ def _create_group(
     readers: dict[str, tuple[str, Reader]] = {}
     for device, name in backends.items():
         if name not in inner:
-            store = options.store if len(set(backends.values())) == 1 else c10d.PrefixStore(name, options.store)
-            inner[name] = _checked(_create_backend(name, store, ranks, options, backend_options), store, options)
-            if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this call
+            store = (
+                options.store
+                if len(set(backends.values())) == 1
+                else c10d.PrefixStore(name, options.store)
+            )
+            inner[name] = _checked(
+                _create_backend(name, store, ranks, options, backend_options), store, options
+            )
+            if not hasattr(
+                real, "register_pre_hook"
+            ):  # PyTorch 2.14 numbers from 0, and warns of this call
                 inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else Reader())
     alone = next(iter(inner.values())) if len(inner) == 1 else None
     label = str(options.group_id)
-    group = RecordingGroup(recorder, real, label, ranks, readers, desc, eager, options.timeout, alone)
+    group = RecordingGroup(
+        recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
+    )
     real._set_default_backend(_KINDS[group.backend])
     for device, name in backends.items():
         for owner in (real, group):  # the second for calls of C++ other than collectives
@@ -130,7 +160,9 @@ def _create_group(
 _KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
 
 
-def _create_backend(name: str, store: Any, ranks: list[int], options: Any, backend_options: Any) -> Any:
+def _create_backend(
+    name: str, store: Any, ranks: list[int], options: Any, backend_options: Any
+) -> Any:
     rank, size = options.group_rank, options.group_size
     if name == "gloo":
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -147,18 +179,21 @@ def _create_backend(name: str, store: Any, ranks: list[int], options: Any, backe
 def _checked(backend: Any, store: Any, options: Any) -> Any:
     """The backend, wrapped in torch's checks under TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
-    torch's helper adds these checks only for the names "gloo" and "nccl", and gets our name. Without them a mismatched
-    call would hang in a recorded job and raise in any other.
+    torch's helper adds these checks only for the names "gloo" and "nccl", and gets our name.
+    Without them a mismatched call would hang in a recorded job and raise in any other.
     """
     checked: Any = c10d
     if checked.get_debug_level() != checked.DebugLevel.DETAIL:
         return backend
     rank, size = options.group_rank, options.group_size
-    return checked._create_process_group_wrapper(backend, options.group_id, store, rank, size, options.timeout)
+    return checked._create_process_group_wrapper(
+        backend, options.group_id, store, rank, size, options.timeout
+    )
 
 
 def _gloo_device() -> Any:
-    """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice otherwise."""
+    """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice
+    otherwise."""
     host = os.environ.get("JOINLAB_GLOO_HOST")
     gloo: Any = dist.ProcessGroupGloo
     return gloo.create_device(hostname=host) if host else gloo.create_default_device()
@@ -169,7 +204,10 @@ def _patch_spans(recorder: Recorder) -> None:
     backward: Any = torch.autograd.backward
 
     steps, reducer, own, spans = recorder.steps, recorder.reducer, recorder.own, recorder.spans
-    begin_forward, begin_optimizer = Spanned(spans, "forward").begin, Spanned(spans, "optimizer").begin
+    begin_forward, begin_optimizer = (
+        Spanned(spans, "forward").begin,
+        Spanned(spans, "optimizer").begin,
+    )
     begin_backward, end = spans.backward.begin, spans.end
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,7 +256,10 @@ def _patch_spans(recorder: Recorder) -> None:
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
     stepping: list[int] = []
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     def begin_optimizing(*_: Any) -> None:
         stepping.append(begin_optimizer(sys._getframe(2), recorder.place))
@@ -228,8 +269,13 @@ def _patch_spans(recorder: Recorder) -> None:
 
 
 def _patch_futures(recorder: Recorder) -> None:
-    """Record waits on futures, such as the join hook's, one per bucket in the order of issue, and their callbacks."""
-    wait, then, add_done_callback = torch._C.Future.wait, torch._C.Future.then, torch._C.Future.add_done_callback
+    """Record waits on futures, such as the join hook's, one per bucket in the order of issue, and
+    their callbacks."""
+    wait, then, add_done_callback = (
+        torch._C.Future.wait,
+        torch._C.Future.then,
+        torch._C.Future.add_done_callback,
+    )
     waits, recorder.completions.call_back = recorder.waits, add_done_callback
 
     def recorded_then(self: Any, callback: Any) -> Any:
@@ -242,14 +288,21 @@ def _patch_futures(recorder: Recorder) -> None:
         add_done_callback(self, waits.noting(self, callback))
 
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
+        if (
+            sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass"
+            and recorder.join_hook
+        ):
             call = recorder.join_hook.popleft()
             if not call.done and call.kind.host_waits:
                 with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)
 
-    for name, one in (("wait", recorded_wait), ("then", recorded_then), ("add_done_callback", recorded_callback)):
+    for name, one in (
+        ("wait", recorded_wait),
+        ("then", recorded_then),
+        ("add_done_callback", recorded_callback),
+    ):
         _uncompiled(one, within=False)
         setattr(torch._C.Future, name, one)
 
@@ -280,7 +333,8 @@ def _patch_thread_start(recorder: Recorder) -> None:
     start_bare = _thread.start_new_thread
 
     def started_bare(function: Any, args: Any, *kwargs: Any) -> int:
-        """Return once Python counts the thread, as Thread.start does; an earlier wait would look like a hang."""
+        """Return once Python counts the thread, as Thread.start does; an earlier wait would look
+        like a hang."""
         if not callable(function):
             return start_bare(function, args, *kwargs)
         begun = _thread.allocate_lock()
@@ -298,16 +352,25 @@ def _patch_thread_start(recorder: Recorder) -> None:
 
 
 def _hide_from_compiler() -> None:
-    """Keep torch.compile from tracing the recorder with the program, which would fail at the first group."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("joinlab.recorder.")]
-    for owner in [*modules, *(one for module in modules for one in vars(module).values() if isinstance(one, type))]:
+    """Keep torch.compile from tracing the recorder with the program, which would fail at the first
+    group."""
+    modules = [
+        module for name, module in sys.modules.items() if name.startswith("joinlab.recorder.")
+    ]
+    for owner in [
+        *modules,
+        *(one for module in modules for one in vars(module).values() if isinstance(one, type)),
+    ]:
         for function in vars(owner).values():
-            if isinstance(function, FunctionType) and function.__module__.startswith("joinlab.recorder."):
+            if isinstance(function, FunctionType) and function.__module__.startswith(
+                "joinlab.recorder."
+            ):
                 _uncompiled(function, within=True)
 
 
 def _uncompiled(function: Any, within: bool) -> None:
-    """torch._dynamo.disable, without a wrapper and without the import of torch._dynamo, which takes a second.
+    """torch._dynamo.disable, without a wrapper and without the import of torch._dynamo, which takes
+    a second.
 
     within  also exclude the functions that it calls
     """

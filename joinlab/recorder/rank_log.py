@@ -1,4 +1,5 @@
-"""Makes rows of a Timeline from the events of one rank: lines of a log file, or dicts from an emulated rank.
+"""Makes rows of a Timeline from the events of one rank: lines of a log file, or dicts from an
+emulated rank.
 
 A log may still be growing, or be truncated anywhere.
 """
@@ -11,7 +12,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeGuard
 
-from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, Stood, encode_values, group_names
+from joinlab.ops import (
+    LONG_VALUES,
+    AboutNccl,
+    CallRow,
+    Op,
+    Source,
+    SpanRow,
+    Stood,
+    encode_values,
+    group_names,
+)
 from joinlab.program.replicas import mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
@@ -20,12 +31,14 @@ from joinlab.recorder.ways import MOST_KEPT, take_step
 
 MOST_RANKS = 65_536
 VOLTA = 7
-"""Compute capability from which threads of a warp progress independently (CUDA C++ Programming Guide)."""
+"""Compute capability from which threads of a warp progress independently (CUDA C++ Programming
+Guide)."""
 
 
 @dataclass(slots=True)
 class RankLog:
-    """The state read from one rank's log so far. Feed it bytes in any portions; it keeps an incomplete last line."""
+    """The state read from one rank's log so far. Feed it bytes in any portions; it keeps an
+    incomplete last line."""
 
     rank: int
     origin_ns: int = 0
@@ -38,7 +51,8 @@ class RankLog:
     threads: int = 1
     """Python threads of the program that were alive when its last wait began."""
     callbacks: dict[int, int | None] = field(default_factory=dict)
-    """Pending callbacks of futures: number -> id of the call to complete first; None if it runs or may run any time."""
+    """Pending callbacks of futures: number -> id of the call to complete first; None if it runs or
+    may run any time."""
     inputs_done: int = 0
     marked: bool = False
     """Whether the program has iterated over its inputs."""
@@ -52,7 +66,8 @@ class RankLog:
     before: dict[int, int] = field(default_factory=dict)
     """By call id: number of collectives that the rank issued before it in its group."""
     issued: dict[str, int] = field(default_factory=dict)
-    """By group: number of collectives issued before the newest segment began, see bounded_log.py."""
+    """By group: number of collectives issued before the newest segment began, see
+    bounded_log.py."""
     gpu: str | None = None
     gpu_major: int | None = None
     """Major version of the GPU's compute capability."""
@@ -61,11 +76,13 @@ class RankLog:
     coalesced: set[str] = field(default_factory=set)
     """Groups in which calls were issued as one."""
     streamed: dict[int, int] = field(default_factory=dict)
-    """On NCCL: id of a call that the stream was made to wait for -> id of the first call issued after that."""
+    """On NCCL: id of a call that the stream was made to wait for -> id of the first call issued
+    after that."""
     texts: dict[tuple[str, int], Source] = field(default_factory=dict)
     """Source text of the program's functions that issued calls, by file and first line."""
     one_stream: bool = True
-    """False if the program issued or waited for a call on another stream than the device's default stream."""
+    """False if the program issued or waited for a call on another stream than the device's default
+    stream."""
     lost: str | None = None
     """Why the recorder stopped before the rank did."""
     damaged: int = 0
@@ -75,9 +92,11 @@ class RankLog:
     moves: int = 0
     """Number of events, without those that hold stacks."""
     gradients: list[tuple[CallRow, int]] = field(default_factory=list)
-    """Calls that averaged gradients, each with the number of its model, if a group has several models."""
+    """Calls that averaged gradients, each with the number of its model, if a group has several
+    models."""
     held: Any = None
-    """After the program has returned: names and checksums of the tensors in DDP's replicas, see Mark."""
+    """After the program has returned: names and checksums of the tensors in DDP's replicas, see
+    Mark."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
@@ -91,7 +110,13 @@ class RankLog:
             if line:
                 try:
                     self.take(_checked(json.loads(line)))
-                except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # not ours, or damaged
+                except (
+                    AttributeError,
+                    KeyError,
+                    TypeError,
+                    ValueError,
+                    RecursionError,
+                ):  # not ours, or damaged
                     self.damaged += 1
 
     @property
@@ -103,19 +128,30 @@ class RankLog:
         """The first open call of the rank's latest wait; None if it waits for no call."""
         for ids in reversed(self.waits.values()):
             calls = [self.calls[id] for id in ids]
-            is_open = (call for call in calls if call.get("completed_ns") is None and call.get("error") is None)
+            is_open = (
+                call
+                for call in calls
+                if call.get("completed_ns") is None and call.get("error") is None
+            )
             return next(is_open, calls[0] if calls else None)
         return None
 
     def standing(self) -> list[tuple[tuple[str, int], ...]]:
-        """Group and seq of the calls that each thread and callback waits for; empty if one of them may go on."""
-        waits = [*self.waits.values(), *(() if id is None else (id,) for id in self.callbacks.values())]
+        """Group and seq of the calls that each thread and callback waits for; empty if one of them
+        may go on."""
+        waits = [
+            *self.waits.values(),
+            *(() if id is None else (id,) for id in self.callbacks.values()),
+        ]
         if not self.waits or len(self.waits) < self.threads or not all(waits):
             return []
-        return [tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits]
+        return [
+            tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits
+        ]
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take one event, whose fields have the documented types. Emulated ranks call this directly."""
+        """Take one event, whose fields have the documented types. Emulated ranks call this
+        directly."""
         at: Any = event.get("t")  # some events have no time
         if at is not None:
             at -= self.origin_ns
@@ -283,14 +319,19 @@ class AboutRanks(TypedDict):
 
 
 def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
-    """Metadata of a run on `backend`: versions, names and backends of groups, eager groups, waits of streams."""
+    """Metadata of a run on `backend`: versions, names and backends of groups, eager groups, waits
+    of streams."""
     begin: Mapping[str, Any] = next((log.begin for log in logs if log.begin), {})
     groups = {name: group for log in logs for name, group in log.groups.items()}
-    ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
+    ranks, said = (
+        {name: group[field] for name, group in groups.items()} for field in ("ranks", "desc")
+    )
     about: AboutRanks = {
         "versions": {name: begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
         "group_names": group_names(ranks, said),
-        "group_backends": {name: group["backend"] for name, group in groups.items() if group["backend"] != backend},
+        "group_backends": {
+            name: group["backend"] for name, group in groups.items() if group["backend"] != backend
+        },
         "eager_groups": [name for name, group in groups.items() if group["eager"]],
         "stream_waits": [wait for log in logs for wait in log.stream_waits()],
     }
@@ -310,9 +351,12 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
 
 
 def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
-    """The part of `meta` that calls determine: texts of helper functions, how steps are counted, mixed gradients."""
+    """The part of `meta` that calls determine: texts of helper functions, how steps are counted,
+    mixed gradients."""
     about = {
-        "functions": other_functions(program, (text for log in logs for text in log.texts.values())),
+        "functions": other_functions(
+            program, (text for log in logs for text in log.texts.values())
+        ),
         "input_column": BY_BACKWARD if settle_steps(logs) else None,
         "mixed": mixed_gradients(log.gradients for log in logs),
     }
@@ -320,7 +364,8 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
-    """The event, if its fields are of the documented types. A file may be damaged, or of another origin."""
+    """The event, if its fields are of the documented types. A file may be damaged, or of another
+    origin."""
     for name, right in _FORMS.get(event["e"], {}).items():
         if not right(event.get(name)):
             raise ValueError(f"{name!r} of {event['e']!r} is {event.get(name)!r}")

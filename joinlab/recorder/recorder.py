@@ -4,11 +4,13 @@
     group.py     listens at the process-group seam, and tells the recorder of every call
     completions, waits, reducer, spans   each write one kind of event into the log (events.py)
 
-Recording must not change how a program ends. So nothing here waits, nothing raises into the program, no large tensor
-is kept alive, and the backend's own Work decides about completion and errors.
+Recording must not change how a program ends. So nothing here waits, nothing raises into the
+program, no large tensor is kept alive, and the backend's own Work decides about completion and
+errors.
 
-A Python Work that only C++ still holds is forgotten by Python, and C++ then waits for ever. So the recorder keeps works
-alive: those on large tensors until they are done, the last KEPT_WORKS on small ones.
+A Python Work that only C++ still holds is forgotten by Python, and C++ then waits for ever. So the
+recorder keeps works alive: those on large tensors until they are done, the last KEPT_WORKS on small
+ones.
 """
 
 from __future__ import annotations
@@ -43,21 +45,24 @@ if TYPE_CHECKING:
     import torch
 
 KEPT_WORKS = 1024
-"""Number of works on small tensors that are kept alive. DDP's C++ is the only holder of the first all-reduce of a
-forward pass, until the backward pass ends. Keeping 65,536 took a new page of memory per step, and a third of the
-recorder's time.
+"""Number of works on small tensors that are kept alive. DDP's C++ is the only holder of the first
+all-reduce of a forward pass, until the backward pass ends. Keeping 65,536 took a new page of memory
+per step, and a third of the recorder's time.
 """
 
-# Recording costs cache misses: between two calls the model's tensors fill the caches. Code that takes 0.2 us in a loop
-# of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million parameters. So a call that repeats an earlier
-# one runs few lines of Python, makes few calls into torch, and allocates nothing that stays.
+# Recording costs cache misses: between two calls the model's tensors fill the caches. Code that
+# takes 0.2 us in a loop of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million
+# parameters. So a call that repeats an earlier one runs few lines of Python, makes few calls into
+# torch, and allocates nothing that stays.
 
 
 class Recorder:
-    """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
+    """Writes the events of one rank. One per process; the groups, works and patches of `install`
+    share it."""
 
     def __init__(self, log: EventLog, rank: int) -> None:
-        """Completions are recorded when they happen; in a bounded log, those of buckets may be recorded later."""
+        """Completions are recorded when they happen; in a bounded log, those of buckets may be
+        recorded later."""
         if isinstance(log, BoundedLog):
             log.preamble = self._preamble
         self.log = log
@@ -65,7 +70,8 @@ class Recorder:
         self.input: int | None = None
         self.steps = Steps()
         self.place = '"i":null'
-        """Fields of an event: the input that the rank processes, or the step if the program marks no inputs."""
+        """Fields of an event: the input that the rank processes, or the step if the program marks
+        no inputs."""
         self.completions = Completions(log, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
@@ -73,12 +79,15 @@ class Recorder:
         self.spans = Spans(log, self._note_sources)
         self.models = Models()
         self.join_hook: deque[RecordedCall] = deque()
-        """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
+        """Calls of the join hook whose futures the program has not waited on yet, in the order of
+        issue."""
         self._ids = itertools.count()
         self._stacks = Stacks()
         self._numberings: dict[str, Numbering] = {}  # by group
         self._texts: dict[tuple[str, int], Source] = {}  # of functions, by file and first line
-        self._beginnings: list[str] = []  # the events of the rank, its groups, its GPU and its program's texts
+        self._beginnings: list[
+            str
+        ] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
         self._one_stream = True
         self.nccl_log: NcclLog | None = None
@@ -86,27 +95,35 @@ class Recorder:
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
-        """Groups that DDP's Reducer uses, kept alive until the process ends, see RecordingGroup.getBackendName."""
+        """Groups that DDP's Reducer uses, kept alive until the process ends, see
+        RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
 
     @property
     def issued(self) -> int:
         """Number of calls that the rank has issued."""
-        return int(repr(self._ids)[len("count(") : -1])  # a separate counter would cost a write per call
+        return int(
+            repr(self._ids)[len("count(") : -1]
+        )  # a separate counter would cost a write per call
 
     # ---------------------------------------------------------------- the program's progress
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
         where = {"rank": self.rank, "pid": os.getpid(), "host": socket.gethostname()}
-        self._begin({"e": "begin", **where, "coalesced": [], **about})  # a group in which calls are says so later
+        self._begin(
+            {"e": "begin", **where, "coalesced": [], **about}
+        )  # a group in which calls are says so later
 
     def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
-        """Record that this rank is in a new process group, or that the timeout of one has changed."""
+        """Record that this rank is in a new process group, or that the timeout of one has
+        changed."""
         place = {"e": "group", "name": group.label, "ranks": group.ranks}
         event = {**place, "backend": group.backend, "limit": group.limit_ns}
         self._numberings[group.label] = group.numbering
-        self._begin({**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})})
+        self._begin(
+            {**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})}
+        )
 
     def _begin(self, event: dict[str, Any]) -> None:
         line = to_json({**event, "t": now()}) + "\n"
@@ -114,11 +131,14 @@ class Recorder:
         self.log.write_text(line)
 
     def mark_input(self, index: int | None, done: int) -> None:
-        """Record that the rank now processes input `index` (None: none), and has processed `done` inputs before."""
+        """Record that the rank now processes input `index` (None: none), and has processed `done`
+        inputs before."""
         self.input = index
         self.steps.mark()
         self.place = f'"i":{"null" if index is None else index}'
-        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
+        self._input_event = (
+            f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
+        )
         self.log.write_text(self._input_event)
 
     def begin_step(self) -> None:
@@ -144,10 +164,15 @@ class Recorder:
         if not self.log.failed:
             self.log.write({"e": "lost", "x": text_of(error), "t": now()})
             self.log.close()
-            warnings.warn(f"joinlab stops recording rank {self.rank}: {text_of(error)}", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"joinlab stops recording rank {self.rank}: {text_of(error)}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def end_program(self, how: str) -> None:
-        """Wait for calls in flight after the program's end; if there are any, the log says `how` it ended."""
+        """Wait for calls in flight after the program's end; if there are any, the log says `how` it
+        ended."""
         self.drain(how=how)
         self.completions.settle()
 
@@ -162,7 +187,8 @@ class Recorder:
         frame: FrameType | None,
         turn: Turn,
     ) -> RecordedCall:
-        """Record a call that is about to be issued from `frame`; None for a thread without Python frames."""
+        """Record a call that is about to be issued from `frame`; None for a thread without Python
+        frames."""
         stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)
         ins = outs = args[0] if args else None
         kind = None
@@ -203,7 +229,13 @@ class Recorder:
             kind.segment = self.completions.issue(call, line, self._stack_event(stack))
         return call
 
-    def _know(self, kind: CallKind, group: RecordedGroup, ins: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
+    def _know(
+        self,
+        kind: CallKind,
+        group: RecordedGroup,
+        ins: list[torch.Tensor],
+        outs: list[torch.Tensor],
+    ) -> None:
         """Record the facts that can be read only at the first call of a kind."""
         kind.text = to_json(kind.event)[1:-1]
         self._note_sources(self._stacks.sources[kind.stack])
@@ -217,7 +249,8 @@ class Recorder:
         self.completions.fail(call, error, refused=True)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
-        """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive.
+        """Follow a call that was issued from `frame` until it has ended; keep `work`, a
+        RecordedWork, alive.
 
         The Reducer's own calls have no RecordedWork; `reducer.bracket` follows them.
         """
@@ -241,7 +274,9 @@ class Recorder:
 
             self._gpu = device
             major, _ = torch.cuda.get_device_capability(device)
-            self._begin({"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})", "cc": major})
+            self._begin(
+                {"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})", "cc": major}
+            )
         elif device not in (None, self._gpu):
             self.note_streams()
 
@@ -265,7 +300,10 @@ class Recorder:
         """Record the texts of functions that are not recorded yet, up to a total size."""
         for source in sources:
             key = source["file"], source["first_line"]
-            if key in self._texts or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS:
+            if (
+                key in self._texts
+                or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS
+            ):
                 continue
             self._texts[key] = source
             self._begin(text_event(source))
@@ -276,10 +314,12 @@ class Recorder:
     # ---------------------------------------------------------------- what is in flight at the end
 
     def drain(self, group: RecordedGroup | None = None, how: str = "") -> None:
-        """Wait for gloo's collectives in flight (of `group`), as its process group does when it is destroyed.
+        """Wait for gloo's collectives in flight (of `group`), as its process group does when it is
+        destroyed.
 
-        Its destructor joins the worker threads (ProcessGroupGloo.cpp, v2.13.0). In a script that happens when the group
-        is destroyed or the process ends; in a recorded process the recorder holds the group longer.
+        Its destructor joins the worker threads (ProcessGroupGloo.cpp, v2.13.0). In a script that
+        happens when the group is destroyed or the process ends; in a recorded process the recorder
+        holds the group longer.
         """
         calls = self._in_flight(group)
         if not calls:
@@ -311,5 +351,7 @@ class Recorder:
         if self._cuda_reader is None:
             from joinlab.recorder.cuda_reader import CudaReader
 
-            self._cuda_reader = CudaReader(self.log, self.completions, self.waits, self.note_streams)
+            self._cuda_reader = CudaReader(
+                self.log, self.completions, self.waits, self.note_streams
+            )
         return self._cuda_reader

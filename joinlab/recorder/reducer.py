@@ -1,14 +1,15 @@
 """Records the waits of DDP's C++ Reducer, which Python code does not see.
 
-At the end of a backward pass the Reducer waits, in C++, for the all-reduces of all buckets. It does so in a callback
-that it has queued with the autograd engine, and the engine runs callbacks in the order in which they were queued:
+At the end of a backward pass the Reducer waits, in C++, for the all-reduces of all buckets. It does
+so in a callback that it has queued with the autograd engine, and the engine runs callbacks in the
+order in which they were queued:
 
     first bucket is issued      we queue `_before`
     last bucket was issued      the Reducer queues its own callback, in which it waits
     the pass ends               _before, the Reducer's wait, `after`
 
-so our two callbacks bracket the wait. `after` runs after `torch.autograd.backward`; if that is not recorded, or the
-pass ends on another thread (GPUs), `_before` queues it as a callback.
+so our two callbacks bracket the wait. `after` runs after `torch.autograd.backward`; if that is not
+recorded, or the pass ends on another thread (GPUs), `_before` queues it as a callback.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class ReducerWaits:
         self.waits = waits
 
     def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
-        """Follow a call that the Reducer issued from `frame`, and prepare to record the Reducer's wait for it."""
+        """Follow a call that the Reducer issued from `frame`, and prepare to record the Reducer's
+        wait for it."""
         issued, kind = turn.issued, call.kind
         if issued is None:
             issued = turn.issued = []
@@ -86,7 +88,9 @@ class ReducerWaits:
         self.completions.end_deferral(turn)
         if not calls:
             return
-        for call in calls:  # the Reducer waits for its buckets in order, and stops at the first that fails
+        for (
+            call
+        ) in calls:  # the Reducer waits for its buckets in order, and stops at the first that fails
             future = call.work.get_future()
             if not future.done():
                 self.completions.fail(call, error)

@@ -1,4 +1,5 @@
-"""Host spans: when the host was in forward, backward and the optimizer, and which line of the program called them."""
+"""Host spans: when the host was in forward, backward and the optimizer, and which line of the
+program called them."""
 
 from __future__ import annotations
 
@@ -34,15 +35,19 @@ class Spanned:
         self._spans = spans
         self._name = name
         self._callers: tuple[tuple[CodeType, int], ...] = ()
-        """Code and offset of each frame of the latest call, up to the program's own frame: a cache of one entry."""
+        """Code and offset of each frame of the latest call, up to the program's own frame: a cache
+        of one entry."""
         self._fields = ""
         self.site: str | None = None
         """"file:line" of the program at the latest call."""
-        self._known: dict[tuple[int, ...], tuple[tuple[tuple[CodeType, int], ...], str | None, str]] = {}
+        self._known: dict[
+            tuple[int, ...], tuple[tuple[tuple[CodeType, int], ...], str | None, str]
+        ] = {}
         """Cache of the three values above, by the ids of the codes and the offsets."""
 
     def begin(self, frame: FrameType | None, place: str) -> int:
-        """Record that the host begins a span, called from `frame`, at Recorder.place; return the span's number."""
+        """Record that the host begins a span, called from `frame`, at Recorder.place; return the
+        span's number."""
         callers, at = self._callers, frame
         for code, where in callers:
             if at is None or at.f_code is not code or at.f_lasti != where:

@@ -1,7 +1,8 @@
 """Writes the stacks of a rank's threads, once per standstill, if the rank writes no other event.
 
-A rank that is stuck in a lock, a sleep, a subprocess or a dead mount issues no call, so its record would not show where
-it is. A rank that computes for a long time gets this line, too; readers ignore it when the next event follows.
+A rank that is stuck in a lock, a sleep, a subprocess or a dead mount issues no call, so its record
+would not show where it is. A rank that computes for a long time gets this line, too; readers ignore
+it when the next event follows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def follow(log: EventLog, still_s: float) -> None:
 
 
 def stacks() -> list[dict[str, Any]]:
-    """Names and frames of the program's threads, the main thread first; frames are file, line and function."""
+    """Names and frames of the program's threads, the main thread first; frames are file, line and
+    function."""
     names = {thread.ident: thread.name[:MOST_NAME] for thread in threading.enumerate()}
     main, mine = threading.main_thread().ident, threading.get_ident()
     found = sorted(sys._current_frames().items(), key=lambda one: (one[0] != main, one[0]))

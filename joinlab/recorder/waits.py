@@ -23,20 +23,24 @@ class Waits:
         self.log = log
         self.completions = completions
         self.own_threads = sum(thread.name.startswith("joinlab") for thread in enumerate_threads())
-        """Number of joinlab's own threads, which issue no calls and are not counted as the program's."""
+        """Number of joinlab's own threads, which issue no calls and are not counted as the
+        program's."""
         self.newly_streamed: list[int] = []
-        """On NCCL: ids of open calls that the stream was made to wait for since the last issued call."""
+        """On NCCL: ids of open calls that the stream was made to wait for since the last issued
+        call."""
         self.open: dict[int, str] = {}
         """By thread: the event of its open wait."""
         self.futures: WeakKeyDictionary[Any, RecordedCall] = WeakKeyDictionary()
         """By future of the program: the call whose completion it reports."""
         self._callbacks = itertools.count()
         self._bare = _thread._count() - active_count()
-        """Number of bare threads that are not the program's, minus 1: `_thread` does not count the main thread."""
+        """Number of bare threads that are not the program's, minus 1: `_thread` does not count the
+        main thread."""
 
     @contextmanager
     def waiting(self, calls: Sequence[RecordedCall], limited: bool = False) -> Iterator[None]:
-        """Record that the host waits for `calls` while the body runs; an error of the body is recorded as theirs.
+        """Record that the host waits for `calls` while the body runs; an error of the body is
+        recorded as theirs.
 
         limited  the wait has a time limit
         """
@@ -53,8 +57,8 @@ class Waits:
     def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
         """Record that the host begins to wait for all of `calls`.
 
-        A rank is blocked when all of its threads wait. A thread in a `limited` wait will go on, so it also counts as
-        one that does not wait, and no hang is proven from it.
+        A rank is blocked when all of its threads wait. A thread in a `limited` wait will go on, so
+        it also counts as one that does not wait, and no hang is proven from it.
         """
         thread = get_ident()
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
@@ -63,8 +67,11 @@ class Waits:
         self.open[thread] = line
         self.log.write_text(line)
 
-    def end(self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None) -> None:
-        """Record, in one event, that the wait ended; unless `completed` is False, all of `calls` are complete.
+    def end(
+        self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None
+    ) -> None:
+        """Record, in one event, that the wait ended; unless `completed` is False, all of `calls`
+        are complete.
 
         span  number of a host span that ends with the wait
         """
@@ -78,19 +85,25 @@ class Waits:
             elif len(calls) > 1 or calls[0].outs:
                 values = f',"v":[{",".join(map(_values, calls))}]'
             more = "" if span is None else f'{{"e":"span-","id":{span},"t":{now()}}}\n'
-            self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{at},"th":{thread}{values}}}\n{more}')
+            self.log.write_text(
+                f'{{"e":"wake","id":[{ids}],"t":{at},"th":{thread}{values}}}\n{more}'
+            )
             if completed:
                 for call in calls:
                     if not call.done:
                         self.completions.close(call)
 
     def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap a future's callback to record it from now until it returns: it may run while the host waits.
+        """Wrap a future's callback to record it from now until it returns: it may run while the
+        host waits.
 
-        It can run once its call completes; the callback of a future without a call may run at any time.
+        It can run once its call completes; the callback of a future without a call may run at any
+        time.
         """
         number, call = next(self._callbacks), self.futures.get(future)
-        self.log.write_text(f'{{"e":"then","k":{number},"id":{"null" if call is None else call.id}}}\n')
+        self.log.write_text(
+            f'{{"e":"then","k":{number},"id":{"null" if call is None else call.id}}}\n'
+        )
 
         def noted(value: Any) -> Any:
             self.log.write_text(f'{{"e":"then","k":{number},"id":null}}\n')

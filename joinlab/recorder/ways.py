@@ -1,7 +1,8 @@
-"""Records the way of a rank, the lines that it runs, step by step into its log, see program/ways.py.
+"""Records the way of a rank, the lines that it runs, step by step into its log, see
+program/ways.py.
 
-Users switch it on: `launch(ways=True)`, `record(ways=True)`. Such a log holds values and names of the program. Between
-two calls at most MOST_BETWEEN steps are written; a "cut" stands for the rest.
+Users switch it on: `launch(ways=True)`, `record(ways=True)`. Such a log holds values and names of
+the program. Between two calls at most MOST_BETWEEN steps are written; a "cut" stands for the rest.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ MOST_KEPT = 50_000
 
 
 class RecordedWay(Way):
-    """Writes the steps of this thread into the rank's log; `issued()` returns the number of calls issued so far."""
+    """Writes the steps of this thread into the rank's log; `issued()` returns the number of calls
+    issued so far."""
 
     def __init__(self, log: EventLog, issued: Callable[[], int]) -> None:
         super().__init__(issued)
         self._log = log
         self._at = -1
         self._written = 0
-        self._late: Sequence[tuple[str, Plain]] = ()  # of the previous step, with its tensors' values
+        self._late: Sequence[
+            tuple[str, Plain]
+        ] = ()  # of the previous step, with its tensors' values
 
     def take(self, step: Step) -> None:
-        """Write a step at once, since it may be the last. The values of its tensors follow with the next step."""
+        """Write a step at once, since it may be the last. The values of its tensors follow with the
+        next step."""
         if self._late:
             self._log.write({"e": "way", "v": [list(pair) for pair in self._late]})
         self._late = ()
@@ -45,11 +50,14 @@ class RecordedWay(Way):
         self._late = step.values if unsure else ()
         event = "cut" if self._written == MOST_BETWEEN else step.event
         values = [] if unsure else [list(pair) for pair in step.values]
-        self._log.write({"e": "way", "s": [event, step.depth, step.file, step.function, step.line, values]})
+        self._log.write(
+            {"e": "way", "s": [event, step.depth, step.file, step.function, step.line, values]}
+        )
 
 
 def take_step(steps: deque[Step], event: Mapping[str, Any], issued: int) -> None:
-    """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a way."""
+    """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a
+    way."""
     match event:
         case {"s": [str(what), int(depth), str(file), str(function), int(line), list(values)]}:
             steps.append(Step(issued, what, depth, file, function, line, _pairs(values)))
@@ -61,7 +69,10 @@ def take_step(steps: deque[Step], event: Mapping[str, Any], issued: int) -> None
 
 def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
     pairs = tuple((name, value) for name, value in values)
-    if not all(isinstance(name, str) and isinstance(value, (str, int, float, type(None))) for name, value in pairs):
+    if not all(
+        isinstance(name, str) and isinstance(value, (str, int, float, type(None)))
+        for name, value in pairs
+    ):
         raise ValueError("a value of another form")
     return pairs
 
@@ -74,14 +85,19 @@ class KeptWays:
 
     def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
         """The ways of these ranks, each within its window."""
-        kept = {rank: Way.of(self.steps[rank], window) for rank, window in windows.items() if self.steps.get(rank)}
+        kept = {
+            rank: Way.of(self.steps[rank], window)
+            for rank, window in windows.items()
+            if self.steps.get(rank)
+        }
         for rank, way in kept.items():
             way.dropped = len(self.steps[rank]) == MOST_KEPT
         return kept
 
 
 def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
-    """Attach these ways to a Timeline, so that its story can find where they part; return the Timeline."""
+    """Attach these ways to a Timeline, so that its story can find where they part; return the
+    Timeline."""
     if any(ways.values()):
         timeline.again.append(KeptWays(ways))
     return timeline

@@ -1,9 +1,10 @@
 """Scenarios: the programs beyond the six cases that the notebooks and the tests share.
 
-Each is a function of two arguments, like a case: the caller sets up the process group and the default device, and
-`inputs` holds this rank's inputs, tensors of one float each. Its docstring says what it shows, and its source: the
-notes on DDP ("Distributed Data Parallel (DDP)": the toy model and the collectives), PyTorch's pull requests 42577
-(join() for DDP), 61555 (the generic Join) and 3435 (the first NCCL backend), or PyTorch's tutorials.
+Each is a function of two arguments, like a case: the caller sets up the process group and the
+default device, and `inputs` holds this rank's inputs, tensors of one float each. Its docstring says
+what it shows, and its source: the notes on DDP ("Distributed Data Parallel (DDP)": the toy model
+and the collectives), PyTorch's pull requests 42577 (join() for DDP), 61555 (the generic Join) and
+3435 (the first NCCL backend), or PyTorch's tutorials.
 
     timeline = joinlab.emulate(joinlab.scenarios.all_gather, inputs=(1, 1, 1))
 
@@ -105,14 +106,16 @@ def send_and_recv(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def barrier(rank: int, inputs: Inputs) -> tuple[int, int]:
-    """No rank goes on before all have called it. Returns when this rank called and went on, in ns. PyTorch docs."""
+    """No rank goes on before all have called it. Returns when this rank called and went on, in ns.
+    PyTorch docs."""
     came = time.monotonic_ns()
     dist.barrier()
     return came, time.monotonic_ns()
 
 
 def print_in_turn(rank: int, inputs: Inputs) -> int:
-    """One rank prints at a time, with a barrier between the turns. Returns when, in ns. Notes on DDP."""
+    """One rank prints at a time, with a barrier between the turns. Returns when, in ns. Notes on
+    DDP."""
     printed = 0
     for turn in range(dist.get_world_size()):
         if turn == rank:
@@ -146,7 +149,8 @@ def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def time_both_gathers(rank: int, inputs: Inputs) -> list[tuple[float, float]]:
-    """Time both ways once per input; 20 inputs gather 20 tensors 20 times. Returns ms. Notes on DDP."""
+    """Time both ways once per input; 20 inputs gather 20 tensors 20 times. Returns ms. Notes on
+    DDP."""
     taken = []
     for _ in inputs:
         dist.barrier()
@@ -176,7 +180,8 @@ class ToyModel(torch.nn.Module):
 
 
 def toy_model(rank: int, inputs: Inputs) -> list[float]:
-    """A step per input with a loss and an optimizer, each rank on its own data; returns the losses. Notes on DDP."""
+    """A step per input with a loss and an optimizer, each rank on its own data; returns the losses.
+    Notes on DDP."""
     model = DDP(ToyModel())
     loss_fn = torch.nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
@@ -193,7 +198,8 @@ def toy_model(rank: int, inputs: Inputs) -> list[float]:
 
 
 def weights_before_and_after(rank: int, inputs: Inputs) -> tuple[float, float]:
-    """A weight before and after DDP's constructor, which broadcasts the parameters of rank 0. Notes on DDP."""
+    """A weight before and after DDP's constructor, which broadcasts the parameters of rank 0. Notes
+    on DDP."""
     layer = torch.nn.Linear(1, 1)
     before = layer.weight.item()
     DDP(layer)
@@ -201,17 +207,28 @@ def weights_before_and_after(rank: int, inputs: Inputs) -> tuple[float, float]:
 
 
 def several_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
-    """Layers whose gradients fill several buckets; returns the gradients. PyTorch docs, "DDP: internal design"."""
-    layers = [torch.nn.Linear(1, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 1)]
+    """Layers whose gradients fill several buckets; returns the gradients. PyTorch docs, "DDP:
+    internal design"."""
+    layers = [
+        torch.nn.Linear(1, 20),
+        torch.nn.Linear(20, 20),
+        torch.nn.Linear(20, 20),
+        torch.nn.Linear(20, 1),
+    ]
     model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.0015)
     for input in inputs:
         model.zero_grad()
         model(input * (rank + 1)).sum().backward()
-    return [parameter.grad.flatten().tolist() for parameter in model.parameters() if parameter.grad is not None]
+    return [
+        parameter.grad.flatten().tolist()
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
 
 
 def accumulate(rank: int, inputs: Inputs) -> list[float]:
-    """no_sync(): one all-reduce for the added gradients of two inputs. Returns the gradients. PyTorch docs."""
+    """no_sync(): one all-reduce for the added gradients of two inputs. Returns the gradients.
+    PyTorch docs."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     found = []
     for index, input in enumerate(inputs):
@@ -261,8 +278,11 @@ def convolutional(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """A model with buffers, like ResNet: every forward broadcasts them. Returns them too. Pull request 42577."""
-    model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)))
+    """A model with buffers, like ResNet: every forward broadcasts them. Returns them too. Pull
+    request 42577."""
+    model = DDP(
+        torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    )
     with model.join():
         for input in inputs:
             model(torch.stack([input, input * (rank + 2)])).sum().backward()
@@ -270,7 +290,8 @@ def batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = True) -> list[float]:
-    """DDP's gradient for each input; that of rank r alone is r + 1, which shows the divisor. Pull request 42577."""
+    """DDP's gradient for each input; that of rank r alone is r + 1, which shows the divisor. Pull
+    request 42577."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     found = []
     with model.join(divide_by_initial_world_size=divide_by_initial_world_size):
@@ -282,7 +303,8 @@ def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = Tr
 
 
 def own_parameters_at_the_end(rank: int, inputs: Inputs) -> float:
-    """Each rank writes its number into the weight before it joins; all end with the same. Pull request 42577."""
+    """Each rank writes its number into the weight before it joins; all end with the same. Pull
+    request 42577."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.join():
         for input in inputs:
@@ -324,8 +346,12 @@ def without_ddp(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(int(max(count.item() for count in counts))):
         optimizer.zero_grad()
-        outputs = [model(torch.ones(1) * (r + 1)) for r, count in enumerate(counts) if count.item() > step]
-        loss: Any = sum(outputs) / len(counts)  # divided by the number of all ranks, as under join()
+        outputs = [
+            model(torch.ones(1) * (r + 1)) for r, count in enumerate(counts) if count.item() > step
+        ]
+        loss: Any = sum(outputs) / len(
+            counts
+        )  # divided by the number of all ranks, as under join()
         loss.backward()
         optimizer.step()
     return _parameters(model)
@@ -343,7 +369,8 @@ class _OwnCollective(torch.nn.Module):
 
 
 def own_collective_in_forward(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """A limit: join() does not shadow a collective that the model calls in forward. Pull request 42577."""
+    """A limit: join() does not shadow a collective that the model calls in forward. Pull request
+    42577."""
     return _train(DDP(_OwnCollective()), inputs)
 
 
@@ -401,7 +428,8 @@ class CounterHook(JoinHook):
 
 
 def count_inputs(rank: int, inputs: Inputs, to_all: bool = True) -> float:
-    """Counts the inputs of all ranks; with to_all=False an early joiner keeps its own count. Tutorial on Join."""
+    """Counts the inputs of all ranks; with to_all=False an early joiner keeps its own count.
+    Tutorial on Join."""
     counter = Counter()
     with Join([counter], to_all=to_all):
         for _ in inputs:
@@ -410,7 +438,8 @@ def count_inputs(rank: int, inputs: Inputs, to_all: bool = True) -> float:
 
 
 def two_counters(rank: int, inputs: Inputs) -> tuple[float, float]:
-    """Two Joinables: only the first one notifies, and the hooks run in the order of the list. Pull request 61555."""
+    """Two Joinables: only the first one notifies, and the hooks run in the order of the list. Pull
+    request 61555."""
     first, second = Counter(), Counter()
     with Join([first, second]):
         for _ in inputs:
@@ -486,7 +515,8 @@ def no_hook(rank: int, inputs: Inputs) -> int:
 
 
 def two_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
-    """Two buckets of different sizes, reduced as they become ready: rank 1 has the other order. Pull request 3435."""
+    """Two buckets of different sizes, reduced as they become ready: rank 1 has the other order.
+    Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]
     works = [dist.all_reduce(buckets[i], async_op=True) for i in ready]
@@ -523,7 +553,8 @@ def buckets_from_threads(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def fixed_order(rank: int, inputs: Inputs) -> list[list[float]]:
-    """The cure: a bucket that is ready waits for those before it, as in DDP today. Review of pull request 3435."""
+    """The cure: a bucket that is ready waits for those before it, as in DDP today. Review of pull
+    request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     works: list[Any] = []
     ready = set()
@@ -537,7 +568,8 @@ def fixed_order(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def matched_by_name(rank: int, inputs: Inputs) -> list[list[float]]:
-    """With a process group per bucket, calls meet by group: on gloo, any order works. After pull request 3435."""
+    """With a process group per bucket, calls meet by group: on gloo, any order works. After pull
+    request 3435."""
     names = [dist.new_group() for _ in range(2)]
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]

@@ -1,7 +1,7 @@
 """Symptoms: programs that fail as users' jobs did, one for each cause.
 
-course/symptoms.toml has the reports, the cause, the cure and the inputs that show it. Where a real job would read
-different data from its shard, a program has a table by rank.
+course/symptoms.toml has the reports, the cause, the cure and the inputs that show it. Where a real
+job would read different data from its shard, a program has a table by rank.
 
     joinlab.emulate(joinlab.scenarios.symptoms.early_stopping, inputs=(5, 5), backend="gloo")
 """
@@ -62,7 +62,8 @@ def sharded_optimizer_under_join(rank: int, inputs: Inputs) -> None:
 
 
 def adam_under_join(rank: int, inputs: Inputs) -> list[float]:
-    """The moments of a rank that ran out fall behind, so its weights differ after the next epoch."""
+    """The moments of a rank that ran out fall behind, so its weights differ after the next
+    epoch."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for _epoch in range(2):

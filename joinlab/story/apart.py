@@ -36,7 +36,9 @@ def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
     apart = _apart(scene, headline)
     if apart is None and not _has_keys(timeline):
         return None
-    windows = dict.fromkeys(_some([range(timeline.world_size)]), ALL) if apart is None else apart.windows
+    windows = (
+        dict.fromkeys(_some([range(timeline.world_size)]), ALL) if apart is None else apart.windows
+    )
     ways = again.ways(timeline, windows)
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
@@ -59,7 +61,8 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
     return [rank for side in sides for rank in side[:each]][:MAX_RANKS]
 
 
-# ---------------------------------------------------------------------------------------- which calls
+# ---------------------------------------------------------------------------------------- which
+# calls
 
 
 def _apart(scene: Scene, headline: Line) -> Apart | None:
@@ -92,14 +95,19 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
 
 
 def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
-    """By rank, the places of these calls; {} if join() made some of them, since more calls are then no lead."""
+    """By rank, the places of these calls; {} if join() made some of them, since more calls are then
+    no lead."""
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
     return {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
 def _lacking(scene: Scene, headline: Line) -> list[Slot]:
-    """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the smallest groups."""
-    slots = {id(slot): slot for slot in (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)}
+    """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the
+    smallest groups."""
+    slots = {
+        id(slot): slot
+        for slot in (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)
+    }
     found = [slot for slot in slots.values() if slot.absent and not slot.pair]
     least = min((len(slot.needs) for slot in found), default=0)
     return [slot for slot in found if len(slot.needs) == least]
@@ -111,30 +119,52 @@ _RAISED = (EndKind.RAISED, EndKind.FINISHED)
 def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     """The windows of the followed ranks before their calls in a slot."""
     sides = sorted(sides, key=len, reverse=True)
-    paths = _paths(scene.timeline, _some(sides), pl.col("group") == slot.group, ~pl.col("op").is_in([*POINT_TO_POINT]))
+    paths = _paths(
+        scene.timeline,
+        _some(sides),
+        pl.col("group") == slot.group,
+        ~pl.col("op").is_in([*POINT_TO_POINT]),
+    )
     lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
-    at = next(n for rank, path in paths.items() for n, (_, row) in enumerate(path) if row["seq"] == seqs[rank])
+    at = next(
+        n
+        for rank, path in paths.items()
+        for n, (_, row) in enumerate(path)
+        if row["seq"] == seqs[rank]
+    )
     sides = _closest(sides, paths)
     one, other = (paths[side[0]] for side in (sides[0], sides[:2][-1]))
-    while at and not (at <= len(one) and at <= len(other) and _one_place(one[at - 1][1], other[at - 1][1])):
+    while at and not (
+        at <= len(one) and at <= len(other) and _one_place(one[at - 1][1], other[at - 1][1])
+    ):
         at -= 1
     windows = {
-        rank: Window(path[at - 1][0] + 1 if 0 < at <= len(path) else 0, path[at][0] if at < len(path) else None)
+        rank: Window(
+            path[at - 1][0] + 1 if 0 < at <= len(path) else 0,
+            path[at][0] if at < len(path) else None,
+        )
         for rank, path in paths.items()
     }
     return Apart(sides, windows, _places(paths))
 
 
 def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list[list[int]]:
-    """The sides, each with the rank in front whose calls came longest from the same places as a rank's of the other."""
+    """The sides, each with the rank in front whose calls came longest from the same places as a
+    rank's of the other."""
     kinds = [
-        {tuple(_place(row) for _, row in paths[rank]): rank for rank in reversed(side) if rank in paths}
+        {
+            tuple(_place(row) for _, row in paths[rank]): rank
+            for rank in reversed(side)
+            if rank in paths
+        }
         for side in sides[:2]
     ]
 
     def alike(two: tuple[tuple[object, ...], ...]) -> int:
-        return sum(1 for _ in takewhile(lambda places: len({*places}) == 1, zip(*two, strict=False)))
+        return sum(
+            1 for _ in takewhile(lambda places: len({*places}) == 1, zip(*two, strict=False))
+        )
 
     closest = max(product(*map(reversed, kinds)), key=alike, default=())
     first = [kind[path] for kind, path in zip(kinds, closest, strict=False)]
@@ -144,7 +174,9 @@ def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list
 def _one_place(one: CallRow, other: CallRow) -> bool:
     """Whether two calls came from one place, or one of them is join()'s shadow of the other."""
     shadow = any(is_made_by_join(row["stack"] or ()) for row in (one, other))
-    return _place(one) == _place(other) or (shadow and shadows(one["origin"] or "", other["origin"] or ""))
+    return _place(one) == _place(other) or (
+        shadow and shadows(one["origin"] or "", other["origin"] or "")
+    )
 
 
 def _place(row: CallRow) -> tuple[object, ...]:
@@ -166,13 +198,17 @@ def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[in
 
 
 def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
-    """Per pair of ranks, the sends (or recvs) where one rank issued more than the other its counterparts; and those.
+    """Per pair of ranks, the sends (or recvs) where one rank issued more than the other its
+    counterparts; and those.
 
-    A recv from any rank does not record whose send it took, so sends to a rank with such a recv are left out.
+    A recv from any rank does not record whose send it took, so sends to a rank with such a recv are
+    left out.
     """
     paths = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
     steps = (step for path in paths.values() for step in path)
-    calls = by_key(((row["group"], row["rank"], row["peer"], row["op"]), (at, row)) for at, row in steps)
+    calls = by_key(
+        ((row["group"], row["rank"], row["peer"], row["op"]), (at, row)) for at, row in steps
+    )
     both = [
         (path, calls.get((name, peer, rank, COUNTERPART[op]), []))
         for (name, rank, peer, op), path in calls.items()
@@ -183,26 +219,35 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
 
 
 def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
-    """Two ranks of which one sends more often than the other receives, or the reverse: a pair in `told`, or any."""
+    """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
+    `told`, or any."""
     more = unpaired(timeline)
     if (wrong := _wrong_peer(timeline, more)) is not None:
         return wrong
-    for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
+    for path, others in [
+        two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told
+    ] or more:
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
         if not others and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
             continue  # it has a part of its own in such exchanges, so its path differs in any case
         turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
-        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns, lacks=lacks)
+        return Apart(
+            ((rank,), (peer,)),
+            {rank: Window(0, first), peer: ALL},
+            one_call=True,
+            turns=turns,
+            lacks=lacks,
+        )
     return None
 
 
 def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apart | None:
     """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
 
-    It is compared with the ranks that issued as many such calls from the same line. A line that issues sends and recvs,
-    such as batch_isend_irecv, does not show which of them are alike.
+    It is compared with the ranks that issued as many such calls from the same line. A line that
+    issues sends and recvs, such as batch_isend_irecv, does not show which of them are alike.
     """
     awaited = {(row["peer"], row["op"]) for path, _ in more for _, row in path[:1]}
     for path, others in more:
@@ -218,37 +263,54 @@ def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apar
             return None
         same = {rank: [at for at, _ in those] for rank, those in here.items()}
         turn = same[row["rank"]].index(first)
-        windows = {rank: Window(0, those[turn]) for rank, those in same.items() if len(those) > turn}
+        windows = {
+            rank: Window(0, those[turn]) for rank, those in same.items() if len(those) > turn
+        }
         likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
         return Apart(((row["rank"],), likes), windows) if likes else None
     return None
 
 
-# ---------------------------------------------------------------------------------------- which data
+# ---------------------------------------------------------------------------------------- which
+# data
 
 
 def _has_keys(timeline: Timeline) -> bool:
-    """Whether the program itself issues a collective on data that a key selects: `dist.all_reduce(m[k])`."""
+    """Whether the program itself issues a collective on data that a key selects:
+    `dist.all_reduce(m[k])`."""
     own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
     places = (site.rpartition(":") for site in own["call_site"].drop_nulls().unique())
-    return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
+    return any(
+        line.isdecimal() and (test := statement_at(file, int(line))) and test.keys
+        for file, _, line in places
+    )
 
 
 def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[tuple[int, Key]]:
-    """The first two calls that met with different keys, both of which both ranks have, each with its place among all
-    calls of its rank; [] if there are none.
+    """The first two calls that met with different keys, both of which both ranks have, each with
+    its place among all calls of its rank; [] if there are none.
     """
     keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
     for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)
         for at, row in path:
             (name, value), *more = keyed.get(at, (("", None),))
-            key: Key = {"rank": rank, "group": row["group"], "seq": row["seq"], "name": name, "value": value}
-            keys.setdefault((row["group"], rank), []).append(None if not name or more else (at, key))
+            key: Key = {
+                "rank": rank,
+                "group": row["group"],
+                "seq": row["seq"],
+                "name": name,
+                "value": value,
+            }
+            keys.setdefault((row["group"], rank), []).append(
+                None if not name or more else (at, key)
+            )
     for group, members in timeline.meta["groups"].items():
         first, *others = (keys.get((group, rank), []) for rank in members)
         for those in others:
-            both = {key["value"] for _, key in filter(None, first)} & {key["value"] for _, key in filter(None, those)}
+            both = {key["value"] for _, key in filter(None, first)} & {
+                key["value"] for _, key in filter(None, those)
+            }
             for one, other in zip(first, those, strict=False):
                 values = {key["value"] for _, key in filter(None, (one, other))}
                 if one and other and len(values) == 2 and values <= both:

@@ -5,11 +5,12 @@
             model(input).backward()                   model(input).backward()
             dist.barrier()                        dist.barrier()
 
-The edits that apply where the ranks' ways part are tried in turn, with the run's counts of inputs and then with nearby
-ones (equal ones if the run's were equal). The first edit with which every rank finishes for all counts is shown, with
-the number of counts. `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
-does not move. An edit that changes the results of a run that finished before is rejected; counts at which the program
-itself raises are skipped. Only programs that the user has emulated are tried. The number of trials depends on the
+The edits that apply where the ranks' ways part are tried in turn, with the run's counts of inputs
+and then with nearby ones (equal ones if the run's were equal). The first edit with which every rank
+finishes for all counts is shown, with the number of counts. `fewer` says that ranks then train on
+fewer inputs, or issue fewer calls from a line that the edit does not move. An edit that changes the
+results of a run that finished before is rejected; counts at which the program itself raises are
+skipped. Only programs that the user has emulated are tried. The number of trials depends on the
 program alone, so that every reader sees the same fix.
 """
 
@@ -24,7 +25,7 @@ import re
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -53,7 +54,8 @@ MAX_CALLS = 1500
 MIN_COUNTS = 4
 MAX_EDITS = 8
 TRY_SECONDS = 5.0
-"""Real seconds after which an edited program is ended; no edit begins after MAX_SECONDS in all, a rare last resort."""
+"""Real seconds after which an edited program is ended; no edit begins after MAX_SECONDS in all, a
+rare last resort."""
 MAX_SECONDS = 20.0
 EDITED = " (edited)"
 """Suffix of an edited file's name."""
@@ -68,10 +70,15 @@ def find_fixes(scene: Scene, again: Any) -> None:
     """
     timeline, found = scene.timeline, list[PlainFix]()
     if not _ended_well(timeline) and isinstance(again, Again):
-        rows = timeline.calls.filter(pl.col("completed_ns").is_null() | pl.col("error").is_not_null())
+        rows = timeline.calls.filter(
+            pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
+        )
         calls = (call.site for line in cause_of(scene) for call in line.calls)
         sites = {*rows["call_site"].drop_nulls(), *calls}
-        tests, until = timeline.meta.get("parting", {}).get("tests", ()), time.monotonic() + MAX_SECONDS
+        tests, until = (
+            timeline.meta.get("parting", {}).get("tests", ()),
+            time.monotonic() + MAX_SECONDS,
+        )
         for edited in itertools.islice(_edited(again.program, tests, sites), MAX_EDITS):
             if (fix := _try(timeline, again, edited)) is not None:
                 found.append(fix)
@@ -80,16 +87,20 @@ def find_fixes(scene: Scene, again: Any) -> None:
     timeline.meta["fixes"] = sorted(found, key=lambda fix: fix["fewer"])[:1]
 
 
-# ---------------------------------------------------------------------------------------- trying an edit
+# ---------------------------------------------------------------------------------------- trying an
+# edit
 
 
 class Place:
-    """The dedented text of one function, the tests in it at which ways part, and its calls that did not fit.
+    """The dedented text of one function, the tests in it at which ways part, and its calls that did
+    not fit.
 
     Raises OSError, TypeError, SyntaxError or ValueError if the text is missing or cannot be edited.
     """
 
-    def __init__(self, function: FunctionType, tests: Sequence[Test] = (), sites: Collection[str] = ()) -> None:
+    def __init__(
+        self, function: FunctionType, tests: Sequence[Test] = (), sites: Collection[str] = ()
+    ) -> None:
         lines, self.first = inspect.getsourcelines(function)
         self.function, self.names = function, function.__globals__
         self.indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
@@ -97,7 +108,9 @@ class Place:
         file, here = function.__code__.co_filename, range(self.first, self.first + len(lines))
         self.tests = [test for test in tests if test["file"] == file and test["line"] in here]
         places = (site.rpartition(":") for site in sites)
-        self.sites = {int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()}
+        self.sites = {
+            int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()
+        }
 
     def read(self, text: str) -> None:
         """Replace the function's text."""
@@ -107,15 +120,21 @@ class Place:
         if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
             raise ValueError("not a plain function")
         self.tree = tree
-        self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self.parents = {
+            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+        }
         self.models = list(dict.fromkeys(self._models()))
 
     # ---------------------------------------------------------------- reading the text
 
     def last(self, *kinds: type) -> Any:
-        """The statement at which the ways finally part, if it is in this text and of these kinds."""
+        """The statement at which the ways finally part, if it is in this text and of these
+        kinds."""
         line = self.tests[-1]["line"] - self.first + 1 if self.tests else None
-        return next((one for one in ast.walk(self.tree) if isinstance(one, kinds) and one.lineno == line), None)  # type: ignore[attr-defined]
+        for node in ast.walk(self.tree):
+            if isinstance(node, kinds) and node.lineno == line:  # type: ignore[attr-defined]
+                return node
+        return None
 
     def _models(self) -> Iterator[str]:
         for one in ast.walk(self.tree):
@@ -124,7 +143,10 @@ class Place:
                 if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
                     pairs = list(zip(target.elts, pairs[0][1].elts, strict=False))
                 for name, value in pairs:
-                    if isinstance(value, ast.Call) and self.value_of(value.func) is DistributedDataParallel:
+                    if (
+                        isinstance(value, ast.Call)
+                        and self.value_of(value.func) is DistributedDataParallel
+                    ):
                         yield dotted(name)
 
     def value_of(self, node: ast.AST) -> Any:
@@ -142,8 +164,17 @@ class Place:
 
     def own_calls(self, node: ast.AST) -> list[ast.Expr]:
         """Statements in a node that consist of one call of torch.distributed."""
-        found = [one for one in ast.walk(node) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
-        return [one for one in found if inspect.getmodule(self.value_of(one.value.func)) is dist.distributed_c10d]  # type: ignore[attr-defined]
+        found = [
+            one
+            for one in ast.walk(node)
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
+        ]
+        return [
+            one
+            for one in found
+            if inspect.getmodule(self.value_of(one.value.func))  # type: ignore[attr-defined]
+            is dist.distributed_c10d
+        ]
 
     def joins(self, node: ast.AST) -> list[ast.With]:
         """The blocks of join() around a node, the innermost first."""
@@ -182,8 +213,12 @@ class Place:
         return at, at, "".join(f"{' ' * node.col_offset}{line}\n" for line in new)
 
     def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
-        """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks torch or dist."""
-        called = [next((key for key, known in self.names.items() if known is one), "") for one in (torch, dist)]
+        """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
+        torch or dist."""
+        called = [
+            next((key for key, known in self.names.items() if known is one), "")
+            for one in (torch, dist)
+        ]
         reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
         return (f"{name} = {called[0]}.tensor({value})", reduced) if all(called) else ()
 
@@ -194,7 +229,8 @@ Change = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A candidate: the kind of edit, and the text before and after, of the program or of a function that it calls."""
+    """A candidate: the kind of edit, and the text before and after, of the program or of a function
+    that it calls."""
 
     kind: str
     before: Place
@@ -229,7 +265,10 @@ class Edited:
 
     def edits(self) -> tuple[Edit, ...]:
         texts = (self.before.text, self.after)
-        old, new = ([self.before.indent + one if one else one for one in text.splitlines()] for text in texts)
+        old, new = (
+            [self.before.indent + one if one else one for one in text.splitlines()]
+            for text in texts
+        )
         file = self.before.function.__code__.co_filename
         blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         return tuple(
@@ -260,7 +299,11 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
             continue
         try:
             run = again.run(program, counts, TRY_SECONDS)
-            before = again.run(again.program, counts, TRY_SECONDS) if counts == even or not _good(run) else None
+            before = (
+                again.run(again.program, counts, TRY_SECONDS)
+                if counts == even or not _good(run)
+                else None
+            )
         except LaunchError:
             return None
         if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
@@ -272,7 +315,9 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
 
 def _changes(before: Timeline, after: Timeline) -> bool:
     """Whether an edit changes the training or the results of a run that finished before."""
-    return _good(before) and (_trained(before) != _trained(after) or repr(before.returns) != repr(after.returns))
+    return _good(before) and (
+        _trained(before) != _trained(after) or repr(before.returns) != repr(after.returns)
+    )
 
 
 def _raises(timeline: Timeline) -> bool:
@@ -286,19 +331,27 @@ def _ended_well(timeline: Timeline) -> bool:
 
 def _good(timeline: Timeline) -> bool:
     """Whether every rank has finished, and no call met one that it was not meant for."""
-    return _ended_well(timeline) and cause_of(Scene(timeline))[0].form in ("all_finished", "replicas_differ")
+    return _ended_well(timeline) and cause_of(Scene(timeline))[0].form in (
+        "all_finished",
+        "replicas_differ",
+    )
 
 
 def _trained(timeline: Timeline) -> list[int]:
     """By rank: backward passes begun."""
     spans = timeline.spans
-    return [int(((spans["rank"] == rank) & (spans["name"] == "backward")).sum()) for rank in range(timeline.world_size)]
+    return [
+        int(((spans["rank"] == rank) & (spans["name"] == "backward")).sum())
+        for rank in range(timeline.world_size)
+    ]
 
 
 def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
-    """By rank: the number of backward passes, under ""; and of calls, under the text of the line they came from.
+    """By rank: the number of backward passes, under ""; and of calls, under the text of the line
+    they came from.
 
-    Calls that DDP and Join issue by themselves are left out, since their number depends on how the ranks continue.
+    Calls that DDP and Join issue by themselves are left out, since their number depends on how the
+    ranks continue.
     """
     found = Counter({(rank, ""): count for rank, count in enumerate(_trained(timeline))})
     lines = edited.splitlines()
@@ -314,15 +367,24 @@ def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
 def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Counts near those of the run, nearest first; only equal ones if the run's were equal."""
     if len(set(counts)) == 1 and len(counts) > 1:
-        return ((near,) * len(counts) for by in range(1, 5) for near in (counts[0] + by, counts[0] - by) if near >= 0)
+        return (
+            (near,) * len(counts)
+            for by in range(1, 5)
+            for near in (counts[0] + by, counts[0] - by)
+            if near >= 0
+        )
     reach = 4 if len(counts) <= 2 else 1
     near = [sorted({max(0, count + by) for by in range(-reach, reach + 1)}) for count in counts[:4]]
     found = itertools.islice(itertools.product(*near), 10 * MAX_COUNTS)
-    key: Callable[[tuple[int, ...]], int] = lambda some: sum(abs(a - b) for a, b in zip(some, counts, strict=False))  # noqa: E731
-    return ((*some, *counts[4:]) for some in sorted(found, key=key))
+
+    def distance(tried: tuple[int, ...]) -> int:
+        return sum(abs(a - b) for a, b in zip(tried, counts, strict=False))
+
+    return ((*tried, *counts[4:]) for tried in sorted(found, key=distance))
 
 
-# ---------------------------------------------------------------------------------------- which edits apply
+# ---------------------------------------------------------------------------------------- which
+# edits apply
 
 
 def _edited(program: Any, tests: Sequence[Test], sites: Collection[str]) -> Iterator[Edited]:
@@ -376,7 +438,9 @@ def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -
 
 def _free(place: Place, call: ast.Expr, block: ast.AST) -> bool:
     """Whether nothing else in a block reads the data of a call, so that the call may come later."""
-    works = {name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)} - place.names.keys()
+    works = {
+        name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)
+    } - place.names.keys()
     inside = set(ast.walk(call))
     reads = {one.id for one in ast.walk(block) if isinstance(one, ast.Name) and one not in inside}
     return not works & reads or not call.value.args  # type: ignore[attr-defined]
@@ -391,28 +455,43 @@ def _behind(place: Place) -> Iterator[Candidate]:
 
 
 def _out(place: Place) -> Iterator[Candidate]:
-    """Move a call that only some ranks issue out of its `if`; with its block, if that sets what the call reads."""
+    """Move a call that only some ranks issue out of its `if`; with its block, if that sets what the
+    call reads."""
     branch: ast.If | None = place.last(ast.If)
     if branch is None:
         return
-    calls = [one for one in place.own_calls(branch) if place.parents[one] is branch and one.lineno in place.sites]
+    calls = [
+        one
+        for one in place.own_calls(branch)
+        if place.parents[one] is branch and one.lineno in place.sites
+    ]
     alone = len(branch.body) == 1 and not branch.orelse
     for call in () if alone else calls:
         if text := _moved(place, call, branch, behind=_free(place, call, branch)):
             yield "out", text
     if calls and (alone or not (branch.orelse or _leaves(branch) or _is_for_some_ranks(place))):
         body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
-        block = textwrap.indent(textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset)
+        block = textwrap.indent(
+            textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
+        )
         yield "out", place.changed((*place.span(branch), block.lstrip()))
 
 
 def _join(place: Place) -> Iterator[Candidate]:
     """Wrap a training loop in join(), and move a call of the program's own in it after the loop."""
     parts = place.last(ast.For, ast.While, ast.If)
-    leaves = any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parts)) if parts is not None else False
+    leaves = (
+        any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parts))
+        if parts is not None
+        else False
+    )
     if parts is None or (isinstance(parts, ast.If) and not leaves):
         return
-    loops = [one for one in ast.walk(place.tree) if isinstance(one, (ast.For, ast.While)) and place.runs(one)]
+    loops = [
+        one
+        for one in ast.walk(place.tree)
+        if isinstance(one, (ast.For, ast.While)) and place.runs(one)
+    ]
     for loop in sorted(loops, key=lambda one: one.col_offset):
         if place.joins(loop):
             continue
@@ -427,14 +506,20 @@ def _join(place: Place) -> Iterator[Candidate]:
 
 
 def _agree(place: Place) -> Iterator[Candidate]:
-    """Let all ranks use the smallest of their values for a number that decides how often a loop runs."""
+    """Let all ranks use the smallest of their values for a number that decides how often a loop
+    runs."""
     loop = place.last(ast.For)
     if loop is None or not isinstance(loop.iter, ast.Call):
         return
     test = place.tests[-1]
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
-        if "." in name or name == "rank" or len(set(values)) < 2 or any(type(value) is not int for value in values):
+        if (
+            "." in name
+            or name == "rank"
+            or len(set(values)) < 2
+            or any(type(value) is not int for value in values)
+        ):
             continue
         if made := place.agree("least", name, "MIN"):
             yield "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
@@ -446,11 +531,15 @@ def _flag(place: Place) -> Iterator[Candidate]:
     if branch is None or not _leaves(branch):
         return
     if place.joins(branch):
-        return  # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
+        # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
+        return
     if _is_for_some_ranks(place):
         return
     if made := place.agree("flag", f"float({ast.unparse(branch.test)})", "MAX"):
-        yield "flag", place.changed(place.put(branch, *made), (*place.span(branch.test), "flag.item()"))
+        yield (
+            "flag",
+            place.changed(place.put(branch, *made), (*place.span(branch.test), "flag.item()")),
+        )
 
 
 def _leaves(branch: ast.If) -> bool:
@@ -460,7 +549,9 @@ def _leaves(branch: ast.If) -> bool:
 def _is_for_some_ranks(place: Place) -> bool:
     """Whether the test reads nothing but the rank's number."""
     values = [
-        (read["ranks"], read["value"]) for read in place.tests[-1]["values"] if "(" not in read["name"]
+        (read["ranks"], read["value"])
+        for read in place.tests[-1]["values"]
+        if "(" not in read["name"]
     ]  # no len()
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 
@@ -480,7 +571,11 @@ def _module(place: Place) -> Iterator[Candidate]:
     branch: ast.If | None = place.last(ast.If)
     if branch is None or any("backward" in ast.unparse(one) for one in branch.body):
         return
-    calls = [one for one in ast.walk(branch) if isinstance(one, ast.Call) and dotted(one.func) in place.models]
+    calls = [
+        one
+        for one in ast.walk(branch)
+        if isinstance(one, ast.Call) and dotted(one.func) in place.models
+    ]
     ends = [place.span(one.func)[1] for one in calls if one.lineno in place.sites]
     if ends:
         yield "module", place.changed(*((end, end, ".module") for end in ends))
@@ -489,6 +584,8 @@ def _module(place: Place) -> Iterator[Candidate]:
 def _root(place: Place) -> Iterator[Candidate]:
     """Make rank 0 the root on every rank if the ranks name different roots."""
     for call in ast.walk(place.tree):
-        for keyword in call.keywords if isinstance(call, ast.Call) and call.lineno in place.sites else ():
+        for keyword in (
+            call.keywords if isinstance(call, ast.Call) and call.lineno in place.sites else ()
+        ):
             if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):
                 yield "root", place.changed((*place.span(keyword.value), "0"))

@@ -1,7 +1,8 @@
-"""The judge makes the Story of a Timeline. Terminal, page, view, bench, `watch` and `diagnose` all show this one.
+"""The judge makes the Story of a Timeline. Terminal, page, view, bench, `watch` and `diagnose` all
+show this one.
 
-It reads off the Timeline which calls met, from which lines, how the ranks ended and who waits for whom. Each kind of
-parting has a module in `joinlab.story.forms`.
+It reads off the Timeline which calls met, from which lines, how the ranks ended and who waits for
+whom. Each kind of parting has a module in `joinlab.story.forms`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
     folding  fold(timeline), or another folding of it
 
-    The first call for a failed run that this process emulated emulates it again, for a few seconds at most: to see
-    where its ranks' ways part, and to try fixes.
+    The first call for a failed run that this process emulated emulates it again, for a few seconds
+    at most: to see where its ranks' ways part, and to try fixes.
 
         story = joinlab.diagnose(timeline)
         print(story)
@@ -38,7 +39,8 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
 
 def look(scene: Scene) -> None:
-    """On the first call, find where the ways part and what fixes it, and store both in the Timeline's meta."""
+    """On the first call, find where the ways part and what fixes it, and store both in the
+    Timeline's meta."""
     timeline = scene.timeline
     if not timeline.again:
         return
@@ -62,8 +64,18 @@ def story_of(scene: Scene) -> Story:
     """The story of a scene, for callers that need the scene, too."""
     headline, *causes = cause_of(scene)
     headline = _with_endings(scene, headline)
-    healthy = headline.form in even.WORDS and not headline.facts.get("pending") and all(map(good, scene.ends))
-    more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # ranks that all finished have not parted
+    healthy = (
+        headline.form in even.WORDS
+        and not headline.facts.get("pending")
+        and all(map(good, scene.ends))
+    )
+    more = (
+        *(() if healthy else (parted,)),
+        standing,
+        fix,
+        fates,
+        notes,
+    )  # ranks that all finished have not parted
     lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
@@ -71,9 +83,17 @@ def story_of(scene: Scene) -> Story:
 
 def _with_endings(scene: Scene, headline: Line) -> Line:
     """The headline with the endings of ranks that did not end well, as plain data."""
-    found = by_key(((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends))
+    found = by_key(
+        ((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
+    )
     ends = [
-        {"ranks": ranks, "kind": kind, "pending": pending, "runs": runs, "good": good(scene.ends[ranks[0]])}
+        {
+            "ranks": ranks,
+            "kind": kind,
+            "pending": pending,
+            "runs": runs,
+            "good": good(scene.ends[ranks[0]]),
+        }
         for (kind, pending, runs), ranks in found.items()
     ]
     return replace(headline, facts={**headline.facts, "ends": ends})

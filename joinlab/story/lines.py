@@ -2,8 +2,9 @@
 
     Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
 
-A line has a `form`, which selects its sentence, and the facts behind it: ranks, calls, source lines and
-values. `joinlab.story.forms` has the words of each form; three writers make text, HTML and JSON of a Story.
+A line has a `form`, which selects its sentence, and the facts behind it: ranks, calls, source lines
+and values. `joinlab.story.forms` has the words of each form; three writers make text, HTML and JSON
+of a Story.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value that ranks had: of the name `name` in a test, or from a call, with its meaning to them (`taken`).
+    """A value that ranks had: of the name `name` in a test, or from a call, with its meaning to
+    them (`taken`).
 
     >>> Value((0,), "best", 0.4).taken
     ''
@@ -86,7 +88,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become `added`."""
+    """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become
+    `added`."""
 
     file: str
     begin: int
@@ -126,7 +129,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """How one rank ended. kind: an EndKind; `call`: the one it ended in; `proven`: of a hang, as in Ending."""
+    """How one rank ended. kind: an EndKind; `call`: the one it ended in; `proven`: of a hang, as in
+    Ending."""
 
     rank: int
     kind: str
@@ -138,7 +142,8 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a line's words: plain, code, or the name of what is drawn, so that a view can give both one colour.
+    """A part of a line's words: plain, code, or the name of what is drawn, so that a view can give
+    both one colour.
 
     call   place in Line.calls of the call that this noun names; None: no call
     ranks  the ranks that this noun names

@@ -1,4 +1,5 @@
-"""The scene: one Timeline, with everything that the finders of a story derive from it, each derived once."""
+"""The scene: one Timeline, with everything that the finders of a story derive from it, each derived
+once."""
 
 from __future__ import annotations
 
@@ -59,37 +60,61 @@ class Scene:
         if not lines:
             return SourceLine(row["call_site"], "", tuple(ranks)) if row["call_site"] else None
         first, *more = lines
-        return SourceLine(first.site, first.text, tuple(ranks), tuple(SourceLine(one.site, one.text) for one in more))
+        return SourceLine(
+            first.site,
+            first.text,
+            tuple(ranks),
+            tuple(SourceLine(one.site, one.text) for one in more),
+        )
 
     def lines_at(self, slot: Slot) -> tuple[SourceLine, ...]:
         """The lines from which the ranks issued the calls of a slot."""
         rows = (self.parting.call(slot, rank) for rank in slot.calls)
-        alike = by_key(((row["call_site"], self.sources.lines_of(row)), row) for row in rows).values()
-        lines = (self.line_of(same[0], self.parting.ranks(row["rank"] for row in same)) for same in alike)
+        alike = by_key(
+            ((row["call_site"], self.sources.lines_of(row)), row) for row in rows
+        ).values()
+        lines = (
+            self.line_of(same[0], self.parting.ranks(row["rank"] for row in same)) for same in alike
+        )
         return tuple(line for line in lines if line is not None)
 
     def sides(self, some: Iterable[Side]) -> list[list[int]]:
         """The ranks of each of these sides, as plain data."""
         return [list(self.parting.ranks(side)) for side in some]
 
-    def headline(self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any) -> Line:
+    def headline(
+        self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any
+    ) -> Line:
         """A headline about the ranks of each side and these calls; arguments as for `line`."""
         return self.line(LineKind.HEADLINE, form, sides, rows, **more)
 
     def line(
-        self, kind: LineKind, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any
+        self,
+        kind: LineKind,
+        form: str,
+        sides: Iterable[Sequence[int]],
+        rows: Iterable[CallRow] = (),
+        **more: Any,
     ) -> Line:
-        """A line about the ranks of each side and these calls; `more`: its other fields, and facts for its words."""
+        """A line about the ranks of each side and these calls; `more`: its other fields, and facts
+        for its words."""
         plain = [list(side) for side in sides]
-        fields = {name: more.pop(name) for name in ("ranks", "meant", "lines", "values") if name in more}
+        fields = {
+            name: more.pop(name) for name in ("ranks", "meant", "lines", "values") if name in more
+        }
         fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
-        return Line(kind, form, calls=tuple(map(self.call, rows)), facts={"sides": plain, **more}, **fields)
+        return Line(
+            kind, form, calls=tuple(map(self.call, rows)), facts={"sides": plain, **more}, **fields
+        )
 
     def count(self, rank: int, rows: Sequence[CallRow]) -> int:
-        """How many calls a rank issued in all, of the label and group of these rows, from their lines."""
+        """How many calls a rank issued in all, of the label and group of these rows, from their
+        lines."""
         row, sites = rows[0], {row["call_site"] for row in rows}
         calls = self.timeline.calls.filter(rank=rank, group=row["group"], op=row["op"])
-        like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in([*sites], nulls_equal=True)
+        like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in(
+            [*sites], nulls_equal=True
+        )
         return calls.filter(like).height
 
     # ---------------------------------------------------------------- why calls do not complete
@@ -101,7 +126,11 @@ class Scene:
 
     @cached_property
     def slot_of(self) -> dict[Key, Slot]:
-        return {(rank, slot.group, seq): slot for slot in self.matched.slots for rank, seq in slot.calls.items()}
+        return {
+            (rank, slot.group, seq): slot
+            for slot in self.matched.slots
+            for rank, seq in slot.calls.items()
+        }
 
     @cached_property
     def clash(self) -> Slot | None:
@@ -109,40 +138,66 @@ class Scene:
         if self.parting.clash is None:
             return None
         slot = self.parting.slot
-        return next(one for rank, seq in slot.calls.items() if (one := self.slot_of.get((rank, slot.group, seq))))
+        return next(
+            one
+            for rank, seq in slot.calls.items()
+            if (one := self.slot_of.get((rank, slot.group, seq)))
+        )
 
     @cached_property
     def gone(self) -> list[int]:
         """The ranks that have ended."""
-        return [rank for rank, end in enumerate(self.ends) if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)]
+        return [
+            rank
+            for rank, end in enumerate(self.ends)
+            if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)
+        ]
 
     @cached_property
     def blocked(self) -> Mapping[str, Blocked]:
         """What each call lacks, by the rule of its group's backend."""
         # A record without its beginning does not show which ranks took part.
-        groups = {name: ranks for name, ranks in self.groups.items() if name not in self.meta.get("skipped", {})}
+        groups = {
+            name: ranks
+            for name, ranks in self.groups.items()
+            if name not in self.meta.get("skipped", {})
+        }
         backend = str(self.meta.get("backend"))
         return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
 
     def awaited(self, rank: int) -> Key | None:
-        """The call a rank ended in: the one that its ending names, else the last call that the backend failed."""
+        """The call a rank ended in: the one that its ending names, else the last call that the
+        backend failed."""
         end, rows, key = self.ends[rank], self.matched.row_of, self.timeline.ended_in(rank)
         if key is not None:
             return key if key in rows else None
         if end.kind is not EndKind.RAISED:
             return None
-        failed = [key for key, row in rows.items() if key[0] == rank and row["error"] and row["error"] in end.text]
+        failed = [
+            key
+            for key, row in rows.items()
+            if key[0] == rank and row["error"] and row["error"] in end.text
+        ]
         return failed[-1] if failed else None
 
     @cached_property
     def last(self) -> dict[int, Key]:
         """By rank, the last call that it issued."""
-        return {key[0]: key for key in self.matched.row_of}  # rows come in each rank's order of issue
+        return {
+            key[0]: key for key in self.matched.row_of
+        }  # rows come in each rank's order of issue
 
     def held_by(self, key: Key) -> Key | None:
         """The rank's own earlier call that holds this one up."""
         found = self.blocked.get(key[1], {}).get((key[0], key[2]), ())
-        return next((self.key_of(one, key[1]) for one in found if one.rank == key[0] and one.seq is not None), None)
+        return next(
+            (
+                self.key_of(one, key[1])
+                for one in found
+                if one.rank == key[0] and one.seq is not None
+            ),
+            None,
+        )
 
     @staticmethod
     def key_of(blocker: Blocker, group: str) -> Key:

@@ -33,7 +33,9 @@ class Story:
 
     def __post_init__(self) -> None:
         kinds = [line.kind for line in self.lines]
-        assert kinds[:1] == [LineKind.HEADLINE] and LineKind.HEADLINE not in kinds[1:], "the headline comes first"
+        assert kinds[:1] == [LineKind.HEADLINE] and LineKind.HEADLINE not in kinds[1:], (
+            "the headline comes first"
+        )
 
     @property
     def headline(self) -> Line:
@@ -58,12 +60,20 @@ class Story:
         return next((said(line) for line in self.of(LineKind.FATE) if rank in line.ranks), "")
 
     def plain(self) -> dict[str, Any]:
-        """The story as plain data, which `json.dumps` takes; each line with its words as "text" and as "pieces"."""
+        """The story as plain data, which `json.dumps` takes; each line with its words as "text" and
+        as "pieces"."""
         lines = []
         for line in self.lines:
             pieces = [asdict(piece) for piece in pieces_of(line)]
-            lines.append(asdict(line) | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces})
-        return {"provenance": self.provenance, "lines": lines, "ranks": [asdict(rank) for rank in self.ranks]}
+            lines.append(
+                asdict(line)
+                | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces}
+            )
+        return {
+            "provenance": self.provenance,
+            "lines": lines,
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
 
     def json(self) -> str:
         return json.dumps(self.plain())

@@ -1,4 +1,5 @@
-"""Words: turns a line's nouns into marked pieces, and endings into phrases. Every form builds its sentences of these.
+"""Words: turns a line's nouns into marked pieces, and endings into phrases. Every form builds its
+sentences of these.
 
 say("{} wait[s|] in {}", (0,), noun(line, 0))       # pieces: "rank 0", " waits in ", "barrier"
 """
@@ -22,7 +23,8 @@ _SLOTS = re.compile(r"(\{\w*\}|\[[^][|]*\|[^][|]*\])")
 
 
 class EndWords(NamedTuple):
-    """The words of an ending: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the documented traces."""
+    """The words of an ending: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the
+    documented traces."""
 
     one: str
     many: str
@@ -35,12 +37,16 @@ ENDINGS: Mapping[EndKind, EndWords] = {
     EndKind.HUNG: EndWords("hangs", "hang", "hung", "hangs"),
     EndKind.RAISED: EndWords("raised an error", "raised an error", "raised an error", "raises"),
     EndKind.KILLED: EndWords("was killed", "were killed", "been killed", "is killed"),
-    EndKind.UNKNOWN: EndWords("has no known ending", "have no known ending", "no known ending", "unknown"),
+    EndKind.UNKNOWN: EndWords(
+        "has no known ending", "have no known ending", "no known ending", "unknown"
+    ),
 }
 """The words of every ending."""
 
 
-def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False, world: int = 0) -> Text:
+def ends(
+    ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False, world: int = 0
+) -> Text:
     """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"."""
     words = ENDINGS[EndKind(kind)]
     verb = "[is|are] still running" if runs else f"[{words.one}|{words.many}]"
@@ -54,7 +60,8 @@ def every_rank(count: int) -> str:
 
 
 def say(template: str, *parts: Part, **named: Part) -> Text:
-    """The template with each {}, or {name}, replaced by a part, and each [one|many] chosen by the number of ranks.
+    """The template with each {}, or {name}, replaced by a part, and each [one|many] chosen by the
+    number of ranks.
 
     >>> "".join(piece.text for piece in say("{} wait[s|] for {on}", (0,), on=(1, 2)))
     'rank 0 waits for ranks 1, 2'
@@ -67,7 +74,11 @@ def say(template: str, *parts: Part, **named: Part) -> Text:
             found.append(Piece(token[1:-1].split("|")[many]))
         else:
             new = _pieces(named[token[1:-1]] if token[1:-1] else next(rest))
-            many = len(new[0].ranks) > 1 if len(new) == 1 and new[0].ranks and new[0].call is None else many
+            many = (
+                len(new[0].ranks) > 1
+                if len(new) == 1 and new[0].ranks and new[0].call is None
+                else many
+            )
             found += new
     assert next(rest, None) is None, template
     return tuple(piece for piece in found if piece.text)
@@ -84,7 +95,10 @@ def listing(parts: Sequence[Text], between: str = "") -> Text:
     """Texts joined as a list: "a, b and c", or with `between` between them."""
     found: list[Piece] = []
     for at, part in enumerate(parts):
-        found += [Piece("" if not at else between or (" and " if at == len(parts) - 1 else ", ")), *part]
+        found += [
+            Piece("" if not at else between or (" and " if at == len(parts) - 1 else ", ")),
+            *part,
+        ]
     return tuple(piece for piece in found if piece.text)
 
 
@@ -92,14 +106,18 @@ def told(text: Iterable[Piece]) -> Text:
     """A sentence: begins with a capital letter; adjacent plain pieces become one."""
     found: list[Piece] = []
     for piece in text:
-        plain = found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks)
+        plain = (
+            found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks)
+        )
         if plain and piece.code == found[-1].code:
             found[-1] = Piece(found[-1].text + piece.text, code=piece.code)
             continue
         found.append(piece)
     if found and not found[0].code:
         first = found[0]
-        found[0] = Piece(first.text[:1].upper() + first.text[1:], first.call, first.ranks, first.code)
+        found[0] = Piece(
+            first.text[:1].upper() + first.text[1:], first.call, first.ranks, first.code
+        )
     return tuple(found)
 
 
@@ -110,7 +128,9 @@ def who(ranks: Sequence[int]) -> Piece:
 
 def sides(line: Line) -> list[tuple[int, ...]]:
     """The ranks of each side of a line, one side per call."""
-    return [tuple(ranks) for ranks in line.facts.get("sides") or [[call.rank] for call in line.calls]]
+    return [
+        tuple(ranks) for ranks in line.facts.get("sides") or [[call.rank] for call in line.calls]
+    ]
 
 
 def noun(line: Line, at: int, quote: bool = True) -> Piece:
@@ -133,10 +153,15 @@ def at_place(line: Line, at: int) -> Text:
 def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
-    peer = "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
+    peer = (
+        "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
+    )
     peer += f" with tag {call.tag}" if call.tag else ""
     number = f", call {call.number}" if call.number is not None else ""
-    return (noun(line, at), Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)))
+    return (
+        noun(line, at),
+        Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)),
+    )
 
 
 def code(text: str) -> Piece:

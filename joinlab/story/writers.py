@@ -25,7 +25,14 @@ CALLERS = 2
 """How many of the lines that led to a call are printed, nearest first."""
 
 _INDENT = 7
-_ORDER = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING, LineKind.FIX, LineKind.FATE, LineKind.NOTE)
+_ORDER = (
+    LineKind.HEADLINE,
+    LineKind.CAUSE,
+    LineKind.PARTING,
+    LineKind.FIX,
+    LineKind.FATE,
+    LineKind.NOTE,
+)
 
 
 def text_of(lines: Sequence[Line], width: int | None = None) -> str:
@@ -46,7 +53,13 @@ def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:
     causes = any(line.kind is LineKind.CAUSE for line in lines)
     for line in sorted(lines, key=lambda line: _ORDER.index(line.kind)):
         cited = line.kind is LineKind.CAUSE or (line.kind is LineKind.HEADLINE and not causes)
-        yield line, [*(_sources(line) if cited else ()), *(text for edit in line.edits for text in diff_of(edit))]
+        yield (
+            line,
+            [
+                *(_sources(line) if cited else ()),
+                *(text for edit in line.edits for text in diff_of(edit)),
+            ],
+        )
 
 
 def ended_in_short(headline: Line) -> str:
@@ -61,7 +74,9 @@ def ended_in_short(headline: Line) -> str:
 def _broken(text: str, indent: str, width: int | None) -> list[str]:
     if width is None:
         return [text.rstrip()]
-    return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True) or [""]
+    return wrap(
+        text, width, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
+    ) or [""]
 
 
 def _sources(line: Line) -> Iterator[str]:
@@ -89,7 +104,9 @@ def html_of(lines: Sequence[Line]) -> str:
         head = kind is LineKind.HEADLINE
         each = "<p><strong>{}</strong></p>{}" if head else "<li>{}{}</li>"
         rows = "".join(each.format(_html(line), _pre(under)) for line, under in those)
-        found.append(rows if head else f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{rows}</ul>')
+        found.append(
+            rows if head else f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{rows}</ul>'
+        )
     return shown("".join(found))
 
 
@@ -98,6 +115,12 @@ def _pre(under: Sequence[str]) -> str:
 
 
 def _html(line: Line) -> str:
-    mark = f"{sign_of(line.form, bool(line.facts.get('pending')))} " if line.kind is LineKind.FATE else ""
+    mark = (
+        f"{sign_of(line.form, bool(line.facts.get('pending')))} "
+        if line.kind is LineKind.FATE
+        else ""
+    )
     pieces = pieces_of(line)
-    return mark + "".join(f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces)
+    return mark + "".join(
+        f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces
+    )

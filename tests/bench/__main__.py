@@ -1,7 +1,8 @@
-"""`make bench`: every figure is a ratio of two things measured side by side in one run, beside what is aimed at.
+"""`make bench`: every figure is a ratio of two things measured side by side in one run, beside what
+is aimed at.
 
-A row is printed as soon as it is measured. A part that cannot run here, such as the bench where there is no Chromium,
-is named at the end with the reason; the other parts keep their figures.
+A row is printed as soon as it is measured. A part that cannot run here, such as the bench where
+there is no Chromium, is named at the end with the reason; the other parts keep their figures.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def main(names: Sequence[str]) -> int:
         print(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}", file=sys.stderr)
         return 2
     return measure(
-        {name: _part(name) for name in names or PARTS}, os.environ.get("CHROMIUM") or shutil.which("chromium")
+        {name: _part(name) for name in names or PARTS},
+        os.environ.get("CHROMIUM") or shutil.which("chromium"),
     )
 
 
@@ -40,7 +42,9 @@ def measure(parts: Mapping[str, Part], browser: str | None) -> int:
 
     Returns 1 if a part failed; a browser that is missing is no failure.
     """
-    screen = Console(width=None if sys.stdout.isatty() else 170, markup=False, emoji=False, highlight=False)
+    screen = Console(
+        width=None if sys.stdout.isatty() else 170, markup=False, emoji=False, highlight=False
+    )
     screen.print(_row("what", "measured", "figure", "aim"), style="bold")
     failed: dict[str, str] = {}
     unable = [name for name in parts if name in BROWSER and not browser]
@@ -53,7 +57,9 @@ def measure(parts: Mapping[str, Part], browser: str | None) -> int:
         except Exception as error:  # the other parts still run, and their figures stand
             failed[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     for name in unable:
-        screen.print(f"left out: {name}, which needs Chromium: apt-get install chromium, or CHROMIUM=path")
+        screen.print(
+            f"left out: {name}, which needs Chromium: apt-get install chromium, or CHROMIUM=path"
+        )
     for name, reason in failed.items():
         screen.print(f"failed: {name}: {reason}")
     return 1 if failed else 0

@@ -1,7 +1,8 @@
-"""The whole bench in JupyterLab: the first picture, from key press to repaint, and what travels over the wire.
+"""The whole bench in JupyterLab: the first picture, from key press to repaint, and what travels
+over the wire.
 
-Beside it stands the floor: a widget of one number that Python answers with the same number, in the same page. It takes
-the way to Python and back, and the browser's next frame.
+Beside it stands the floor: a widget of one number that Python answers with the same number, in the
+same page. It takes the way to Python and back, and the browser's next frame.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ PAINTED = """() => new Promise((done) => {
 
 
 def measure() -> Iterator[Figure]:
-    """The slider of rank 0 goes from 5 to 3 and back: each position shipped, then emulated, then drawn ahead."""
+    """The slider of rank 0 goes from 5 to 3 and back: each position shipped, then emulated, then
+    drawn ahead."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_notebook(folder / "served" / "used.ipynb", CELLS)
@@ -93,7 +95,12 @@ def measure() -> Iterator[Figure]:
                     notebook = Notebook(page, url, token, "first.ipynb")
                     taken.append(page.evaluate(PAINTED))
                     notebook.shut_down()
-            yield Figure("first picture in a fresh kernel, from running the cell", ms(taken), "", "at most 1000 ms")
+            yield Figure(
+                "first picture in a fresh kernel, from running the cell",
+                ms(taken),
+                "",
+                "at most 1000 ms",
+            )
             with watched(browser, [url], viewport=viewport) as page:
                 yield from _as_used(Bench(page, url, token, "used.ipynb"))
             with watched(browser, [url], viewport=viewport) as page:
@@ -113,12 +120,15 @@ class Bench(Notebook):
 
     def _received(self, frame: bytes | str) -> None:
         said = frame if isinstance(frame, bytes) else frame.encode()
-        kind = re.search(rb'"msg_type": ?"(\w+)"', said)  # its own comes first, then that of what it answers
+        kind = re.search(
+            rb'"msg_type": ?"(\w+)"', said
+        )  # its own comes first, then that of what it answers
         if kind and kind[1] in (b"comm_open", b"comm_msg") and b"there and back" not in said:
             self.sent.append(len(said))
 
     def moves(self, slider: str, before: str = "") -> tuple[list[float], float]:
-        """Seconds from key to repaint, and bytes of a move; `before` is run in Python before each."""
+        """Seconds from key to repaint, and bytes of a move; `before` is run in Python before
+        each."""
         times, sizes = [], []
         self.page.get_by_label(slider).focus()
         for at in range(ROUNDS):
@@ -139,7 +149,9 @@ def _as_used(notebook: Bench) -> Iterator[Figure]:
     floor, _ = notebook.moves("there and back")
     taken, _ = notebook.moves("rank 0: inputs")
     beside = f"{median(taken) / median(floor):.1f} floors"
-    yield Figure("bench, key to repaint: a position that ships", ms(taken), beside, "at most 1.5 floors")
+    yield Figure(
+        "bench, key to repaint: a position that ships", ms(taken), beside, "at most 1.5 floors"
+    )
 
 
 def _two_ranks(notebook: Bench) -> Iterator[Figure]:
@@ -153,7 +165,9 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
     notebook.page.wait_for_timeout(1000)
     ahead = sum(notebook.sent)
     known, also = notebook.moves(slider)
-    notebook.tell("let_nothing_ship()\nbench._map._send = lambda parcel: None\nbench.barrier_value = 8")
+    notebook.tell(
+        "let_nothing_ship()\nbench._map._send = lambda parcel: None\nbench.barrier_value = 8"
+    )
     emulated, _ = notebook.moves(slider, "forget()")
     boxes = notebook.ask("bench.timeline.calls.height")
     yield Figure("floor: a number to Python and back, key to repaint", ms(floor), "", "")
@@ -165,6 +179,15 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
         aim = "at most 2.5 floors" if taken is emulated else "at most 1.5 floors"
         beside = f"{median(taken) / median(floor):.1f} floors"
         yield Figure(f"bench, key to repaint: {boxes} calls{how}", ms(taken), beside, aim)
-    yield Figure("bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 150 kB")
-    yield Figure("bench, a slider move over the wire", f"{max(size, also) / 1e3:.1f} kB", "", "below 15 kB")
-    yield Figure("bench, the map and its pictures, in the background", f"{ahead / 1e3:.1f} kB", "", "below 300 kB")
+    yield Figure(
+        "bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 150 kB"
+    )
+    yield Figure(
+        "bench, a slider move over the wire", f"{max(size, also) / 1e3:.1f} kB", "", "below 15 kB"
+    )
+    yield Figure(
+        "bench, the map and its pictures, in the background",
+        f"{ahead / 1e3:.1f} kB",
+        "",
+        "below 300 kB",
+    )

@@ -1,4 +1,5 @@
-"""Reading flight recorder dumps of many ranks: joinlab beside PyTorch's own torchfrtrace, on the same files."""
+"""Reading flight recorder dumps of many ranks: joinlab beside PyTorch's own torchfrtrace, on the
+same files."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged), *zip(judged, d
 
 
 def measure() -> Iterator[Figure]:
-    """Jobs of 256 and of 1,024 ranks with 2,000 calls each, in which one rank stops ten calls before the others."""
+    """Jobs of 256 and of 1,024 ranks with 2,000 calls each, in which one rank stops ten calls
+    before the others."""
     yield from _figures(256, "2 s, 500 MB", beside=True)
     yield from _figures(1024, "at all", beside=False)
 
@@ -43,7 +45,9 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for rank in range(ranks):
-            (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, ranks), protocol=2))
+            (folder / f"nccl_trace_rank_{rank}").write_bytes(
+                pickle.dumps(dump(rank, ranks), protocol=2)
+            )
         look = [sys.executable, "-c", LOOK, name]
         ours, our_cpu, _, said = child(look)
         *times, blamed = said.split()
@@ -57,13 +61,21 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
             both += f" / torchfrtrace {theirs:.2f} s, CPU {their_cpu:.2f} s, {their_peak} MB"
     yield Figure(f"dumps of {ranks} x {ENTRIES}: load, match, graph", both, ratio, aim)
     fold = f"{judged:.2f} s, CPU {judged_cpu:.2f} s"
-    yield Figure(f"dumps of {ranks} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s" if beside else "")
+    yield Figure(
+        f"dumps of {ranks} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s" if beside else ""
+    )
     picture = f"{drawn:.2f} s, CPU {drawn_cpu:.2f} s; all together {read + judged + drawn:.2f} s"
-    yield Figure(f"dumps of {ranks} x {ENTRIES}: drawn as a page", picture, "", "in the 2 s" if beside else "")
+    yield Figure(
+        f"dumps of {ranks} x {ENTRIES}: drawn as a page",
+        picture,
+        "",
+        "in the 2 s" if beside else "",
+    )
 
 
 def child(command: list[str]) -> tuple[float, float, int, str]:
-    """Seconds, CPU seconds, peak memory in MB and the output of a process. The peak is of the largest child so far.
+    """Seconds, CPU seconds, peak memory in MB and the output of a process. The peak is of the
+    largest child so far.
 
     Linux counts in a child's peak what its parent held when it was begun.
     """
@@ -75,9 +87,11 @@ def child(command: list[str]) -> tuple[float, float, int, str]:
 
 
 def together(command: list[str]) -> int:
-    """The most memory in MB that a process and its children hold at a time, in a run of its own: looking slows it down.
+    """The most memory in MB that a process and its children hold at a time, in a run of its own:
+    looking slows it down.
 
-    It is their PSS: pages that several of them share count once, where the sum of RSS counts them for each.
+    It is their PSS: pages that several of them share count once, where the sum of RSS counts them
+    for each.
     """
     most = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -104,11 +118,18 @@ def _children(pid: int) -> list[int]:
 
 
 def dump(rank: int, size: int) -> dict[str, Any]:
-    """One rank's dump: a ring buffer that lost its first 5,000 calls; the last ten never completed."""
+    """One rank's dump: a ring buffer that lost its first 5,000 calls; the last ten never
+    completed."""
     files = [f"site-packages/torch/file_{number}.py" for number in range(8)]
-    inner = [{"name": f"f{number}", "filename": files[number % 8], "line": number} for number in range(60)]
+    inner = [
+        {"name": f"f{number}", "filename": files[number % 8], "line": number}
+        for number in range(60)
+    ]
     outer = [{"name": "main", "filename": "train.py", "line": number} for number in range(20)]
-    stacks = [[inner[(number * 7 + depth) % 60] for depth in range(8)] + [outer[number % 20]] for number in range(40)]
+    stacks = [
+        [inner[(number * 7 + depth) % 60] for depth in range(8)] + [outer[number % 20]]
+        for number in range(40)
+    ]
     entries = [
         {
             "record_id": at, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 5001 + at,

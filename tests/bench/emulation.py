@@ -1,4 +1,5 @@
-"""A warm emulation against a warm launch, against what DDP alone costs, and its growth with the ranks."""
+"""A warm emulation against a warm launch, against what DDP alone costs, and its growth with the
+ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ GROWTH = {64: "at most 60", 256: "at most 260"}
 
 
 def measure() -> Iterator[Figure]:
-    """All figures; both sides of a ratio in turn, so that other load on the machine affects both alike."""
+    """All figures; both sides of a ratio in turn, so that other load on the machine affects both
+    alike."""
     for number in cases.CASES:
         yield from _case(number)
     yield from _growth()
@@ -48,7 +50,12 @@ def _case(number: int) -> list[Figure]:
     real, work = f"{ms(launched)} / {ms(emulated)}", f"{ms(emulated)} / {ms(idle)}"
     return [
         Figure(f"launch (gloo) / emulate (NCCL), case {number}", real, f"{slow / quick:.1f}", ""),
-        Figure(f"emulate / DDP alone on an idle group, case {number}", work, f"{quick / ddp:.1f}", "at most 3"),
+        Figure(
+            f"emulate / DDP alone on an idle group, case {number}",
+            work,
+            f"{quick / ddp:.1f}",
+            "at most 3",
+        ),
     ]
 
 
@@ -57,7 +64,12 @@ def _growth() -> Iterator[Figure]:
     for ranks, aim in GROWTH.items():
         many = [seconds(partial(_many, ranks)) for _ in range(3)]
         both = f"{ms(many)} / {ms(two)}"
-        yield Figure(f"emulate {ranks} ranks / 2 ranks, case 1", both, f"{median(many) / median(two):.0f}", aim)
+        yield Figure(
+            f"emulate {ranks} ranks / 2 ranks, case 1",
+            both,
+            f"{median(many) / median(two):.0f}",
+            aim,
+        )
 
 
 def _launch(program: Callable[..., object]) -> None:
@@ -133,7 +145,8 @@ def _idle_group() -> Iterator[Callable[[Callable[..., object], Sequence[int]], N
     ask, find = Join._get_num_nonjoined_procs, DistributedDataParallel._find_common_rank
 
     def left(join: Any) -> int:
-        """In join(): how many ranks have inputs left, so that a rank that has run out makes its shadow calls."""
+        """In join(): how many ranks have inputs left, so that a rank that has run out makes its
+        shadow calls."""
         ask(join)  # type: ignore[no-untyped-call]
         done = next(count)
         return sum(other > done for other in others)

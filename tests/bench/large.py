@@ -1,4 +1,5 @@
-"""Large Timelines, made column by column: irregular rounds, so that no fold hides them, and few mismatches."""
+"""Large Timelines, made column by column: irregular rounds, so that no fold hides them, and few
+mismatches."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ KINDS = (  # origin, op, shape, line of the program
 def large(ranks: int, each: int) -> Timeline:
     """A run of `ranks` ranks with `each` calls; the last rank does not issue the last one.
 
-    Every rank but the first once issues another call than the others, so that no two ranks share a lane.
+    Every rank but the first once issues another call than the others, so that no two ranks share a
+    lane.
 
     large(8, 125_000).calls.height      # 1,000,000, less the one
     """
@@ -68,14 +70,26 @@ def large(ranks: int, each: int) -> Timeline:
         pl.when(pl.col("op") == "all_reduce").then(pl.lit("sum")).alias("reduce_op"),
         pl.when(pl.col("op") == "broadcast").then(0).alias("root"),
         pl.when(pl.col("shape").list.first().list.first() <= 2).then(value).alias("value_in"),
-        pl.when((pl.col("shape").list.first().list.first() <= 2) & ~open_).then(value).alias("value_out"),
+        pl.when((pl.col("shape").list.first().list.first() <= 2) & ~open_)
+        .then(value)
+        .alias("value_out"),
         pl.col("enqueued_ns").alias("started_ns"),
         pl.when(~open_).then("completed_ns").alias("completed_ns"),
-        pl.when(pl.col("waits") | open_).then(pl.col("enqueued_ns") + 1000).alias("host_wait_begin_ns"),
-        pl.when(pl.col("waits") & ~open_).then(pl.col("completed_ns") + 500).alias("host_wait_end_ns"),
+        pl.when(pl.col("waits") | open_)
+        .then(pl.col("enqueued_ns") + 1000)
+        .alias("host_wait_begin_ns"),
+        pl.when(pl.col("waits") & ~open_)
+        .then(pl.col("completed_ns") + 500)
+        .alias("host_wait_end_ns"),
     )
-    missing = [pl.lit(None).cast(CALL_COLUMNS[name]).alias(name) for name in CALL_COLUMNS if name not in calls.columns]
-    calls = calls.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in CALL_COLUMNS.items())
+    missing = [
+        pl.lit(None).cast(CALL_COLUMNS[name]).alias(name)
+        for name in CALL_COLUMNS
+        if name not in calls.columns
+    ]
+    calls = calls.with_columns(missing).select(
+        pl.col(name).cast(kind) for name, kind in CALL_COLUMNS.items()
+    )
     hung = Ending(EndKind.HUNG, call=each - 1, group="default", proven=True)
     ends = (hung,) * (ranks - 1) + (Ending(EndKind.FINISHED),)
     meta: Meta = {

@@ -1,4 +1,5 @@
-"""A repeated launch against torchrun on the same program, and the time from the last event to the verdict."""
+"""A repeated launch against torchrun on the same program, and the time from the last event to the
+verdict."""
 
 from __future__ import annotations
 
@@ -35,21 +36,37 @@ dist.destroy_process_group()  # without it torch sometimes aborts while the inte
 
 def measure() -> Iterator[Figure]:
     """Both figures."""
-    launched = [seconds(_launch) for _ in range(LAUNCHES + 1)][1:]  # the first starts the fork server
+    launched = [seconds(_launch) for _ in range(LAUNCHES + 1)][
+        1:
+    ]  # the first starts the fork server
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
         script.write_text(SCRIPT)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            str(script),
+        ]
         torchrun = [seconds(lambda: _run(command)) for _ in range(TORCHRUNS)]
     ratio = median(torchrun) / median(launched)
     both = f"{ms(torchrun)} / {ms(launched)}"
-    yield Figure("torchrun / repeated launch, case 1, 2 ranks", both, f"{ratio:.0f} times", "40 times or more")
+    yield Figure(
+        "torchrun / repeated launch, case 1, 2 ranks",
+        both,
+        f"{ratio:.0f} times",
+        "40 times or more",
+    )
     for case in (4, 5):
         after = [
             _silence(joinlab.launch(cases.CASES[case].program, (N, N + 1), "gloo", on_output=None))
             for _ in range(VERDICTS)
         ]
-        yield Figure(f"last event to verdict, case {case}", ms(after), f"at most {max(after):.3f} s", "0.3 s")
+        yield Figure(
+            f"last event to verdict, case {case}", ms(after), f"at most {max(after):.3f} s", "0.3 s"
+        )
 
 
 def _launch() -> None:

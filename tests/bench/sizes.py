@@ -1,7 +1,8 @@
-"""Any size: 2,000 and 1,000,000 calls, irregular and with few mismatches, in a written page and in a notebook's view.
+"""Any size: 2,000 and 1,000,000 calls, irregular and with few mismatches, in a written page and in
+a notebook's view.
 
-First paint is counted from the start of the navigation, or of the cell; a step, a zoom and a pan from the key to the
-frame after the picture has changed. Needs chromium.
+First paint is counted from the start of the navigation, or of the cell; a step, a zoom and a pan
+from the key to the frame after the picture has changed. Needs chromium.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from tests.bench.large import large
 from tests.browser import Notebook, chromium, lab, watched, write_notebook
 
 SIZES = (("2,000 calls", 2, 1_000), ("1,000,000 calls", 8, 125_000))
-CELLS = ("import joinlab\nfrom tests.bench.large import large\nmade = large(8, 125_000)", "joinlab.View(made)")
+CELLS = (
+    "import joinlab\nfrom tests.bench.large import large\nmade = large(8, 125_000)",
+    "joinlab.View(made)",
+)
 
 PAINTED = """() => new Promise((done) => {
     const look = () => document.querySelector(".jl-chart")
@@ -59,8 +63,12 @@ def measure() -> Iterator[Figure]:
             with watched(browser, [path.as_uri()], viewport={"width": 1440, "height": 900}) as page:
                 page.goto(path.as_uri(), wait_until="commit")
                 painted = page.evaluate(PAINTED)
-                yield Figure(f"page of {what}: first paint", f"{painted / 1000:.2f} s", "", "at most 3 s")
-                yield from _moved(page, f"page of {what}", "30 / 60 / - ms" if each == 1_000 else "at most 100 ms")
+                yield Figure(
+                    f"page of {what}: first paint", f"{painted / 1000:.2f} s", "", "at most 3 s"
+                )
+                yield from _moved(
+                    page, f"page of {what}", "30 / 60 / - ms" if each == 1_000 else "at most 100 ms"
+                )
         yield from _view(folder, browser)
 
 
@@ -78,7 +86,9 @@ def _view(folder: Path, browser: Browser) -> Iterator[Figure]:
         page.evaluate(PAINTED)
         taken = time.perf_counter() - begin
         made = notebook.ask("__import__('timeit').timeit(lambda: large(8, 125_000), number=1)")
-        yield Figure("view of 1,000,000 calls: first paint", f"{taken - made:.2f} s", "", "at most 3 s")
+        yield Figure(
+            "view of 1,000,000 calls: first paint", f"{taken - made:.2f} s", "", "at most 3 s"
+        )
         yield from _moved(page, "view of 1,000,000 calls", "at most 100 ms")
 
 
@@ -96,4 +106,9 @@ def _moved(page: Page, what: str, aim: str) -> Iterator[Figure]:
         step, zoom = pressed(STEPS), [*pressed(IN), *pressed(OUT)]
         pressed(IN[:8])
         told = [f"{median(some):.0f}" for some in (step, zoom, pressed(PANS))]
-        yield Figure(f"{what}, {axis}: step / zoom / pan", f"{' / '.join(told)} ms", f"{max(drawn)} elements", aim)
+        yield Figure(
+            f"{what}, {axis}: step / zoom / pan",
+            f"{' / '.join(told)} ms",
+            f"{max(drawn)} elements",
+            aim,
+        )

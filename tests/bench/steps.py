@@ -1,16 +1,19 @@
-"""The step time of a DDP loop with and without the recorder, in the same processes, block by block in turn.
+"""The step time of a DDP loop with and without the recorder, in the same processes, block by block
+in turn.
 
-Each block of steps is compared with the bare block beside it, and the median of these ratios is told: other work on the
-machine lasts longer than a round, and so slows both sides. A second bare loop runs beside them: its ratio to the first
-is what this machine's noise alone makes of nothing. The CPU time of all threads of a rank stands beside the time that
-passed: other processes and the other rank disturb it less. Which loop is made first decides where its tensors lie in
-memory, and that makes a large model's step up to 3 % longer: so each loop is made first in one launch of three.
+Each block of steps is compared with the bare block beside it, and the median of these ratios is
+told: other work on the machine lasts longer than a round, and so slows both sides. A second bare
+loop runs beside them: its ratio to the first is what this machine's noise alone makes of nothing.
+The CPU time of all threads of a rank stands beside the time that passed: other processes and the
+other rank disturb it less. Which loop is made first decides where its tensors lie in memory, and
+that makes a large model's step up to 3 % longer: so each loop is made first in one launch of three.
 
-What a recorded step of one bucket costs is nine appends to the log: the begin and end of three host spans (forward,
-backward, optimizer), and call, wait and wake. Measured in CPU time in one process, beside other work: 66 us more than
-289 at 4,160 parameters, of which the spans alone are 34; 242 more than 2,320 at a million, the spans 170 (bare again 37
-less). Nine appends take 3 us in a loop of their own. The rest is the Python around them, and the larger the model, the
-less of it the step leaves in the caches.
+What a recorded step of one bucket costs is nine appends to the log: the begin and end of three host
+spans (forward, backward, optimizer), and call, wait and wake. Measured in CPU time in one process,
+beside other work: 66 us more than 289 at 4,160 parameters, of which the spans alone are 34; 242
+more than 2,320 at a million, the spans 170 (bare again 37 less). Nine appends take 3 us in a loop
+of their own. The rest is the Python around them, and the larger the model, the less of it the step
+leaves in the caches.
 """
 
 from __future__ import annotations
@@ -34,10 +37,19 @@ LOOPS = ("bare", "bare again", "recorded")
 
 
 def measure() -> Iterator[Figure]:
-    """The tiniest model, one whose step takes some 1.5 ms on two idle cores, and one of a few million parameters."""
+    """The tiniest model, one whose step takes some 1.5 ms on two idle cores, and one of a few
+    million parameters."""
     yield _figure("recorded / bare step, 2 parameters", width=1, layers=1, steps=15, aim="not set")
-    yield _figure("recorded / bare step, 4,160 parameters", width=64, layers=1, steps=15, aim="1.10 at 1.3 ms")
-    yield _figure("recorded / bare step, 2.1 million parameters", width=1024, layers=2, steps=1, aim="at most 1.02")
+    yield _figure(
+        "recorded / bare step, 4,160 parameters", width=64, layers=1, steps=15, aim="1.10 at 1.3 ms"
+    )
+    yield _figure(
+        "recorded / bare step, 2.1 million parameters",
+        width=1024,
+        layers=2,
+        steps=1,
+        aim="at most 1.02",
+    )
 
 
 def _figure(what: str, width: int, layers: int, steps: int, aim: str) -> Figure:
@@ -46,16 +58,23 @@ def _figure(what: str, width: int, layers: int, steps: int, aim: str) -> Figure:
         names = (*LOOPS[first:], *LOOPS[:first])
         for name, those in _launch(names, width, layers, steps).items():
             samples[name] += those
-    wall, cpu = ({name: [one[at] for one in those] for name, those in samples.items()} for at in (0, 1))
+    wall, cpu = (
+        {name: [one[at] for one in those] for name, those in samples.items()} for at in (0, 1)
+    )
     said = ", ".join(
         f"{name} {_ratio(of, 'recorded'):.3f} (bare again {_ratio(of, 'bare again'):.3f}), {_more(of):+.0f} us"
         for name, of in (("time", wall), ("CPU", cpu))
     )
-    return Figure(what, f"{ms(wall['recorded'])} / {ms(wall['bare'])}, CPU {ms(cpu['bare'])}", said, aim)
+    return Figure(
+        what, f"{ms(wall['recorded'])} / {ms(wall['bare'])}, CPU {ms(cpu['bare'])}", said, aim
+    )
 
 
-def _launch(names: tuple[str, ...], width: int, layers: int, steps: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of each block per step, and CPU seconds; the loops are made in the order of `names`."""
+def _launch(
+    names: tuple[str, ...], width: int, layers: int, steps: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each block per step, and CPU seconds; the loops are made in the order of
+    `names`."""
     with tempfile.TemporaryDirectory() as folder:
         pids = []
         for rank in (0, 1):
@@ -67,7 +86,9 @@ def _launch(names: tuple[str, ...], width: int, layers: int, steps: int) -> dict
             _, status = os.waitpid(pid, 0)
             if status:
                 raise RuntimeError(f"a rank of the benchmark ended with status {status}")
-        samples: dict[str, list[tuple[float, float]]] = json.loads((Path(folder) / "samples.json").read_text())
+        samples: dict[str, list[tuple[float, float]]] = json.loads(
+            (Path(folder) / "samples.json").read_text()
+        )
         return samples
 
 
@@ -79,7 +100,9 @@ def _more(of: dict[str, list[float]]) -> float:
     return 1e6 * median(one - bare for one, bare in zip(of["recorded"], of["bare"], strict=True))
 
 
-def _rank(folder: Path, rank: int, names: tuple[str, ...], width: int, layers: int, steps: int) -> None:
+def _rank(
+    folder: Path, rank: int, names: tuple[str, ...], width: int, layers: int, steps: int
+) -> None:
     try:
         samples = _blocks(folder, rank, names, width, layers, steps)
         if rank == 0:
@@ -117,17 +140,24 @@ def _blocks(
     recorded_group = dist.new_group([0, 1])
     c10d._new_process_group_helper = helper
     recorded_functions = _functions()
-    hooks = (dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks))
+    hooks = (
+        dict(optimizer._global_optimizer_pre_hooks),
+        dict(optimizer._global_optimizer_post_hooks),
+    )
 
     def model() -> torch.nn.Module:
-        parts = [part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+        parts = [
+            part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())
+        ]
         return torch.nn.Sequential(*parts[:-1])
 
     def turn(recorded: bool) -> None:
         for (owner, name), function in (recorded_functions if recorded else bare_functions).items():
             setattr(owner, name, function)
         for live, kept in zip(
-            (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks), hooks, strict=True
+            (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks),
+            hooks,
+            strict=True,
         ):
             live.clear()
             if recorded:
@@ -165,5 +195,9 @@ def _functions() -> dict[tuple[Any, str], Any]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    places = [(DistributedDataParallel, "forward"), (torch.autograd, "backward"), (torch._C.Future, "wait")]
+    places = [
+        (DistributedDataParallel, "forward"),
+        (torch.autograd, "backward"),
+        (torch._C.Future, "wait"),
+    ]
     return {(owner, name): getattr(owner, name) for owner, name in places}

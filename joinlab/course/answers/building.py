@@ -1,7 +1,8 @@
 """Judges of notebooks 4 and 8: a small DDP and a small join(), each compared with PyTorch's own.
 
-A judge emulates the answer and PyTorch's class on the same case and compares the two Timelines call by call. Expected
-calls are never written here. Calls that DDP makes for itself (checking shapes, rebuilding its buckets) are left out.
+A judge emulates the answer and PyTorch's class on the same case and compares the two Timelines call
+by call. Expected calls are never written here. Calls that DDP makes for itself (checking shapes,
+rebuilding its buckets) are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ INPUTS = 3
 
 
 class Chain(torch.nn.Module):
-    """The product of its parts; `backward` reaches the last-used part first. Each number has a weight of its own."""
+    """The product of its parts; `backward` reaches the last-used part first. Each number has a
+    weight of its own."""
 
     def __init__(self, sizes: Sequence[int], turned: bool = False) -> None:
         super().__init__()
@@ -43,8 +45,11 @@ class Chain(torch.nn.Module):
         return x
 
 
-def difference(own: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
-    """The number of the first call that differs, counted from 1, and the difference; (0, "") if all calls agree.
+def difference(
+    own: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]
+) -> tuple[int, str]:
+    """The number of the first call that differs, counted from 1, and the difference; (0, "") if all
+    calls agree.
 
     >>> difference([{"op": "broadcast", "numbers": 3}], [{"op": "broadcast", "numbers": 5}])
     (1, 'numbers: expected 5, got 3')
@@ -86,18 +91,23 @@ class Model:
     def __str__(self) -> str:
         turned = ", gradients in another order on odd ranks" if self.turned else ""
         sizes = ", ".join(map(str, self.sizes))
-        return f"parameters of {sizes} numbers, buckets of {self.numbers}, {self.ranks} ranks{turned}"
+        return (
+            f"parameters of {sizes} numbers, buckets of {self.numbers}, {self.ranks} ranks{turned}"
+        )
 
     def module(self, rank: int) -> Chain:
         return Chain(self.sizes, self.turned and rank % 2 == 1)
 
 
 def busy(_: torch.Tensor) -> None:
-    """Let each gradient take a second of the virtual clock, so that times show which gradients precede a call."""
+    """Let each gradient take a second of the virtual clock, so that times show which gradients
+    precede a call."""
     current().waits.work_for(SECOND)
 
 
-def _trained(wrap: Callable[[torch.nn.Module], Any], case: Model, backend: str, given: str) -> Timeline:
+def _trained(
+    wrap: Callable[[torch.nn.Module], Any], case: Model, backend: str, given: str
+) -> Timeline:
     """Each rank returns its parameters after construction, and its gradients after each input."""
 
     def program(rank: int, inputs: Any) -> tuple[Any, Any]:
@@ -110,21 +120,33 @@ def _trained(wrap: Callable[[torch.nn.Module], Any], case: Model, backend: str, 
         for i, _ in enumerate(inputs):
             module.zero_grad()
             model(torch.tensor([rank + i + 1.0])).sum().backward()
-            found.append([parameter.grad.tolist() for parameter in module.parameters() if parameter.grad is not None])
+            found.append(
+                [
+                    parameter.grad.tolist()
+                    for parameter in module.parameters()
+                    if parameter.grad is not None
+                ]
+            )
         return begun, found
 
-    return run(program, (INPUTS,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks)))
+    return run(
+        program, (INPUTS,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks))
+    )
 
 
 @lru_cache(KEPT)
 def _by_ddp(case: Model, backend: str) -> Timeline:
     cap = case.numbers * 4 / 2**20
-    return _trained(lambda module: DDP(module, bucket_cap_mb=cap), case, backend, f"{case} on {backend}")
+    return _trained(
+        lambda module: DDP(module, bucket_cap_mb=cap), case, backend, f"{case} on {backend}"
+    )
 
 
 def _reductions(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
     """A rank's calls from its second input on; for the first input DDP has a single bucket."""
-    spans = timeline.spans.filter(timeline.spans["rank"] == rank, timeline.spans["name"] == "backward")
+    spans = timeline.spans.filter(
+        timeline.spans["rank"] == rank, timeline.spans["name"] == "backward"
+    )
     begun = dict(spans.select("input", "begin_ns").iter_rows())
     rows = [row for row in issued(timeline, rank) if row["input"]]
     return [
@@ -146,7 +168,9 @@ def _hand_out(answer: Answer, case: Model) -> None:
 
     for backend in BACKENDS:
         given = f"{case} on {backend}"
-        timeline = run(program, (1,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks)))
+        timeline = run(
+            program, (1,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks))
+        )
         _begins_alike([*timeline.returns], case, backend, given)
 
 
@@ -163,8 +187,12 @@ def _buckets_of(answer: Answer, case: Model) -> None:
 
     def numbered(*arguments: Any) -> Any:
         found = answer(*arguments)
-        if not isinstance(found, (list, tuple)) or not all(isinstance(bucket, (list, tuple)) for bucket in found):
-            raise TypeError(f"it returns {found!r:.60}; it should return a list of lists of parameters")
+        if not isinstance(found, (list, tuple)) or not all(
+            isinstance(bucket, (list, tuple)) for bucket in found
+        ):
+            raise TypeError(
+                f"it returns {found!r:.60}; it should return a list of lists of parameters"
+            )
         return [[places.get(id(one), -1) for one in bucket] for bucket in found]
 
     got = call(numbered, (module, case.numbers), str(case))
@@ -183,7 +211,10 @@ def _buckets_of(answer: Answer, case: Model) -> None:
 def _small_ddp(answer: Answer, case: Model) -> None:
     for backend in BACKENDS:
         given = f"{case} on {backend}"
-        own, real = _trained(lambda module: answer(module, case.numbers), case, backend, given), _by_ddp(case, backend)
+        own, real = (
+            _trained(lambda module: answer(module, case.numbers), case, backend, given),
+            _by_ddp(case, backend),
+        )
         _begins_alike([begun for begun, _ in own.returns], case, backend, given)
         for rank in range(case.ranks):
             at, what = difference(_reductions(own, rank), _reductions(real, rank))
@@ -193,11 +224,17 @@ def _small_ddp(answer: Answer, case: Model) -> None:
                     f"{what}."
                 )
             _waits_at_the_end(own, rank, given)
-            compare(own.returns[rank][1], real.returns[rank][1], given, f"the list of rank {rank}'s gradients")
+            compare(
+                own.returns[rank][1],
+                real.returns[rank][1],
+                given,
+                f"the list of rank {rank}'s gradients",
+            )
 
 
 def _waits_at_the_end(timeline: Timeline, rank: int, given: str) -> None:
-    """Raise Wrong if a wait begins before the input's last call is issued; only gloo makes the host wait."""
+    """Raise Wrong if a wait begins before the input's last call is issued; only gloo makes the host
+    wait."""
     rows = [row for row in issued(timeline, rank) if row["input"] is not None]
     for row in rows:
         last = max(other["enqueued_ns"] for other in rows if other["input"] == row["input"])
@@ -220,7 +257,9 @@ MODELS = (
     Model((2, 6, 1, 3), 4, turned=True),
 )
 hand_out = Judge(MODELS[:3], _draw_model, _hand_out)
-buckets_of = Judge(MODELS[:3], lambda rng: Model(_draw_model(rng).sizes, rng.randint(1, 15)), _buckets_of)
+buckets_of = Judge(
+    MODELS[:3], lambda rng: Model(_draw_model(rng).sizes, rng.randint(1, 15)), _buckets_of
+)
 small_ddp = Judge(MODELS, _draw_model, _small_ddp)
 
 # ---- a small join()
@@ -251,7 +290,8 @@ def _by_join(counts: tuple[int, ...], backend: str) -> Timeline:
 
 
 def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
-    """A rank's calls. Successive broadcasts from one root count as one, since DDP packs its parameters."""
+    """A rank's calls. Successive broadcasts from one root count as one, since DDP packs its
+    parameters."""
     found: list[dict[str, Any]] = []
     for row in issued(timeline, rank):
         one = {"op": row["op"], "numbers": _numbers(row)}
@@ -272,7 +312,9 @@ def _small_join(answer: Answer, counts: tuple[int, ...]) -> None:
 
         def train(value: torch.Tensor) -> None:
             model(value).sum().backward()
-            flat = torch.cat([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+            flat = torch.cat(
+                [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            )
             dist.all_reduce(flat.div_(dist.get_world_size()))
             for parameter, mean in zip(model.parameters(), torch.split(flat, [2, 3]), strict=True):
                 parameter.grad = mean
@@ -290,7 +332,14 @@ def _small_join(answer: Answer, counts: tuple[int, ...]) -> None:
                 raise Wrong(
                     f"with {given}, rank {rank} and a rank of DDP under join() differ in their call {at}: {what}."
                 )
-            compare(own.returns[rank], real.returns[rank], given, f"the list of rank {rank}'s parameters at the end")
+            compare(
+                own.returns[rank],
+                real.returns[rank],
+                given,
+                f"the list of rank {rank}'s parameters at the end",
+            )
 
 
-small_join = Judge(((2, 3), (3, 1), (0, 2), (2, 2), (1, 3, 3), (2, 0, 1)), lambda rng: uneven(rng), _small_join)
+small_join = Judge(
+    ((2, 3), (3, 1), (0, 2), (2, 2), (1, 3, 3), (2, 0, 1)), lambda rng: uneven(rng), _small_join
+)

@@ -1,7 +1,7 @@
 """Judges of the three steps of writing a Joinable. Each step is judged without the steps after it.
 
-Step 1 runs the answer with hooks that do nothing, on even inputs, where no hook is needed; step 2 with its main hook
-and no post hook. So each mistake is reported at its own step.
+Step 1 runs the answer with hooks that do nothing, on even inputs, where no hook is needed; step 2
+with its main hook and no post hook. So each mistake is reported at its own step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str
             for number, _ in zip(numbers[rank], inputs, strict=True):
                 joinable(tensor := torch.tensor([number]))  # type: ignore[operator]
                 if tensor.item() != torch.tensor(number).item():
-                    raise ValueError("__call__ changed the tensor that it was given: reduce a clone of it")
+                    raise ValueError(
+                        "__call__ changed the tensor that it was given: reduce a clone of it"
+                    )
         return float(joinable.largest.item())  # type: ignore[attr-defined]
 
     counts = tuple(map(len, numbers))
@@ -68,7 +70,11 @@ def _is_notice(row: Mapping[str, Any]) -> bool:
 def _notify(answer: Answer, numbers: Numbers) -> None:
     timeline, given = _judged(answer, numbers, "none")
     for rank, own in enumerate(numbers):
-        rows = [row for row in issued(timeline, rank) if _is_notice(row) or "join()" not in row["origin"]]
+        rows = [
+            row
+            for row in issued(timeline, rank)
+            if _is_notice(row) or "join()" not in row["origin"]
+        ]
         told = sum(map(_is_notice, rows))
         if told != len(own):
             raise Wrong(
@@ -109,14 +115,17 @@ def _main_hook(answer: Answer, numbers: Numbers) -> None:
     timeline, given = _judged(answer, numbers, "main")
     _alike(timeline, given)
     if any("nan" in str(text).lower() for text in timeline.calls["value_in"]):
-        raise Wrong(f"with {given}, the hook sends NaN; the backends disagree on the maximum of NaN and a number.")
+        raise Wrong(
+            f"with {given}, the hook sends NaN; the backends disagree on the maximum of NaN and a number."
+        )
     for rank, own in enumerate(numbers):
         if len(own) == max(map(len, numbers)):  # it never shadowed; the others need the post hook
             compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
 
 
 def _alike(timeline: Timeline, given: str) -> None:
-    """Raise Wrong where a shadow differs from the call it shadows, even if the sizes happen to fit on this backend."""
+    """Raise Wrong where a shadow differs from the call it shadows, even if the sizes happen to fit
+    on this backend."""
     for slot in match(timeline):
         rows = {rank: timeline.call(rank, seq, slot.group) for rank, seq in slot.calls.items()}
         for what in ("op", "dtype", "shape", "reduce_op"):
@@ -131,7 +140,9 @@ def _alike(timeline: Timeline, given: str) -> None:
 def _draw_uneven(rng: random.Random) -> Numbers:
     counts = uneven(rng)
     numbers = [[float(rng.randint(-99, -9)) for _ in range(count)] for count in counts]
-    numbers[counts.index(max(counts))][-1] = -float(rng.randint(1, 8))  # the largest comes when others have joined
+    numbers[counts.index(max(counts))][-1] = -float(
+        rng.randint(1, 8)
+    )  # the largest comes when others have joined
     return numbers
 
 
@@ -139,7 +150,12 @@ LOW = -3.4e38
 """Nearly the lowest float32: a hook has to send less than this to leave the maximum alone."""
 
 main_hook = Judge(
-    (((-9.0,), (-8.0, -7.0)), ((LOW,), (LOW, LOW, LOW)), ((-3.0, -2.0, -1.0), (), (-5.0,)), ((), (4.0, 5.0))),
+    (
+        ((-9.0,), (-8.0, -7.0)),
+        ((LOW,), (LOW, LOW, LOW)),
+        ((-3.0, -2.0, -1.0), (), (-5.0,)),
+        ((), (4.0, 5.0)),
+    ),
     _draw_uneven,
     _main_hook,
 )
@@ -161,7 +177,11 @@ def _earlier(judge: Judge, answer: Answer, step: str) -> None:
             judge.hold(answer, case)
     except Wrong as wrong:
         said = str(wrong)
-        raise Wrong(said if said.startswith("step ") else f"{step} is not right yet: its own check says why.") from None
+        raise Wrong(
+            said
+            if said.startswith("step ")
+            else f"{step} is not right yet: its own check says why."
+        ) from None
 
 
 post_hook = Judge(

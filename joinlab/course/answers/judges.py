@@ -1,7 +1,7 @@
 """Judges of the exercises on collectives, DDP and join().
 
-Expected gradients and parameters are never written here: DDP, or plain training without it, computes them from the
-same case.
+Expected gradients and parameters are never written here: DDP, or plain training without it,
+computes them from the same case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from joinlab import scenarios
 from joinlab.analysis.matching import match
 from joinlab.cases import CASES
 from joinlab.course.answers.repairs import nothing_crosses
-from joinlab.course.judge import KEPT, Answer, Judge, Wrong, call, compare, issued, plain, run, uneven
+from joinlab.course.judge import (
+    KEPT,
+    Answer,
+    Judge,
+    Wrong,
+    call,
+    compare,
+    issued,
+    plain,
+    run,
+    uneven,
+)
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.scheduler import current
 
@@ -31,7 +42,8 @@ from joinlab.emulator.scheduler import current
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """A number of ranks with `each` tensors per rank; `seed` draws their values, which do not reveal the rank."""
+    """A number of ranks with `each` tensors per rank; `seed` draws their values, which do not
+    reveal the rank."""
 
     ranks: int
     each: int
@@ -50,7 +62,9 @@ def _gather_list(answer: Answer, case: Tensors) -> None:
     def program(rank: int, inputs: Any) -> Any:
         found = answer(own := case.own(rank))
         if not isinstance(found, (list, tuple)):
-            raise TypeError(f"it returns {type(found).__name__}; it should return a list of tensors")
+            raise TypeError(
+                f"it returns {type(found).__name__}; it should return a list of tensors"
+            )
         if [one.tolist() for one in own] != [one.tolist() for one in case.own(rank)]:
             raise ValueError("it changed the list or the tensors that it was given")
         return plain(found)
@@ -84,7 +98,9 @@ def _ring_sum(answer: Answer, ranks: int) -> None:
         for rank, found in enumerate(timeline.returns):
             compare(found, wanted, given, f"the sum on rank {rank}")
             if others := {row["op"] for row in issued(timeline, rank)} - {"send", "recv"}:
-                raise Wrong(f"with {given}, rank {rank} called {', '.join(sorted(others))}; send and receive only.")
+                raise Wrong(
+                    f"with {given}, rank {rank} called {', '.join(sorted(others))}; send and receive only."
+                )
 
 
 ring_sum = Judge((2, 3, 4), lambda rng: rng.randint(2, 5), _ring_sum)
@@ -93,7 +109,8 @@ ring_sum = Judge((2, 3, 4), lambda rng: rng.randint(2, 5), _ring_sum)
 
 
 class _Curved(torch.nn.Module):
-    """(w x)²: the gradient of a sum of inputs is not the sum of their gradients, so each input needs a backward."""
+    """(w x)²: the gradient of a sum of inputs is not the sum of their gradients, so each input
+    needs a backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +130,9 @@ def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
             model.zero_grad()
             answer(model, [torch.tensor([value]) for value in case[rank]])
             if not model.require_backward_grad_sync:
-                raise ValueError("it returns with no_sync() still active: the next backward would not reduce gradients")
+                raise ValueError(
+                    "it returns with no_sync() still active: the next backward would not reduce gradients"
+                )
             grad = model.module.layer.weight.grad
             found.append(float("nan") if grad is None else grad.item())
         return found
@@ -136,13 +155,20 @@ def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
                 f"with {given}, rank {rank} reduced gradients {reductions} times in two calls of accumulate; "
                 "it should be once per call, for all its inputs together."
             )
-        backwards = timeline.spans.filter(timeline.spans["rank"] == rank, timeline.spans["name"] == "backward").height
+        backwards = timeline.spans.filter(
+            timeline.spans["rank"] == rank, timeline.spans["name"] == "backward"
+        ).height
         if backwards != 2 * len(own):
             raise Wrong(
                 f"with {given}, rank {rank} ran {backwards} backwards in two calls of accumulate; it should be one "
                 "per input: only so can each input's graph be freed before the next."
             )
-        compare(timeline.returns[rank], [wanted, wanted], given, f"the gradient on rank {rank}, call by call,")
+        compare(
+            timeline.returns[rank],
+            [wanted, wanted],
+            given,
+            f"the gradient on rank {rank}, call by call,",
+        )
 
 
 def _draw_accumulate(rng: random.Random) -> list[list[float]]:
@@ -150,7 +176,11 @@ def _draw_accumulate(rng: random.Random) -> list[list[float]]:
     return [[float(rng.randint(1, 9)) for _ in range(count)] for _ in range(rng.randint(2, 3))]
 
 
-accumulate = Judge((((1.0, 2.0), (3.0, 5.0)), ((4.0,), (7.0,)), ((1.0, 2.0, 3.0),) * 3), _draw_accumulate, _accumulate)
+accumulate = Judge(
+    (((1.0, 2.0), (3.0, 5.0)), ((4.0,), (7.0,)), ((1.0, 2.0, 3.0),) * 3),
+    _draw_accumulate,
+    _accumulate,
+)
 
 # ---- gradient: what DDP divides by
 
@@ -167,7 +197,9 @@ class Gradients:
 @lru_cache(KEPT)
 def _made_by_ddp(case: Gradients) -> list[float]:
     def program(rank: int, inputs: Any) -> list[float]:
-        scaled = [input * case.own[rank] / (rank + 1) for input in inputs]  # the scenario multiplies by rank + 1
+        scaled = [
+            input * case.own[rank] / (rank + 1) for input in inputs
+        ]  # the scenario multiplies by rank + 1
         return scenarios.gradients(rank, scaled, divide_by_initial_world_size=case.by_all)
 
     longest = max(range(len(case.counts)), key=case.counts.__getitem__)
@@ -189,10 +221,16 @@ def _gradient(answer: Answer, case: Gradients) -> None:
 gradient = Judge(
     tuple(
         Gradients(counts, own, by_all)
-        for counts, own in (((1, 2, 4), (2.0, 3.0, 7.0)), ((3, 0), (5.0, 4.0)), ((2, 2), (1.0, 6.0)))
+        for counts, own in (
+            ((1, 2, 4), (2.0, 3.0, 7.0)),
+            ((3, 0), (5.0, 4.0)),
+            ((2, 2), (1.0, 6.0)),
+        )
         for by_all in (True, False)
     ),
-    lambda rng: Gradients(counts := uneven(rng), tuple(float(rng.randint(1, 9)) for _ in counts), rng.random() < 0.5),
+    lambda rng: Gradients(
+        counts := uneven(rng), tuple(float(rng.randint(1, 9)) for _ in counts), rng.random() < 0.5
+    ),
     _gradient,
 )
 
@@ -244,8 +282,14 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
                 raise Wrong(f"with {given}, rank {rank} never joined: keep the loop inside join().")
             worked = sum("backward" in origin for origin in origins)
             if worked != count:
-                raise Wrong(f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}.")
-            joined = max(row["enqueued_ns"] for row in rows if "DDP" in row["origin"] or "join" in row["origin"])
+                raise Wrong(
+                    f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}."
+                )
+            joined = max(
+                row["enqueued_ns"]
+                for row in rows
+                if "DDP" in row["origin"] or "join" in row["origin"]
+            )
             barriers = [row["enqueued_ns"] for row in rows if "barrier" in row["origin"]]
             if max([*barriers, met.get(rank, -1)], default=-1) < joined:
                 raise Wrong(
@@ -280,19 +324,24 @@ def _made_to_shadow(counts: tuple[int, ...], rebuild: bool) -> list[int]:
     for rank in range(len(counts)):
         rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
         asked = [at for at, row in enumerate(rows) if "_get_num_nonjoined_procs" in row["origin"]]
-        shadows = rows[asked[0] : asked[-1]]  # the answer to the last question is that no rank is left
+        shadows = rows[
+            asked[0] : asked[-1]
+        ]  # the answer to the last question is that no rank is left
         made.append(sum(rebuild or "rebuild" not in row["origin"] for row in shadows))
     return made
 
 
 def _shadows(answer: Answer, cases: tuple[tuple[int, ...], ...]) -> None:
-    """`cases`: counts of inputs. An answer may count the rebuild of DDP's buckets, which a rank with fewer than two
-    inputs shadows too, or leave it out, but the same way in all cases."""
+    """`cases`: counts of inputs. An answer may count the rebuild of DDP's buckets, which a rank
+    with fewer than two inputs shadows too, or leave it out, but the same way in all cases."""
     said = [call(answer, (counts,), f"inputs={counts}") for counts in cases]
     if said != [_made_to_shadow(counts, rebuild=False) for counts in cases]:
         for counts, one in zip(cases, said, strict=True):
             compare(
-                one, _made_to_shadow(counts, rebuild=True), f"inputs={counts}", "the list of each rank's shadow calls"
+                one,
+                _made_to_shadow(counts, rebuild=True),
+                f"inputs={counts}",
+                "the list of each rank's shadow calls",
             )
 
 
@@ -327,7 +376,9 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
         def reduce(bucket: int) -> None:
             if bucket in reduced:
                 mistakes.append(f"reduced bucket {bucket} twice")
-                raise ValueError(mistakes[0])  # stops a loop that would repeat this until the timeout
+                raise ValueError(
+                    mistakes[0]
+                )  # stops a loop that would repeat this until the timeout
             elif bucket not in ready:
                 mistakes.append(f"reduced bucket {bucket} before it was ready")
             reduced.append(bucket)
@@ -338,13 +389,18 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
             work.wait()
         return [tensor[0].item() for tensor in tensors], late, next(iter(mistakes), "")
 
-    given = "buckets that get ready in the order " + ", ".join(f"{list(o)} on rank {r}" for r, o in enumerate(orders))
+    given = "buckets that get ready in the order " + ", ".join(
+        f"{list(o)} on rank {r}" for r, o in enumerate(orders)
+    )
     timeline = run(program, (1,) * len(orders), given)
     for rank, (sums, late, mistake) in enumerate(timeline.returns):
         if mistake:
             raise Wrong(f"with {given}, rank {rank} {mistake}.")
         compare(
-            sums, [float(sum(range(1, len(orders) + 1)))] * buckets, given, f"the sum of each bucket on rank {rank}"
+            sums,
+            [float(sum(range(1, len(orders) + 1)))] * buckets,
+            given,
+            f"the sum of each bucket on rank {rank}",
         )
         if late:
             raise Wrong(
@@ -369,7 +425,13 @@ def _draw_in_order(rng: random.Random) -> list[list[int]]:
 
 
 in_order = Judge(
-    (((0, 1, 2), (2, 1, 0)), ((1, 0, 2), (0, 2, 1)), ((0,), (0,)), ((3, 1, 2, 0), (3, 1, 2, 0)), ((0, 1, 2),) * 2),
+    (
+        ((0, 1, 2), (2, 1, 0)),
+        ((1, 0, 2), (0, 2, 1)),
+        ((0,), (0,)),
+        ((3, 1, 2, 0), (3, 1, 2, 0)),
+        ((0, 1, 2),) * 2,
+    ),
     _draw_in_order,
     _in_order,
 )

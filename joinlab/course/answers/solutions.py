@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def ring_sum(x: torch.Tensor) -> torch.Tensor:
-    """Each rank sends on to the right the tensor that it received from the left, and adds up all of them."""
+    """Each rank sends on to the right the tensor that it received from the left, and adds up all of
+    them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     passed = total = x
     for _ in range(size - 1):
@@ -132,14 +133,17 @@ class LargestHook(JoinHook):
         self.owner = owner
 
     def main_hook(self) -> None:
-        dist.all_reduce(torch.tensor([-torch.inf]), op=dist.ReduceOp.MAX)  # smaller than any number: changes nothing
+        dist.all_reduce(
+            torch.tensor([-torch.inf]), op=dist.ReduceOp.MAX
+        )  # smaller than any number: changes nothing
 
     def post_hook(self, is_last_joiner: bool) -> None:
         dist.all_reduce(self.owner.largest, op=dist.ReduceOp.MAX)
 
 
 def shadows(counts: Sequence[int]) -> list[int]:
-    """For each input that a rank has fewer than the longest: two questions, and zeros for the gradients."""
+    """For each input that a rank has fewer than the longest: two questions, and zeros for the
+    gradients."""
     return [3 * (max(counts) - count) for count in counts]
 
 
@@ -243,7 +247,8 @@ def hand_out(module: torch.nn.Module) -> None:
 
 
 def buckets_of(module: torch.nn.Module, numbers: int) -> list[list[torch.nn.Parameter]]:
-    """From the last parameter to the first, the order in which backward computes their gradients."""
+    """From the last parameter to the first, the order in which backward computes their
+    gradients."""
     buckets: list[list[torch.nn.Parameter]] = [[]]
     for parameter in reversed(list(module.parameters())):
         if sum(other.numel() for other in buckets[-1]) >= numbers:
@@ -279,7 +284,9 @@ class SmallDDP(torch.nn.Module):
     def finish(self) -> None:
         for bucket, (flat, work) in zip(self.buckets, self.works, strict=True):
             work.wait()
-            for parameter, total in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+            for parameter, total in zip(
+                bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True
+            ):
                 parameter.grad = total.view_as(parameter) / dist.get_world_size()
         self.ready, self.works = set(), []
 
@@ -291,8 +298,11 @@ def ask(number: int, op: Any = dist.ReduceOp.SUM) -> int:
     return int(answer.item())
 
 
-def small_join(model: torch.nn.Module, inputs: Sequence[torch.Tensor], train: Callable[[torch.Tensor], None]) -> None:
-    """Asks before each input: anyone left? sync gradients? And once, at the end: who was the last?"""
+def small_join(
+    model: torch.nn.Module, inputs: Sequence[torch.Tensor], train: Callable[[torch.Tensor], None]
+) -> None:
+    """Asks before each input: anyone left? sync gradients? And once, at the end: who was the
+    last?"""
     for input in inputs:
         ask(1)  # anyone left? I am
         ask(1)  # sync gradients? yes

@@ -11,8 +11,9 @@ To add a kind of parting, add a module to this folder and to `finders`, at its p
 
     WORDS = {"mine": lambda line: say("{} wait[s|] in {}.", line.ranks, full(line, 0))}
 
-Its test is a program in tests/material/unseen, with the facts about it in table.toml. If an edit fixes it, add a
-generator of edited texts to `joinlab/story/fixes.py`, and a sentence about the edit to DOES of `fix`.
+Its test is a program in tests/material/unseen, with the facts about it in table.toml. If an edit
+fixes it, add a generator of edited texts to `joinlab/story/fixes.py`, and a sentence about the edit
+to DOES of `fix`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from dataclasses import replace
 from typing import Any
 
 from joinlab.analysis.wording import shown
-from joinlab.story.forms import clash, even, fates, fix, kept_waiting, notes, parted, pasted, silent, standing, swapped
+from joinlab.story.forms import (
+    clash,
+    even,
+    fates,
+    fix,
+    kept_waiting,
+    notes,
+    parted,
+    pasted,
+    silent,
+    standing,
+    swapped,
+)
 from joinlab.story.lines import Line, Piece
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, ends, listing, say, told
@@ -36,7 +49,11 @@ def finders(scene: Scene) -> Iterator[Finder]:
     yield from (pasted.find, kept_waiting.find)
     yield from () if scene.parting.clash is not None else silent.FIRST
     yield swapped.find
-    yield from clash.FINDERS if scene.parting.clash is not None else (*silent.FINDERS, clash.circle, even.find)
+    yield from (
+        clash.FINDERS
+        if scene.parting.clash is not None
+        else (*silent.FINDERS, clash.circle, even.find)
+    )
 
 
 def cause_of(scene: Scene) -> tuple[Line, ...]:
@@ -45,7 +62,19 @@ def cause_of(scene: Scene) -> tuple[Line, ...]:
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     form: words
-    for module in (pasted, kept_waiting, swapped, silent, even, clash, parted, standing, fates, fix, notes)
+    for module in (
+        pasted,
+        kept_waiting,
+        swapped,
+        silent,
+        even,
+        clash,
+        parted,
+        standing,
+        fates,
+        fix,
+        notes,
+    )
     for form, words in module.WORDS.items()
 }
 """By form, the function that makes a line's words."""
@@ -54,7 +83,12 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
 def pieces_of(line: Line) -> tuple[Piece, ...]:
     """The words of a line as marked pieces with safe characters; joined, they are its text."""
     groups = line.facts.get("ends", ())
-    words = told((*WORDS[line.form](line), *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ())))
+    words = told(
+        (
+            *WORDS[line.form](line),
+            *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ()),
+        )
+    )
     return tuple(replace(piece, text=shown(piece.text)) for piece in words)
 
 
@@ -67,13 +101,21 @@ _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
 
 
 def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
-    """The endings of ranks that did not finish, as a suffix of a headline that has not named them: " Rank 1 hangs."."""
+    """The endings of ranks that did not finish, as a suffix of a headline that has not named them:
+    " Rank 1 hangs."."""
     world = sum(len(one["ranks"]) for one in groups)
-    bad = [one for one in groups if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN]
+    bad = [
+        one
+        for one in groups
+        if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN
+    ]
     if line.form == "alone" and len(groups) > 1:
         how, absent = line.facts["how"], {*line.facts["absent"]}
         named = [absent if one["kind"] == how and not one["pending"] else set() for one in bad]
-        bad = [{**one, "ranks": sorted({*one["ranks"]} - some)} for one, some in zip(bad, named, strict=True)]
+        bad = [
+            {**one, "ranks": sorted({*one["ranks"]} - some)}
+            for one, some in zip(bad, named, strict=True)
+        ]
         bad = [one for one in bad if one["ranks"]]
     each = [ends(one["ranks"], one["kind"], one["pending"], world=world) for one in bad]
     return say(" {}.", told(listing(each, "; "))) if each else ()

@@ -1,7 +1,9 @@
-"""The clash: calls that differ in one place, or that nothing meets, and what the ranks made of them.
+"""The clash: calls that differ in one place, or that nothing meets, and what the ranks made of
+them.
 
-The finders are tried in the order of FINDERS: a question that another call answered, a call too many, ranks that wait
-in a circle, different calls in one place, and a call that no other call meets.
+The finders are tried in the order of FINDERS: a question that another call answered, a call too
+many, ranks that wait in a circle, different calls in one place, and a call that no other call
+meets.
 """
 
 from __future__ import annotations
@@ -33,16 +35,22 @@ def circle(scene: Scene) -> tuple[Line, ...]:
     for row, before in zip(rows, (rows[-1], *rows), strict=False):
         call = row["origin"], row["op"], row["number"], row["group"], row["call_site"]
         needs = scene.slot_of[before["rank"], before["group"], before["seq"]].needs
-        by_call.setdefault(call, (row, set()))[1].update({*scene.parting.ranks((row["rank"],))} & {*needs})
+        by_call.setdefault(call, (row, set()))[1].update(
+            {*scene.parting.ranks((row["rank"],))} & {*needs}
+        )
     some = [sorted(ranks) for _, ranks in by_call.values()]
     first = (row for row, _ in by_call.values())
-    each = [row if len(ranks) == 1 else {**row, "peer": None} for row, ranks in zip(first, some, strict=True)]
+    each = [
+        row if len(ranks) == 1 else {**row, "peer": None}
+        for row, ranks in zip(first, some, strict=True)
+    ]
     headline = scene.headline("circle", some, each)  # type: ignore[arg-type]
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
 
 
 def _crossed(scene: Scene) -> tuple[CallRow, ...]:
-    """Sends and recvs in which ranks wait: each rank would issue the one that the next rank waits for only later."""
+    """Sends and recvs in which ranks wait: each rank would issue the one that the next rank waits
+    for only later."""
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(scene.ends):
         stands = end.pending or end.kind is EndKind.HUNG
@@ -64,14 +72,21 @@ def _crossed(scene: Scene) -> tuple[CallRow, ...]:
 
 
 def wrong_answer(scene: Scene) -> tuple[Line, ...]:
-    """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a barrier."""
+    """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
+    barrier."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
     for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
         asked, answered = (parting.call(slot, present[at][0]) for at in (asker, answer))
-        if asks_of(asked).endswith("?") and asked["completed_ns"] is not None and asked["value_out"]:
+        if (
+            asks_of(asked).endswith("?")
+            and asked["completed_ns"] is not None
+            and asked["value_out"]
+        ):
             both, rows = scene.sides([present[asker], present[answer]]), (asked, answered)
             values = (meeting.value_of(scene, present[asker], asked),)
-            headline = scene.headline("wrong_answer", both, rows, lines=scene.lines_at(slot), values=values)
+            headline = scene.headline(
+                "wrong_answer", both, rows, lines=scene.lines_at(slot), values=values
+            )
             return (headline, *meeting.causes(scene))
     return ()
 
@@ -100,7 +115,11 @@ def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
     parting, sides = scene.parting, (shift.ahead, shift.behind)
     slot = parting.slots[parting.first or 0]
     rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
-    if slot is not parting.slot and not parting.joins and len({row["call_site"] for row in rows}) > 1:
+    if (
+        slot is not parting.slot
+        and not parting.joins
+        and len({row["call_site"] for row in rows}) > 1
+    ):
         yield meeting.met(scene, slot, sides)
 
 
@@ -114,7 +133,10 @@ def different(scene: Scene) -> tuple[Line, ...]:
     both, lines = scene.sides(present), scene.lines_at(slot)
     if differs and not {"op", "origin"} & set(differs):
         facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]}
-        return (scene.headline("other_data", both, rows, lines=lines, **facts), *meeting.causes(scene))
+        return (
+            scene.headline("other_data", both, rows, lines=lines, **facts),
+            *meeting.causes(scene),
+        )
     finished = [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*both)}))
     headline = scene.headline("other_call", both, rows, ranks=ranks, lines=lines, finished=finished)
@@ -134,16 +156,32 @@ def alone(scene: Scene) -> tuple[Line, ...]:
         which, how = unrecorded, "completed" if done else "no_record"
     elif which:
         end = scene.ends[min(which, key=partial(_ended_later, scene))]
-        which = [rank for rank in which if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)]
+        which = [
+            rank
+            for rank in which
+            if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)
+        ]
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
-        if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
-            how = "all_killed"  # perhaps one was killed first, and its launcher then killed the others
-    more = {"ranks": tuple(sorted({*which, *beside})), "lines": scene.lines_at(slot), "absent": which, "how": how}
-    return (scene.headline("alone", [beside], [meeting.placed(scene, slot, side)], **more), *meeting.causes(scene))
+        if how == EndKind.KILLED and all(
+            scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)
+        ):
+            # perhaps one was killed first, and its launcher then killed the others
+            how = "all_killed"
+    more = {
+        "ranks": tuple(sorted({*which, *beside})),
+        "lines": scene.lines_at(slot),
+        "absent": which,
+        "how": how,
+    }
+    return (
+        scene.headline("alone", [beside], [meeting.placed(scene, slot, side)], **more),
+        *meeting.causes(scene),
+    )
 
 
 def _ended_later(scene: Scene, rank: int) -> tuple[bool, bool, bool]:
-    """Orders ranks: those that were killed, that raised outside of all calls, that raised in one, that finished."""
+    """Orders ranks: those that were killed, that raised outside of all calls, that raised in one,
+    that finished."""
     kind = scene.ends[rank].kind
     return kind is EndKind.FINISHED, kind is not EndKind.KILLED, scene.awaited(rank) is not None
 
@@ -168,7 +206,13 @@ def _circle(line: Line) -> Text:
 
 def _wrong_answer(line: Line) -> Text:
     asker, answer = sides(line)[:2]
-    return say("{} asked: {} {}'s {} answered.", asker, noun(line, 0, quote=False), told((who(answer),)), noun(line, 1))
+    return say(
+        "{} asked: {} {}'s {} answered.",
+        asker,
+        noun(line, 0, quote=False),
+        told((who(answer),)),
+        noun(line, 1),
+    )
 
 
 def _extra(line: Line) -> Text:
@@ -176,7 +220,9 @@ def _extra(line: Line) -> Text:
     by, counts = line.facts["by"], line.facts["counts"]
     many = "one" if by == 1 else f"{by} calls of"
     call = say("{} {}{}", many, noun(line, 0, quote=False), "".join(map(place, line.calls)))
-    return say("{} issued {} {} than {} ({} and {}).", who_has, call, line.form, other, *map(str, counts))
+    return say(
+        "{} issued {} {} than {} ({} and {}).", who_has, call, line.form, other, *map(str, counts)
+    )
 
 
 def _other_call(line: Line) -> Text:
@@ -187,12 +233,22 @@ def _other_call(line: Line) -> Text:
 
 def _other_data(line: Line) -> Text:
     if len(line.calls) > FEW:
-        return say("{} called {}, but differ in {}.", line.ranks, noun(line, 0), differing_text(line.facts["differs"]))
+        return say(
+            "{} called {}, but differ in {}.",
+            line.ranks,
+            noun(line, 0),
+            differing_text(line.facts["differs"]),
+        )
     given = line.facts["given"]
     names = [
-        say(" called {}", noun(line, at)) if one.op != line.calls[0].op else () for at, one in enumerate(line.calls)
+        say(" called {}", noun(line, at)) if one.op != line.calls[0].op else ()
+        for at, one in enumerate(line.calls)
     ]
-    rest = [say("{}{} with {}", ranks, names[at], given[at]) for at, ranks in enumerate(sides(line)) if at]
+    rest = [
+        say("{}{} with {}", ranks, names[at], given[at])
+        for at, ranks in enumerate(sides(line))
+        if at
+    ]
     return say("{} called {} with {}, {}.", sides(line)[0], noun(line, 0), given[0], listing(rest))
 
 
@@ -211,7 +267,12 @@ _ALONE = {
 
 def _alone(line: Line) -> Text:
     absent, how = line.facts["absent"], line.facts["how"]
-    parts: dict[str, Part] = {"ranks": line.ranks, "absent": absent, "mine": sides(line)[0], "call": full(line, 0)}
+    parts: dict[str, Part] = {
+        "ranks": line.ranks,
+        "absent": absent,
+        "mine": sides(line)[0],
+        "call": full(line, 0),
+    }
     if how in _ALONE:
         return say(_ALONE[how], **parts)
     return say("{ends}; nothing meets {mine}'s {call}.", ends=ends(absent, how), **parts)

@@ -25,8 +25,11 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if not wrong:
         runs = tuple(rank for rank in every if scene.ends[rank].runs)
         return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
-    # The text may have omitted calls; and a call that never ends does not fit, though the place is not known.
-    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN or scene.ends[rank].proven for rank in wrong)
+    # The text may have omitted calls; and a call that never ends does not fit, though the place is
+    # not known.
+    facts["fits"] = not any(
+        scene.ends[rank].kind in _BROKEN or scene.ends[rank].proven for rank in wrong
+    )
     facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
     return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
 
@@ -34,7 +37,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
 def _all_finished(line: Line) -> Text:
     pending = line.facts["pending"]
     if pending:
-        return say("{} finished, but {} left a call pending.", every_rank(line.facts["world"]), pending)
+        return say(
+            "{} finished, but {} left a call pending.", every_rank(line.facts["world"]), pending
+        )
     return say("{} finished; every call met a call of its kind.", every_rank(line.facts["world"]))
 
 
@@ -42,12 +47,18 @@ def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
         return say("{} [was|were] still running when the time was up{}.", line.ranks, fits)
-    each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
+    each = [
+        ends(one["ranks"], one["kind"], one["pending"])
+        for one in line.facts["ends"]
+        if not one["good"]
+    ]
     return say("{}{}.", listing(each, "; "), fits)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "all_finished": _all_finished,
-    "all_fit_so_far": lambda line: say("{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True)),
+    "all_fit_so_far": lambda line: say(
+        "{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True)
+    ),
     "same_calls": _same_calls,
 }

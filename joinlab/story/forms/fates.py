@@ -1,7 +1,8 @@
-"""Fates: how each rank ended, and why. The backend's matching rule says what a rank's open call lacks.
+"""Fates: how each rank ended, and why. The backend's matching rule says what a rank's open call
+lacks.
 
-A hang is proven if its ending says so. If two ranks differ, neither is called wrong, since that depends on the
-program's intent.
+A hang is proven if its ending says so. If two ranks differ, neither is called wrong, since that
+depends on the program's intent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MOST = 240
 """Most characters of an error's text to quote."""
 
 Why = dict[str, Any]
-"""Why a call does not complete: the ranks, `how` they block it, `call`: what they issued, `end`: how they ended."""
+"""Why a call does not complete: the ranks, `how` they block it, `call`: what they issued, `end`:
+how they ended."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -47,7 +49,14 @@ def find(scene: Scene) -> tuple[Line, ...]:
     found: dict[str, Line] = {}
     for lane, ranks in scene.parting.lanes.items():
         line = _Fate(scene, lane, known).line()
-        same = repr((line.form, [replace(call, rank=-1, seq=-1) for call in line.calls], line.facts, line.lines))
+        same = repr(
+            (
+                line.form,
+                [replace(call, rank=-1, seq=-1) for call in line.calls],
+                line.facts,
+                line.lines,
+            )
+        )
         if same in found:
             ranks = (*found[same].ranks, *ranks)
             line = found[same]
@@ -57,7 +66,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 
 class _Fate:
-    """How one rank ended. `known`: the slot in which the ranks part, which the cause already describes."""
+    """How one rank ended. `known`: the slot in which the ranks part, which the cause already
+    describes."""
 
     def __init__(self, scene: Scene, rank: int, known: Slot | None) -> None:
         self.scene, self.rank, self.known = scene, rank, known
@@ -73,21 +83,40 @@ class _Fate:
             facts["text"] = text
         form: str = "running" if end.runs else end.kind.value
         if end.kind is EndKind.HUNG:
-            facts |= {"proven": bool(end.proven), "modelled": scene.meta.get("engine") == "emulated"}
+            facts |= {
+                "proven": bool(end.proven),
+                "modelled": scene.meta.get("engine") == "emulated",
+            }
             # How the model found it is not said, and differs from rank to rank.
-            told = "" if end.proven and text.startswith(("no rank can go on", "it made no progress")) else text
+            told = (
+                ""
+                if end.proven and text.startswith(("no rank can go on", "it made no progress"))
+                else text
+            )
             facts["text"] = told.removeprefix("only suspected: ")
         sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
         if awaited is None:
-            if self.rank in scene.last and end.kind in (EndKind.HUNG, EndKind.KILLED, EndKind.UNKNOWN):
+            if self.rank in scene.last and end.kind in (
+                EndKind.HUNG,
+                EndKind.KILLED,
+                EndKind.UNKNOWN,
+            ):
                 facts["after"] = self.cite(scene.last[self.rank])
         else:
             facts["in"] = self.cite(awaited)
-            if end.kind in (EndKind.FINISHED, EndKind.HUNG) and (why := self.because(awaited, facts)):
+            if end.kind in (EndKind.FINISHED, EndKind.HUNG) and (
+                why := self.because(awaited, facts)
+            ):
                 facts["why"] = why
             gloo = self.on_gloo(awaited)
-            if gloo and end.kind is EndKind.RAISED and is_peer_gone(f"{self.rows[awaited]['error']} {end.text}"):
-                facts["peer_gone"] = bool(facts.pop("text", True))  # it names a port, another one on each rank
+            if (
+                gloo
+                and end.kind is EndKind.RAISED
+                and is_peer_gone(f"{self.rows[awaited]['error']} {end.text}")
+            ):
+                facts["peer_gone"] = bool(
+                    facts.pop("text", True)
+                )  # it names a port, another one on each rank
             if gloo and end.kind is EndKind.KILLED and "SIGABRT" in end.text:
                 facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
         lines = (SourceLine(sites[0], "", (), tuple(map(SourceLine, sites[1:]))),) if sites else ()
@@ -106,7 +135,8 @@ class _Fate:
     # ---------------------------------------------------------------- what a call lacks
 
     def because(self, key: Key, facts: dict[str, Any], depth: int = 0) -> list[Why]:
-        """What the call lacks, by the backend's rule; [] if the rule does not say that it can never complete."""
+        """What the call lacks, by the backend's rule; [] if the rule does not say that it can never
+        complete."""
         rank, group, seq = key
         if self.slot_of[key] is self.known:
             return []
@@ -130,7 +160,12 @@ class _Fate:
     def held_up(self, key: Key) -> Why | None:
         """The call behind which another rank issued its part of this one."""
         before = self.scene.held_by(key)
-        return before and {"ranks": [key[0]], "how": "behind", "call": self.cite(before), "pair": self.rows[key]["op"]}
+        return before and {
+            "ranks": [key[0]],
+            "how": "behind",
+            "call": self.cite(before),
+            "pair": self.rows[key]["op"],
+        }
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
@@ -150,7 +185,11 @@ class _Fate:
             return found | {"how": "kinds" if self.on_gloo(other) else "instead"}
         differ = {name for name in ("root", "dtype", "shape") if row[name] != mine[name]}
         if "root" in differ or (differ and row["origin"] == mine["origin"]):
-            return found | {"how": "values", "theirs": given(row, differ), "mine": given(mine, differ)}
+            return found | {
+                "how": "values",
+                "theirs": given(row, differ),
+                "mine": given(mine, differ),
+            }
         if row["origin"] != mine["origin"]:
             return found
         return found | {"how": "done"} if row["completed_ns"] is not None else None
@@ -162,7 +201,9 @@ def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
     for one in told:
         call = calls[one["call"]] if one.get("call") is not None else None
         same = (call.name, call.group, call.number, call.site, call.peer) if call else None
-        key = repr(({name: value for name, value in one.items() if name not in ("ranks", "call")}, same))
+        key = repr(
+            ({name: value for name, value in one.items() if name not in ("ranks", "call")}, same)
+        )
         found.setdefault(key, one | {"ranks": []})["ranks"] += one["ranks"]
     return list(found.values())
 
@@ -171,7 +212,8 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a tracebac
 
 
 def raised_at(output: str) -> tuple[str, ...]:
-    """The lines of the learner's own code in the last traceback of a rank's output; the line that raised comes first.
+    """The lines of the learner's own code in the last traceback of a rank's output; the line that
+    raised comes first.
 
     >>> raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
     ('train.py:9',)
@@ -202,7 +244,8 @@ _LACKS = {
 
 
 def _in(line: Line) -> Text:
-    """The call a rank ended in, and why it does not complete: " in barrier, call 7: rank 0 has finished"."""
+    """The call a rank ended in, and why it does not complete: " in barrier, call 7: rank 0 has
+    finished"."""
     if "in" not in line.facts:
         return ()
     its = "their" if len(line.ranks) > 1 else "its"
@@ -230,7 +273,11 @@ def _lack(line: Line, why: Why) -> Text:
 
 
 def _after(line: Line) -> Text:
-    return say(", last seen after {}", full(line, line.facts["after"])) if "after" in line.facts else ()
+    return (
+        say(", last seen after {}", full(line, line.facts["after"]))
+        if "after" in line.facts
+        else ()
+    )
 
 
 def _finished(line: Line) -> Text:
@@ -238,11 +285,17 @@ def _finished(line: Line) -> Text:
         return say("{} finished.", line.ranks)
     if "in" not in line.facts:
         return say("{} finished, but left a call behind that was still pending.", line.ranks)
-    return say("{} finished, but left {} pending{}.", line.ranks, full(line, line.facts["in"]), _why(line))
+    return say(
+        "{} finished, but left {} pending{}.", line.ranks, full(line, line.facts["in"]), _why(line)
+    )
 
 
 def _hung(line: Line) -> Text:
-    proven, text, inside = line.facts.get("proven"), str(line.facts.get("text", "")), "in" in line.facts
+    proven, text, inside = (
+        line.facts.get("proven"),
+        str(line.facts.get("text", "")),
+        "in" in line.facts,
+    )
     if not proven:
         verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
         said = "{} " + verb + "{}. A hang is only suspected: {}."
@@ -256,27 +309,51 @@ def _hung(line: Line) -> Text:
 
 def _raised(line: Line) -> Text:
     if line.facts.get("peer_gone"):
-        return say("{} raised an error{}: on gloo a process that ends closes its connections.", line.ranks, _in(line))
+        return say(
+            "{} raised an error{}: on gloo a process that ends closes its connections.",
+            line.ranks,
+            _in(line),
+        )
     sites = [short_site(one.site) for line in line.lines for one in (line, *line.via[:CALLERS])]
     at = f" ({', called from '.join(sites)})" if sites else ""
     where = say(",{}", _in(line)) if "in" in line.facts else ()
-    return say("{} raised {}{}{}.", line.ranks, str(line.facts.get("text") or "an error"), at, where)
+    return say(
+        "{} raised {}{}{}.", line.ranks, str(line.facts.get("text") or "an error"), at, where
+    )
 
 
 def _killed(line: Line) -> Text:
     text = str(line.facts.get("text", ""))
     if len(line.ranks) > 1:
-        text = text.replace("its process was", "their processes were").replace("its process", "their processes")
+        text = text.replace("its process was", "their processes were").replace(
+            "its process", "their processes"
+        )
     how, why = (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
     more = " Gloo aborts a process that is sent more bytes than its call has room for."
-    where = _in(line) if "in" in line.facts else _after(line) or ("" if why else " before its program returned")
-    return say("{} [was|were] {}{}{}.{}", line.ranks, how, where, why, more * bool(line.facts.get("overrun")))
+    where = (
+        _in(line)
+        if "in" in line.facts
+        else _after(line) or ("" if why else " before its program returned")
+    )
+    return say(
+        "{} [was|were] {}{}{}.{}",
+        line.ranks,
+        how,
+        where,
+        why,
+        more * bool(line.facts.get("overrun")),
+    )
 
 
 def _unknown(line: Line) -> Text:
     text = str(line.facts.get("text") or "the record ends earlier")
     if "in" in line.facts:
-        return say("{} [was|were] last seen{}. How [it|they] ended is not known: {}.", line.ranks, _in(line), text)
+        return say(
+            "{} [was|were] last seen{}. How [it|they] ended is not known: {}.",
+            line.ranks,
+            _in(line),
+            text,
+        )
     if "after" not in line.facts:
         return say("No call of {} is known: {}.", line.ranks, text)
     return say("{} [has|have] no known ending{}: {}.", line.ranks, _after(line), text)

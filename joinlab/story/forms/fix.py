@@ -1,4 +1,5 @@
-"""Fixes: edits of the program's text, with the result of trying them; of an exception, the line that raised.
+"""Fixes: edits of the program's text, with the result of trying them; of an exception, the line
+that raised.
 
 `meta["fixes"]` has the tested edits. If none was tried, the line says so, and how to try some.
 """
@@ -42,10 +43,18 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 def _raised(scene: Scene) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once."""
-    raised = [n for n, end in enumerate(scene.ends) if end.kind is EndKind.RAISED and not is_peer_gone(end.text)]
-    found = by_key((site, rank) for rank in raised for site in raised_at(scene.timeline.output[rank])[:1])
+    raised = [
+        n
+        for n, end in enumerate(scene.ends)
+        if end.kind is EndKind.RAISED and not is_peer_gone(end.text)
+    ]
+    found = by_key(
+        (site, rank) for rank in raised for site in raised_at(scene.timeline.output[rank])[:1]
+    )
     for site, ranks in found.items():
-        yield Line(LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
+        yield Line(
+            LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),)
+        )
 
 
 def _plain(fix: Mapping[str, Any], equal: bool) -> Line:
@@ -84,4 +93,8 @@ def _raised_words(line: Line) -> Text:
     return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), line.ranks)
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {"edit": _edit, "untried": _untried_words, "raised_here": _raised_words}
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "edit": _edit,
+    "untried": _untried_words,
+    "raised_here": _raised_words,
+}

@@ -1,4 +1,5 @@
-"""For records without endings: which ranks keep the others waiting, by the graph of who waits for whom."""
+"""For records without endings: which ranks keep the others waiting, by the graph of who waits for
+whom."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return (Line(LineKind.HEADLINE, first.form, ranks, facts=dict(first.facts)),)
     if not graph.culprits or (scene.parting.first is not None and _shows(scene, graph)):
         return ()
-    causes = [Line(LineKind.CAUSE, one.why.form, one.ranks, facts=one.why.facts) for one in graph.culprits]
+    causes = [
+        Line(LineKind.CAUSE, one.why.form, one.ranks, facts=one.why.facts) for one in graph.culprits
+    ]
     culprits = tuple(sorted(graph.ranks)) or graph.culprits[0].ranks
     behind = sorted({rank for culprit in graph.culprits for rank in culprit.waiting})
     waits = bool({one.rank for one in graph.waits} & {*culprits})
@@ -43,12 +46,19 @@ def unclear_first(scene: Scene) -> Why | None:
 
 
 def _shows(scene: Scene, graph: WaitGraph) -> bool:
-    """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is still open."""
+    """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is
+    still open."""
     parting = scene.parting
-    if not graph.ranks or len(parting.present) < 2 or parting.odd not in ((), tuple(sorted(graph.ranks))):
+    if (
+        not graph.ranks
+        or len(parting.present) < 2
+        or parting.odd not in ((), tuple(sorted(graph.ranks)))
+    ):
         return False
     here = {rank for side in parting.present for rank in parting.ranks(side)}
-    stuck = any(parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls)
+    stuck = any(
+        parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls
+    )
     return stuck and here >= {*graph.ranks}
 
 
@@ -87,7 +97,9 @@ SENTENCES: Mapping[str, str] = {
 def _keeps(line: Line) -> Text:
     ranks, behind = sides(line)
     if line.facts["circle"]:
-        return say("{} wait for each other{}.", ranks, say(", {} for them", behind) if behind else "")
+        return say(
+            "{} wait for each other{}.", ranks, say(", {} for them", behind) if behind else ""
+        )
     if not behind:
         return say("{} wait[s|], and no other rank does.", ranks)
     alone = f", and wait{'s' * (len(ranks) == 1)} for no other rank" * (not line.facts["waits"])
@@ -97,9 +109,13 @@ def _keeps(line: Line) -> Text:
 def _words(line: Line) -> Text:
     facts: Mapping[str, Any] = line.facts
     parts: dict[str, Part] = {
-        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact for name, fact in facts.items()
+        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact
+        for name, fact in facts.items()
     }
-    parts |= {"device": "GPU" if facts.get("gpu") else "process", "reached": str(facts.get("reached"))}
+    parts |= {
+        "device": "GPU" if facts.get("gpu") else "process",
+        "reached": str(facts.get("reached")),
+    }
     match line.form:
         case "circle_of" | "one_of":
             parts["Which"] = told(_which(facts["ranks"]))
@@ -109,19 +125,28 @@ def _words(line: Line) -> Text:
         case "ended":
             parts["past"] = ENDINGS[EndKind(facts["kind"])].past
         case "not_begun":
-            parts["enqueued"] = "enqueued that call" if facts["call"]["number"] else "issued the counterpart"
+            parts["enqueued"] = (
+                "enqueued that call" if facts["call"]["number"] else "issued the counterpart"
+            )
         case "may_wait":
             parts["group"] = f"group {facts['group']}" if facts["group"] else "a send or recv"
         case "other_calls":
-            parts["each"] = listing([say("{} {}", ranks, op) for ranks, op in facts["issued"]], "; ")
-            parts["wrong"] = say(" {} is wrong: " + _UNTOLD, told(_which(facts["wrong"]))) if facts["wrong"] else ""
+            parts["each"] = listing(
+                [say("{} {}", ranks, op) for ranks, op in facts["issued"]], "; "
+            )
+            parts["wrong"] = (
+                say(" {} is wrong: " + _UNTOLD, told(_which(facts["wrong"])))
+                if facts["wrong"]
+                else ""
+            )
     if "waiting" in facts:
         parts["waits"] = _waits(facts)
     return say(SENTENCES[line.form], **parts)
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    """A call as the watchdog names it: "collective 5 (all_reduce) of group 73"; of a send or recv, its op."""
+    """A call as the watchdog names it: "collective 5 (all_reduce) of group 73"; of a send or recv,
+    its op."""
     if not call["number"]:
         return f"a {call['op']} of group {call['group']}"
     op = f" ({call['op']})" if call.get("op") else ""
@@ -129,9 +154,12 @@ def _call(call: Mapping[str, Any]) -> str:
 
 
 def _waits(facts: Mapping[str, Any]) -> Text:
-    """Who waits for a rank, and in which call; a rank that waits for it in another call may not be in that group."""
+    """Who waits for a rank, and in which call; a rank that waits for it in another call may not be
+    in that group."""
     more = say(", and {} elsewhere", facts["elsewhere"]) if facts["elsewhere"] else ""
-    return say("{} wait[s|] for {} in {}{}", facts["waiting"], (facts["rank"],), _call(facts["call"]), more)
+    return say(
+        "{} wait[s|] for {} in {}{}", facts["waiting"], (facts["rank"],), _call(facts["call"]), more
+    )
 
 
 def _which(ranks: Sequence[int]) -> Text:
@@ -139,4 +167,7 @@ def _which(ranks: Sequence[int]) -> Text:
     return say("{} or {}", ranks[:1], ranks[1:]) if len(ranks) == 2 else say("one of {}", ranks)
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {"keeps_waiting": _keeps, **dict.fromkeys(SENTENCES, _words)}
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "keeps_waiting": _keeps,
+    **dict.fromkeys(SENTENCES, _words),
+}

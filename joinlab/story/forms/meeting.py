@@ -1,4 +1,5 @@
-"""Which calls met where the ranks part, and what each rank made of it: causes that several kinds of parting share."""
+"""Which calls met where the ranks part, and what each rank made of it: causes that several kinds of
+parting share."""
 
 from __future__ import annotations
 
@@ -38,20 +39,27 @@ def causes(scene: Scene) -> Iterator[Line]:
 def met(scene: Scene, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
     rows = [placed(scene, slot, side) for side in present]
-    facts: dict[str, object] = {"met": slot.met, "completed": any(row["completed_ns"] is not None for row in rows)}
+    facts: dict[str, object] = {
+        "met": slot.met,
+        "completed": any(row["completed_ns"] is not None for row in rows),
+    }
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
     differs = set(slot.differs)
     if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
         facts["given"] = [given(row, differs) for row in rows]
-    return scene.line(LineKind.CAUSE, "met", scene.sides(present), rows, lines=scene.lines_at(slot), **facts)
+    return scene.line(
+        LineKind.CAUSE, "met", scene.sides(present), rows, lines=scene.lines_at(slot), **facts
+    )
 
 
 def placed(scene: Scene, slot: Slot, side: Side) -> CallRow:
     """The call of a side; without a line, if its ranks issued it from several."""
     rows = [scene.parting.call(slot, rank) for rank in side if rank in slot.calls]
-    return rows[0] if len({row["call_site"] for row in rows}) == 1 else {**rows[0], "call_site": None}
+    return (
+        rows[0] if len({row["call_site"] for row in rows}) == 1 else {**rows[0], "call_site": None}
+    )
 
 
 def given(row: CallRow, names: Collection[str]) -> str:
@@ -59,7 +67,12 @@ def given(row: CallRow, names: Collection[str]) -> str:
     # Of a scatter, only the root gives all parts.
     one: CallRow = {**row, "shape": (row["shape"] or [])[:1]} if row["op"] == Op.SCATTER else row
     part = tensor(one)
-    said = {"root": f"root {row['root']}", "reduce_op": row["reduce_op"] or "", "dtype": part, "shape": part}
+    said = {
+        "root": f"root {row['root']}",
+        "reduce_op": row["reduce_op"] or "",
+        "dtype": part,
+        "shape": part,
+    }
     return " and ".join(dict.fromkeys(text for name, text in said.items() if name in names))
 
 
@@ -67,7 +80,9 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
     values = [value for one in decode_values(row["value_out"]) or () for value in one]
     _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
-    return Value(scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken)
+    return Value(
+        scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken
+    )
 
 
 # ---------------------------------------------------------------- words
@@ -79,10 +94,23 @@ def _met_words(line: Line) -> Text:
         say("{}'s {}{}", ranks, at_place(line, at), f" with {what}" * bool(what))
         for at, (ranks, what) in enumerate(zip(sides(line), gave, strict=True))
     ]
-    verb = "met" if line.facts["met"] else "does not fit" if line.facts["completed"] else "can never meet"
+    verb = (
+        "met"
+        if line.facts["met"]
+        else "does not fit"
+        if line.facts["completed"]
+        else "can never meet"
+    )
     number = line.calls[0].number
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
-    return say("{}{} {} {}{}.", "" if number is None else f"Call {number}: ", told[0], verb, listing(told[1:]), why)
+    return say(
+        "{}{} {} {}{}.",
+        "" if number is None else f"Call {number}: ",
+        told[0],
+        verb,
+        listing(told[1:]),
+        why,
+    )
 
 
 def _made_words(line: Line) -> Text:

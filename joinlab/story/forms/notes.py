@@ -1,4 +1,5 @@
-"""Notes: what the forum thread documents for a case, what the model assumes, and what the record leaves open."""
+"""Notes: what the forum thread documents for a case, what the model assumes, and what the record
+leaves open."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """All notes on a run."""
-    return (*_documented(scene.timeline), *_unclear(scene), *_tags(scene), *_watchdog(scene.timeline))
+    return (
+        *_documented(scene.timeline),
+        *_unclear(scene),
+        *_tags(scene),
+        *_watchdog(scene.timeline),
+    )
 
 
 def _documented(timeline: Timeline) -> Iterator[Line]:
@@ -29,9 +35,17 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
     if text and text.name not in ("cases.py", "the program"):
         return
     case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
-    then, here = case.ends(timeline.meta.get("inputs") or ()), tuple(ENDINGS[end.kind].trace for end in timeline.ends)
+    then, here = (
+        case.ends(timeline.meta.get("inputs") or ()),
+        tuple(ENDINGS[end.kind].trace for end in timeline.ends),
+    )
     other = here != then and (then is not None or set(here) != {"finishes"})
-    facts = {"case": int(number[1]), "then": list(then or ()), "same": here == then, "gloo": gloo and other}
+    facts = {
+        "case": int(number[1]),
+        "then": list(then or ()),
+        "same": here == then,
+        "gloo": gloo and other,
+    }
     today = (timeline.meta.get("emulation") or {}).get("era") == "today"
     facts["today"] = bool(other and not gloo and case.join and case.barrier and today)
     if then or (facts["gloo"] and case.gloo):
@@ -39,7 +53,9 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
 
 
 def _unclear(scene: Scene) -> Iterator[Line]:
-    if scene.meta.get("format") != FROM_TEXT and any(end.kind is EndKind.UNKNOWN for end in scene.ends):
+    if scene.meta.get("format") != FROM_TEXT and any(
+        end.kind is EndKind.UNKNOWN for end in scene.ends
+    ):
         for form, facts in scene.graph.unclear[unclear_first(scene) is not None :]:
             yield Line(LineKind.NOTE, form, facts=facts)
 
@@ -48,9 +64,17 @@ def _tags(scene: Scene) -> Iterator[Line]:
     """The first send that met a recv with another tag."""
     for slot in scene.matched.slots:
         if slot.pair and slot.met and backend_of(scene.meta, slot.group) == "nccl":
-            rows = sorted(scene.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND)
-            if len(tags := [row["tag"] for row in rows]) == 2 and None not in tags and tags[0] != tags[1]:
-                yield scene.line(LineKind.NOTE, "tags", [[row["rank"]] for row in rows], rows, tags=tags)
+            rows = sorted(
+                scene.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND
+            )
+            if (
+                len(tags := [row["tag"] for row in rows]) == 2
+                and None not in tags
+                and tags[0] != tags[1]
+            ):
+                yield scene.line(
+                    LineKind.NOTE, "tags", [[row["rank"]] for row in rows], rows, tags=tags
+                )
                 return
 
 
@@ -74,17 +98,25 @@ def _then(line: Line) -> Text:
     if facts["same"]:
         return say("As documented, on NCCL with PyTorch 1.9.")
     if facts["then"]:
-        # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note form.
+        # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note
+        # form.
         both = "finishes in one report, and raises an error in the other"
         one, other = (both if ";" in end else end for end in facts["then"])
         said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {one}; rank 1 {other}."
-    gloo, today = DOCUMENTED[facts["case"]].gloo if facts["gloo"] else "", _TODAY if facts["today"] else ""
+    gloo, today = (
+        DOCUMENTED[facts["case"]].gloo if facts["gloo"] else "",
+        _TODAY if facts["today"] else "",
+    )
     return say("{}", " ".join(filter(None, (said, gloo, today))))
 
 
 def _watchdog_words(line: Line) -> Text:
     seconds = f"{line.facts['seconds']:g}"
-    return say("On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.", seconds, line.ranks)
+    return say(
+        "On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.",
+        seconds,
+        line.ranks,
+    )
 
 
 def _tags_words(line: Line) -> Text:

@@ -18,19 +18,27 @@ LONGEST = 80
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """A line for the test at which the ways finally part, then for the tests that set the values it read."""
+    """A line for the test at which the ways finally part, then for the tests that set the values it
+    read."""
     found = scene.meta.get("parting")
     if found is None:
         return ()
     if "why" in found:
         return (Line(LineKind.NOTE, "not_followed", facts={"why": found["why"]}),)
-    more = (Line(LineKind.NOTE, "left_out", facts={"count": found["left_out"]}),) if found.get("left_out") else ()
+    more = (
+        (Line(LineKind.NOTE, "left_out", facts={"count": found["left_out"]}),)
+        if found.get("left_out")
+        else ()
+    )
     return (*_lines([test for test in found["tests"] if _branches(test)]), *more)
 
 
 def _branches(test: Mapping[str, Any]) -> bool:
     """Whether a rank left the line there; two calls from one line are no branch of it."""
-    return any(side["how"] not in ("issue", "line") or side["line"] != test["line"] for side in test["sides"])
+    return any(
+        side["how"] not in ("issue", "line") or side["line"] != test["line"]
+        for side in test["sides"]
+    )
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
@@ -41,7 +49,9 @@ def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
             "parted_before" if at else "parted",
             ranks,
             lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
-            values=tuple(Value(tuple(one["ranks"]), one["name"], one["value"]) for one in test["values"]),
+            values=tuple(
+                Value(tuple(one["ranks"]), one["name"], one["value"]) for one in test["values"]
+            ),
             facts={"line": test["line"], "went": [dict(side) for side in test["sides"]]},
         )
 
@@ -57,7 +67,8 @@ def _words(line: Line) -> Text:
 
 
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
-    """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to line 7"."""
+    """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to
+    line 7"."""
     ranks = side["ranks"]
     had: dict[str, list[Value]] = {}
     for one in line.values:
@@ -105,6 +116,10 @@ def _shown(name: str, value: object) -> str:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "parted": _words,
     "parted_before": _words,
-    "left_out": lambda line: say("The paths of {} more ranks were not compared.", str(line.facts["count"])),
-    "not_followed": lambda line: say("Where the ranks' paths part is unknown: {}.", line.facts["why"]),
+    "left_out": lambda line: say(
+        "The paths of {} more ranks were not compared.", str(line.facts["count"])
+    ),
+    "not_followed": lambda line: say(
+        "Where the ranks' paths part is unknown: {}.", line.facts["why"]
+    ),
 }

@@ -1,7 +1,9 @@
-"""The story of a pasted log. A log names some ranks and some calls; the story says nothing about the others.
+"""The story of a pasted log. A log names some ranks and some calls; the story says nothing about
+the others.
 
-For some ranks the text gives the number of calls they had enqueued: a rank that had enqueued fewer than the number of a
-call in which others wait has not reached that call. For every other rank the text only says in which call it waits.
+For some ranks the text gives the number of calls they had enqueued: a rank that had enqueued fewer
+than the number of a call in which others wait has not reached that call. For every other rank the
+text only says in which call it waits.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ WAITED = (
 """Parts of errors that a rank raises because another rank did not come or is gone."""
 
 SAME_SIZE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
-"""Calls of the same size on all ranks; in other calls a root, or each rank, may have another size."""
+"""Calls of the same size on all ranks; in other calls a root, or each rank, may have another
+size."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
@@ -70,9 +73,16 @@ def find(scene: Scene) -> tuple[Line, ...]:
     rows = scene.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
     still = [rank for rank, end in enumerate(scene.ends) if STUCK in end.text]
-    headline = _failed(scene) or _parted(scene, open_) or _said(scene, "stuck", still) or _victims(scene)
+    headline = (
+        _failed(scene) or _parted(scene, open_) or _said(scene, "stuck", still) or _victims(scene)
+    )
     headline = headline or (_stood(scene) if not rows else None) or _alike(scene, rows)
-    reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta.get("program", "text")})
+    reach = Line(
+        LineKind.NOTE,
+        "text_reach",
+        _missing(scene),
+        facts={"of": scene.meta.get("program", "text")},
+    )
     return (headline, *_beyond(scene, open_), reach)
 
 
@@ -85,19 +95,26 @@ def _missing(scene: Scene) -> tuple[int, ...]:
 
 
 def _failed(scene: Scene) -> Line | None:
-    """Ranks that raised errors of their own; the one that was the first to fail, where torchrun says which."""
-    errors = {rank for rank, error in scene.timeline.calls.select("rank", "error").iter_rows() if error}
+    """Ranks that raised errors of their own; the one that was the first to fail, where torchrun
+    says which."""
+    errors = {
+        rank for rank, error in scene.timeline.calls.select("rank", "error").iter_rows() if error
+    }
     own = [
         rank
         for rank, end in enumerate(scene.ends)
-        if rank not in errors and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED) and not _waited(end.text)
+        if rank not in errors
+        and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED)
+        and not _waited(end.text)
     ]
     first = [rank for rank in own if FIRST_FAILED in scene.ends[rank].text][:1]
     return _said(scene, "failed" if first else "raised", first or own)
 
 
 def _victims(scene: Scene) -> Line | None:
-    return _said(scene, "victims", [rank for rank, end in enumerate(scene.ends) if _waited(end.text)])
+    return _said(
+        scene, "victims", [rank for rank, end in enumerate(scene.ends) if _waited(end.text)]
+    )
 
 
 def _waited(error: str) -> bool:
@@ -110,17 +127,27 @@ def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
         return None
     texts = by_key((_error(scene, rank), rank) for rank in ranks)
     lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(scene, ranks[0]))
-    return _headline(form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)})
+    return _headline(
+        form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)}
+    )
 
 
 def _error(scene: Scene, rank: int) -> str:
-    text = scene.ends[rank].text.partition("\n")[0].removesuffix(f" ({FIRST_FAILED})").removesuffix(".")
+    text = (
+        scene.ends[rank]
+        .text.partition("\n")[0]
+        .removesuffix(f" ({FIRST_FAILED})")
+        .removesuffix(".")
+    )
     return text + "".join(f" ({short_site(site)})" for site in _place(scene, rank))
 
 
 def _stood(scene: Scene) -> Line | None:
     """Where the main threads stood, of fewest ranks first."""
-    main = ((rank, Standing(threads[0])) for rank, threads in sorted(scene.meta.get("stood", {}).items()))
+    main = (
+        (rank, Standing(threads[0]))
+        for rank, threads in sorted(scene.meta.get("stood", {}).items())
+    )
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     found = sorted(texts.items(), key=lambda one: (len(one[1]), one[1]))
     facts = {"sides": [ranks for _, ranks in found], "texts": [text for text, _ in found]}
@@ -128,13 +155,16 @@ def _stood(scene: Scene) -> Line | None:
 
 
 def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
-    """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no more is told."""
+    """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
+    more is told."""
     if not open_:
         return None
     refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
     if len(kinds := _kinds(refused, numbers=True)) > 1:
         return _differ(scene, kinds)
-    group = max((row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_))
+    group = max(
+        (row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_)
+    )
     by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
     for number in sorted(by):
         if len(kinds := _kinds(by[number])) > 1:
@@ -142,20 +172,32 @@ def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
     exact = _exact(scene, group)
     for number in sorted(by):
         here = {row["rank"] for row in by[number]}
-        if behind := [rank for rank, count in exact.items() if count < (number or 1) and rank not in here]:
+        if behind := [
+            rank for rank, count in exact.items() if count < (number or 1) and rank not in here
+        ]:
             return _headline("behind", {*here, *behind}, **_calls(scene, [by[number]], [behind]))
     first: dict[int, int] = {}
     for number in sorted(by):
         for row in by[number]:
             first.setdefault(row["rank"], number)
-    places = [[row for row in by[number] if first[row["rank"]] == number] for number in sorted(set(first.values()))]
+    places = [
+        [row for row in by[number] if first[row["rank"]] == number]
+        for number in sorted(set(first.values()))
+    ]
     untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
-    form = "last" if untold and not any(row["error"] for row in open_) else "apart" if places[1:] else "waits"
+    form = (
+        "last"
+        if untold and not any(row["error"] for row in open_)
+        else "apart"
+        if places[1:]
+        else "waits"
+    )
     return _headline(form, first, **_calls(scene, places))
 
 
 def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
-    """Rows of calls that differ: in the op, in the size where all ranks must have one, and in the number if asked."""
+    """Rows of calls that differ: in the op, in the size where all ranks must have one, and in the
+    number if asked."""
     found: dict[str, list[CallRow]] = {}
     for row in rows:
         sized = row["op"] in SAME_SIZE and all(one["shape"] for one in rows)
@@ -166,10 +208,14 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
 
 
 def _differ(scene: Scene, kinds: list[list[CallRow]]) -> Line:
-    return _headline("differ", [row["rank"] for rows in kinds for row in rows], **_calls(scene, kinds))
+    return _headline(
+        "differ", [row["rank"] for rows in kinds for row in rows], **_calls(scene, kinds)
+    )
 
 
-def _calls(scene: Scene, sides: list[list[CallRow]], more: Sequence[list[int]] = ()) -> dict[str, Any]:
+def _calls(
+    scene: Scene, sides: list[list[CallRow]], more: Sequence[list[int]] = ()
+) -> dict[str, Any]:
     """One call of each side, and what its words need; `more`: ranks without a call."""
     numbers, sizes = [rows[0]["number"] for rows in sides], [_size(rows[0]) for rows in sides]
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
@@ -184,21 +230,28 @@ def _alike(scene: Scene, rows: list[CallRow]) -> Line:
 
 
 def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
-    """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as many."""
+    """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as
+    many."""
     for group in sorted({row["group"] for row in open_}):
         progress = sorted(scene.meta.get("progress", {}).get(group, {}).items())
         found = by_key((one["enqueued"], rank) for rank, one in progress)
         if len(found) > 1:
             facts = {"sides": list(found.values()), "numbers": list(found)}
-            yield Line(LineKind.CAUSE, "text_enqueued", tuple(sorted(chain(*found.values()))), facts=facts)
+            yield Line(
+                LineKind.CAUSE, "text_enqueued", tuple(sorted(chain(*found.values()))), facts=facts
+            )
 
 
 def _exact(scene: Scene, group: str) -> dict[int, int]:
     """By rank: how many calls of the group it had enqueued, where the text says so."""
     found = scene.meta.get("skipped", {}).get(group, {})
     rows = {row["rank"] for row in scene.timeline.rows("calls") if row["group"] == group}
-    exact = {rank: before for rank, before in found.items() if before < _UNKNOWN and rank not in rows}
-    return exact | {rank: one["enqueued"] for rank, one in scene.meta.get("progress", {}).get(group, {}).items()}
+    exact = {
+        rank: before for rank, before in found.items() if before < _UNKNOWN and rank not in rows
+    }
+    return exact | {
+        rank: one["enqueued"] for rank, one in scene.meta.get("progress", {}).get(group, {}).items()
+    }
 
 
 def _size(row: CallRow) -> str:
@@ -240,7 +293,10 @@ def _waiting(line: Line, name: str) -> Text:
 
 def _errors(line: Line, name: str) -> Text:
     texts = line.facts["texts"]
-    found = [say(SENTENCES[name], who=ranks, text=text) for ranks, text in zip(sides(line), texts, strict=True)]
+    found = [
+        say(SENTENCES[name], who=ranks, text=text)
+        for ranks, text in zip(sides(line), texts, strict=True)
+    ]
     if len(found) > 2:
         others = sorted(chain(*sides(line)[2:]))
         found[2:] = [say(SENTENCES["elsewhere" if name == "stood" else "others"], who=others)]

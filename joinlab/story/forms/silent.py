@@ -1,7 +1,8 @@
-"""Failures although every call met one of its kind: nothing hangs, or only a library's own check raises.
+"""Failures although every call met one of its kind: nothing hangs, or only a library's own check
+raises.
 
-A rank that did not come to monitored_barrier, a send that nobody received, gradients of different inputs or models, an
-all-to-all whose sizes do not add up, and replicas that differ.
+A rank that did not come to monitored_barrier, a send that nobody received, gradients of different
+inputs or models, an all-to-all whose sizes do not add up, and replicas that differ.
 """
 
 from __future__ import annotations
@@ -42,30 +43,49 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
     if scene.meta.get("skipped") or scene.matched.is_part:
         return ()
     for sent, received in unpaired(scene.timeline):
-        unmet = (row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met)
+        unmet = (
+            row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met
+        )
         row = next(unmet)
         if row["op"] == Op.SEND and row["completed_ns"] is not None:
             rows = [row, *(last for _, last in received[-1:])]
             lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
-            more = {"ranks": (row["rank"], row["peer"]), "sent": len(sent), "received": len(received)}
-            return (scene.headline("left_over", [[one["rank"]] for one in rows], rows, lines=lines, **more),)
+            more = {
+                "ranks": (row["rank"], row["peer"]),
+                "sent": len(sent),
+                "received": len(received),
+            }
+            return (
+                scene.headline(
+                    "left_over", [[one["rank"]] for one in rows], rows, lines=lines, **more
+                ),
+            )
     return ()
 
 
 def out_of_phase(scene: Scene) -> tuple[Line, ...]:
-    """The first gradients that met of two inputs, where both ranks ran the backward pass of both, by no_sync()."""
-    ran = {(span["rank"], span["input"]) for span in scene.timeline.rows("spans") if span["name"] == "backward"}
+    """The first gradients that met of two inputs, where both ranks ran the backward pass of both,
+    by no_sync()."""
+    ran = {
+        (span["rank"], span["input"])
+        for span in scene.timeline.rows("spans")
+        if span["name"] == "backward"
+    }
     every = scene.folding.matched.rows
     only_ran = ran - {(row["rank"], row["input"]) for row in every if are_gradients([row])}
     for slot in scene.parting.slots:
         rows = [scene.parting.call(slot, rank) for rank in slot.calls]
         by_input = by_key(
-            (row["input"], row["rank"]) for row in rows if are_gradients([row]) and row["input"] is not None
+            (row["input"], row["rank"])
+            for row in rows
+            if are_gradients([row]) and row["input"] is not None
         )
         if len(by_input) != 2:
             continue
         (one, mine), (other, theirs) = by_input.items()
-        if all((rank, other) in only_ran for rank in mine) and all((rank, one) in only_ran for rank in theirs):
+        if all((rank, other) in only_ran for rank in mine) and all(
+            (rank, one) in only_ran for rank in theirs
+        ):
             inputs = [at_input(number, scene.meta) for number in by_input]
             return _averaged(scene, slot, "out_of_phase", by_input.values(), inputs=inputs)
     return ()
@@ -75,12 +95,17 @@ def two_models(scene: Scene) -> tuple[Line, ...]:
     """The first gradients of two models that met, if their parameters were observed."""
     mixed = scene.meta.get("mixed", ())
     for slot in scene.parting.slots if mixed else ():
-        if all(slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"] for one in mixed):
+        if all(
+            slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"]
+            for one in mixed
+        ):
             return _averaged(scene, slot, "two_models", [[one["rank"]] for one in mixed])
     return ()
 
 
-def _averaged(scene: Scene, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object) -> tuple[Line, ...]:
+def _averaged(
+    scene: Scene, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object
+) -> tuple[Line, ...]:
     present = [tuple(ranks) for ranks in sides]
     rows = [scene.parting.call(slot, side[0]) for side in present]
     headline = scene.headline(form, scene.sides(present), rows, **facts)
@@ -88,34 +113,54 @@ def _averaged(scene: Scene, slot: Slot, form: str, sides: Iterable[list[int]], *
 
 
 def splits(scene: Scene) -> tuple[Line, ...]:
-    """The first all-to-all before any clash whose ranks sent other amounts than they received, or wait for more."""
+    """The first all-to-all before any clash whose ranks sent other amounts than they received, or
+    wait for more."""
     for slot in takewhile(lambda slot: slot is not scene.clash, scene.matched.slots):
         rows = [*scene.matched.calls_of(slot).values()]
-        if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
+        if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(
+            2, len(scene.groups[slot.group])
+        ):
             continue
         ranks = tuple(row["rank"] for row in rows)
         sent = [elements_of(row["shape"]) or 0 for row in rows]
-        received = sum(len(values) for row in rows for values in decode_values(row["value_out"]) or ())
-        over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
-        over = [rank for rank in over if scene.awaited(rank) in (None, (rank, slot.group, slot.calls[rank]))]
+        received = sum(
+            len(values) for row in rows for values in decode_values(row["value_out"]) or ()
+        )
+        over = [
+            rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text
+        ]
+        over = [
+            rank
+            for rank in over
+            if scene.awaited(rank) in (None, (rank, slot.group, slot.calls[rank]))
+        ]
         open_ = [row["rank"] for row in rows if row["completed_ns"] is None]
-        stuck = all(scene.ends[rank].pending or scene.ends[rank].kind is EndKind.HUNG for rank in open_)
-        waits = open_ if stuck and len(open_) < len(rows) else []  # the others got all, and so have sent all
+        stuck = all(
+            scene.ends[rank].pending or scene.ends[rank].kind is EndKind.HUNG for rank in open_
+        )
+        waits = (
+            open_ if stuck and len(open_) < len(rows) else []
+        )  # the others got all, and so have sent all
         if over or waits or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
             facts = {"sent": sent, "received": received, "over": over, "waits": waits}
-            return (scene.headline("splits", [[rank] for rank in ranks], rows, lines=lines, **facts),)
+            return (
+                scene.headline("splits", [[rank] for rank in ranks], rows, lines=lines, **facts),
+            )
     return ()
 
 
 def replicas(scene: Scene) -> tuple[Line, ...]:
-    """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of its own."""
+    """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of
+    its own."""
     found = scene.meta.get("replicas")
     if found is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
         return ()
     ranks = list(scene.groups.get(found["group"], range(len(scene.ends))))
     rates = found.get("rates")
-    cause = [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})] if rates else []
+    cause = (
+        [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})] if rates else []
+    )
     return (scene.headline("replicas_differ", [ranks], **found), *cause)
 
 
@@ -139,7 +184,10 @@ def _left_over(line: Line) -> Text:
 
 
 def _out_of_phase(line: Line) -> Text:
-    each = [say("{}'s of {}", ranks, of) for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)]
+    each = [
+        say("{}'s of {}", ranks, of)
+        for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)
+    ]
     return say("Gradients of different inputs were averaged: {}.", listing(each))
 
 
@@ -153,8 +201,15 @@ def _splits(line: Line) -> Text:
     if facts["waits"]:
         more = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
     elif facts["over"]:
-        each = [say("{} by {}", str(sent), ranks) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
-        more = say("{} got more than [it has|they have] room for. Elements sent: {}", facts["over"], listing(each))
+        each = [
+            say("{} by {}", str(sent), ranks)
+            for ranks, sent in zip(sides(line), facts["sent"], strict=True)
+        ]
+        more = say(
+            "{} got more than [it has|they have] room for. Elements sent: {}",
+            facts["over"],
+            listing(each),
+        )
     else:
         counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
         more = say("{} sent {}", line.ranks, counts)
@@ -165,7 +220,11 @@ def _replicas(line: Line) -> Text:
     facts = line.facts
     by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
     each = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
-    since = say(f"since step {next(iter(by_step))}") if len(each) == 1 else say("since {}", listing(each))
+    since = (
+        say(f"since step {next(iter(by_step))}")
+        if len(each) == 1
+        else say("since {}", listing(each))
+    )
     what = "the optimizer's state of " * (facts["what"] == "state")
     said = "{} finished, but their replicas differ {}: {}{}."
     return say(said, line.ranks, since if each else "at the end", what, code(facts["name"]))

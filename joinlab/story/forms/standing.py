@@ -1,4 +1,5 @@
-"""Where a rank is that issues no call while a peer waits: in a lock, a sleep, a subprocess or a dead mount.
+"""Where a rank is that issues no call while a peer waits: in a lock, a sleep, a subprocess or a
+dead mount.
 
 The rank's recorder wrote the stacks of its threads; if it could not, the line says how to look.
 """
@@ -21,9 +22,13 @@ MOST_RANKS, MOST_THREADS = 4, 3
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """A line for each rank that is, or was to its end, outside any call while a peer is in one or has raised."""
+    """A line for each rank that is, or was to its end, outside any call while a peer is in one or
+    has raised."""
     ends = scene.ends
-    inside = [scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED for rank, end in enumerate(ends)]
+    inside = [
+        scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED
+        for rank, end in enumerate(ends)
+    ]
     kept = any(inside) or any(end.kind is EndKind.RAISED for end in ends)
     found = []
     processes, stood = scene.meta.get("processes", {}), scene.meta.get("stood", {})
@@ -40,7 +45,14 @@ def find(scene: Scene) -> tuple[Line, ...]:
             facts = {"threads": told, "outside": recorded, "past": end.kind is EndKind.KILLED}
             found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
-            found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": processes[rank]["host"], "pid": pid}))
+            found.append(
+                Line(
+                    LineKind.NOTE,
+                    "look",
+                    (rank,),
+                    facts={"host": processes[rank]["host"], "pid": pid},
+                )
+            )
     return tuple(found[:MOST_RANKS])
 
 
@@ -50,7 +62,9 @@ class Standing:
     def __init__(self, stood: Stood) -> None:
         self.name = stood["thread"]
         every = [frame.rpartition(" ")[::2] for frame in reversed(stood["frames"])]
-        self.frames = [(site, name) for site, name in every if kind_of(site.rpartition(":")[0]) == "program"]
+        self.frames = [
+            (site, name) for site, name in every if kind_of(site.rpartition(":")[0]) == "program"
+        ]
         self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
         self.library = ""
         if every and every[0] not in self.frames:
@@ -58,21 +72,29 @@ class Standing:
             self.library = f"{name} of {PurePath(site.rpartition(':')[0]).name}"
 
     def text(self) -> str:
-        """The innermost place of the program itself, and what it called: "load (data.py:61, called poll of ...)"."""
+        """The innermost place of the program itself, and what it called: "load (data.py:61, called
+        poll of ...)"."""
         (site, function), deep = self.frames[0], f", called {self.library}" if self.library else ""
         return f"{function} ({short_site(site)}{deep})"
 
 
 def _stands(line: Line) -> Text:
-    threads = [("" if not at else f"its thread {name} ", text) for at, (name, text) in enumerate(line.facts["threads"])]
+    threads = [
+        ("" if not at else f"its thread {name} ", text)
+        for at, (name, text) in enumerate(line.facts["threads"])
+    ]
     told = [say("{}in {}", name, text) for name, text in threads]
     verb = "stood" if line.facts["past"] else "stands"
-    return say("{} {}{} {}.", line.ranks, verb, " outside any call:" * line.facts["outside"], listing(told))
+    return say(
+        "{} {}{} {}.", line.ranks, verb, " outside any call:" * line.facts["outside"], listing(told)
+    )
 
 
 def _look(line: Line) -> Text:
     command, host = f"py-spy dump --pid {line.facts['pid']}", str(line.facts["host"])
-    return say("{} runs outside any recorded call. To see where: {} (on {}).", line.ranks, command, host)
+    return say(
+        "{} runs outside any recorded call. To see where: {} (on {}).", line.ranks, command, host
+    )
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"stands": _stands, "look": _look}

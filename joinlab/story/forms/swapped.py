@@ -1,4 +1,5 @@
-"""The same calls in another order: over a few rounds two ranks issue the same calls, and each meets the wrong one."""
+"""The same calls in another order: over a few rounds two ranks issue the same calls, and each meets
+the wrong one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from joinlab.timeline import CallRow
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The first calls that two lanes issued in different orders, if the ranks have not parted before."""
+    """The first calls that two lanes issued in different orders, if the ranks have not parted
+    before."""
     if keys := scene.meta.get("parting", {}).get("keys"):
         return _other_keys(scene, keys)
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
@@ -34,7 +36,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
                 continue
             one, other = places[found.at], others[found.at]
             if any(places.count(each) != others.count(each) for each in (one, other)):
-                continue  # one rank has issued more of them, so the two that fit may be of different rounds
+                # one rank has issued more of them, so the two that fit may be of different rounds
+                continue
             if one[:-1] != other[:-1]:  # not merely for another input
                 return _told(scene, mine[found.at :], theirs[found.at :])
     return ()
@@ -48,7 +51,8 @@ class Step(NamedTuple):
 
 
 def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
-    """The collectives of each lane, by group. Gradients have no lines: a backward pass issues them."""
+    """The collectives of each lane, by group. Gradients have no lines: a backward pass issues
+    them."""
     found: dict[str, dict[int, list[Step]]] = {}
     for row in scene.folding.matched.rows:
         if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
@@ -96,7 +100,11 @@ def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
     rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
     lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
-    return (scene.headline("other_key", [[key["rank"]] for key in keys], rows, lines=lines, values=values),)
+    return (
+        scene.headline(
+            "other_key", [[key["rank"]] for key in keys], rows, lines=lines, values=values
+        ),
+    )
 
 
 def _key_words(line: Line) -> Text:
@@ -104,13 +112,20 @@ def _key_words(line: Line) -> Text:
         say("{}'s {} of {}", ranks, noun(line, at), code(f"{value.name} = {value.value!r}"))
         for at, (ranks, value) in enumerate(zip(sides(line), line.values, strict=True))
     )
-    return say("{} met {}{}: both ranks have both, in another order.", one, other, place(line.calls[0]))
+    return say(
+        "{} met {}{}: both ranks have both, in another order.", one, other, place(line.calls[0])
+    )
 
 
 def _words(line: Line) -> Text:
     tensors = line.facts.get("tensors")
-    one, two = (say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at) for at in (0, 1))
-    return say("{} issued {} before {}, {} in the other order.", sides(line)[0], one, two, sides(line)[2])
+    one, two = (
+        say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at)
+        for at in (0, 1)
+    )
+    return say(
+        "{} issued {} before {}, {} in the other order.", sides(line)[0], one, two, sides(line)[2]
+    )
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words, "other_key": _key_words}
