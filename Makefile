@@ -3,7 +3,7 @@
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
 #   make lab       open the notebooks in JupyterLab
-#   make site      the story of the thread, the symptoms and the notebooks as web pages, in out/site
+#   make site      the story of the thread, the symptoms and the solved notebooks, as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
 #   make setup, make lint, make clean
 # With another Python than the first python3 on the path: make PYTHON=python3.12 demo

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,7 @@ import joinlab
 from joinlab.cli.cases import write_page
 from joinlab.cli.report import CaseRuns
 from joinlab.emulator.recorded import recorded
-from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
-from joinlab.picture.places import along
-from joinlab.picture.scene import scene
 from tests.browser import (
     Notebook,
     axe_core,
@@ -48,9 +44,7 @@ SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 POSITIONS = tuple(product(range(9), repeat=2))
 """The counts of inputs that the bench shows."""
 
-DRAWN = Path(__file__).parent / "material" / "preview.sha256"
 MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
-NOMINAL = 800  # px, as in gallery.js
 
 
 def odd_of_8(rank, inputs):
@@ -104,20 +98,8 @@ def pages(folder: Path) -> dict[str, Path]:
 def gallery(path: Path) -> Path:
     """The page that `make demo` writes, with a model of gloo in place of the runs here."""
     tables = {n: {number: case_runs(number, n) for number in joinlab.cases.CASES} for n in (2, 5)}
-    write_page(tables, path, "https://example.org/joinlab/gallery.html")
+    write_page(tables, path)
     return path
-
-
-def drawn() -> str:
-    """What the preview is drawn from, in short: the boxes of all runs, and where they lie."""
-    runs = [run for number in joinlab.cases.CASES for run in case_runs(number, 5).all()]
-    boxes = [
-        [one._replace(row=None) for one in column.drawn]
-        for run in runs
-        for column in scene(run).columns
-    ]
-    places = [along(scene(run), NOMINAL) for run in runs]
-    return sha256(repr((boxes, places)).encode()).hexdigest()
 
 
 def case_runs(number: int, n: int) -> CaseRuns:
@@ -310,30 +292,11 @@ def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
                 )
 
 
-def preview() -> None:
-    """Draw what a message with a link to the demo's page shows."""
-    with tempfile.TemporaryDirectory() as name, chromium() as browser:
-        page = browser.new_page(
-            viewport={"width": 1440, "height": 756}, color_scheme="light", reduced_motion="reduce"
-        )
-        page.goto(gallery(Path(name) / "gallery.html").as_uri())
-        page.locator(".small.drawn").last.wait_for()
-        page.screenshot(path=Path(joinlab.__file__).parent / "picture" / "static" / PREVIEW)
-    DRAWN.write_text(f"{drawn()}\n", "utf-8")
-
-
 def main() -> None:
     """Print every row, and mark what is beyond its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
-    parser.add_argument(
-        "--preview",
-        action="store_true",
-        help="draw the picture that stands for the demo's page instead",
-    )
     options = parser.parse_args()
-    if options.preview:
-        return preview()
     shots = options.shots
     if shots is not None:
         shots.mkdir(parents=True, exist_ok=True)

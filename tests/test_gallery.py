@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
 from joinlab.picture.gallery import side_by_side
-from tests.first_screen import DRAWN, drawn, gallery
+from tests.first_screen import gallery
 
 
 @pytest.fixture(scope="module")
@@ -44,25 +43,3 @@ def test_a_line_that_occurs_twice_is_shown_twice():
     one, other = side_by_side([["f()", "g()", "f()"], ["f()", "h()"]])
     assert [line for line, _ in one] == ["f()", "", "g()", "f()"]
     assert [line for line, _ in other] == ["f()", "h()", "", ""]
-
-
-def test_who_shares_it_sends_a_title_and_a_picture_that_is_there(written):
-    about = {}
-
-    class Read(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            found = dict(attrs)
-            if tag == "meta" and found.get("property", "").startswith("og:"):
-                about[found["property"]] = found["content"]
-
-    Read().feed(written.read_text("utf-8"))
-    assert about.keys() == {"og:type", "og:title", "og:description", "og:url", "og:image"}
-    assert (
-        about["og:image"] == "https://example.org/joinlab/demo.png"
-    )  # others load it by an absolute address alone
-    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_preview_shows_the_boxes_of_today():
-    """If not: `python -m tests.first_screen --preview` draws it anew."""
-    assert DRAWN.read_text("utf-8").strip() == drawn()

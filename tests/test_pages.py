@@ -25,8 +25,8 @@ from IPython import get_ipython
 import joinlab
 from joinlab.analysis.waiting import who_waits
 from joinlab.cases import CASES
-from joinlab.course import running
 from joinlab.course.questions import Question, questions
+from tests import running
 from tests.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 
 TELLS = {

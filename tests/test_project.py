@@ -100,7 +100,7 @@ def test_what_a_rank_loads_is_without_polars() -> None:
 
 
 def test_only_figures_and_widgets_load_their_libraries() -> None:
-    widgets = ("joinlab.course.running", "joinlab.jobs.follow", "joinlab.picture.figures")
+    widgets = ("joinlab.jobs.follow", "joinlab.picture.figures")
     others = [
         name for name in modules_in(*set(rooms.floors()) - {"notebook"}) if name not in widgets
     ]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from joinlab.course import site
-from joinlab.course.questions import questions
 from joinlab.course.symptoms import SYMPTOMS
 from tests.answers import refusal
 from tests.test_notebooks import NOTEBOOKS
@@ -83,7 +82,7 @@ def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_solved_notebook_passes_its_checks_and_its_questions_can_be_projected(path: Path) -> None:
+def test_a_solved_notebook_passes_its_checks(path: Path) -> None:
     import nbformat  # loading it takes 3 s
 
     solved = nbformat.reads(site.solved(path), as_version=4)
@@ -94,9 +93,6 @@ def test_a_solved_notebook_passes_its_checks_and_its_questions_can_be_projected(
         if found := re.fullmatch(r'joinlab\.check\("(\w+)", (\w+)\)', check):
             exec(before, names)
             assert refusal(found[1], names[found[2]]) == ""
-    board = site._board(path)
-    asked = [one for one in questions().values() if one.notebook == int(path.stem[:2])]
-    assert board.count("<form") == board.count("data-right>") == len(asked)
 
 
 def test_every_collective_can_be_looked_up(tmp_path: Path) -> None:

@@ -31,10 +31,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
     add_backend(parser)
     add_html(parser)
-    parser.add_argument(
-        "--address", metavar="URL", default="",
-        help="URL that the page will have; a preview picture for links to it is written beside the page",
-    )  # fmt: skip
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -68,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
             with screen.status(f"case {number}, inputs {n} and {n + 1}: trying fixes"):
                 for run in tables[n][number].all():
                     diagnose(run)
-        write_page(tables, Path(options.html), options.address)
+        write_page(tables, Path(options.html))
     return 0
 
 
@@ -83,9 +79,8 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
     return shipped or emulate(CASES[number].program, (n, n + 1), era=era)
 
 
-def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path, address: str = "") -> None:
-    """Write the runs as one page: a large picture above small ones of all runs. `address`: as
-    write_gallery has it."""
+def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
+    """Write the runs as one page: a large picture above small ones of all runs."""
     from joinlab.cli import report
     from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
 
@@ -110,7 +105,7 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path, address
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     print(
-        f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path, address)}"
+        f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}"
     )
 
 

@@ -1,6 +1,4 @@
-"""Writes the offline site: the story of the thread, a page per symptom, and the notebooks.
-
-For teachers: the notebooks with their solutions, and their questions in large letters.
+"""Writes the offline site: the story of the thread, a page per symptom, and the solved notebooks.
 
     python -m joinlab.course.site out/site        # what `make site` runs
 
@@ -31,7 +29,6 @@ from pygments.lexers import PythonLexer
 from joinlab import scenarios
 from joinlab.cases import CASES
 from joinlab.course.exercises import solution
-from joinlab.course.questions import Question, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
@@ -60,10 +57,10 @@ _markdown = MarkdownIt()
 def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     """Empty `folder`, write the site into it, and return its first page.
 
-    notebooks  notebooks to run and render
+    notebooks  notebooks to solve
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("figures", "symptoms", "notebooks", "solutions", "board"):
+    for name in ("figures", "symptoms", "solutions"):
         (folder / name).mkdir(parents=True)
     (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
     for symptom in SYMPTOMS.values():
@@ -74,8 +71,6 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
     for notebook in notebooks:
         (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
-        (folder / "board" / f"{notebook.stem}.html").write_text(_board(notebook), "utf-8")
-        (folder / "notebooks" / f"{notebook.stem}.html").write_text(rendered(notebook), "utf-8")
     return folder / "index.html"
 
 
@@ -90,8 +85,7 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
     if notebooks:
         body += '<h2>The notebooks</h2><p>And <a href="collectives.html">all collectives</a>, to look up.</p><ul>'
         body += "".join(
-            f'<li><a href="notebooks/{one.stem}.html">{escape(_title(one))}</a> <span class="soft">'
-            f'<a href="board/{one.stem}.html">to project</a>, <a href="solutions/{one.name}">solved</a></span></li>'
+            f'<li><a href="solutions/{one.name}">{escape(_title(one))}, solved</a></li>'
             for one in notebooks
         )
         body += "</ul>"
@@ -304,25 +298,6 @@ def _code(text: str) -> str:
 # ---- the notebooks
 
 
-def rendered(path: Path) -> str:
-    """Run a notebook and return its page, with a static picture of each view."""
-    from nbconvert import (
-        HTMLExporter,
-    )  # loading it takes 3 s, and most of this module does not need it
-    from traitlets.config import Config
-
-    from joinlab.course.running import run  # imports IPython
-
-    still = Config(
-        NbConvertBase={
-            "display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]
-        }
-    )
-    page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
-    body, _ = page.from_notebook_node(run(path)[0])
-    return _page(_title(path), body)
-
-
 def solved(path: Path) -> str:
     """A notebook as JSON with its solutions, each before the cell that checks it."""
     notebook = json.loads(path.read_text("utf-8"))
@@ -337,25 +312,6 @@ def solved(path: Path) -> str:
             cell = cell | {"source": found[0]}
         cells.append(cell)
     return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False)
-
-
-def _board(path: Path) -> str:
-    """The questions of a notebook in large letters for a projector; each answer appears after a
-    choice."""
-    number = int(path.stem[:2])
-    asked = "".join(
-        _python(one.code.strip()) * bool(one.code)
-        + _question(one.name.replace(".", "-end-"), _lines(one))
-        for one in questions().values()
-        if one.notebook == number
-    )
-    return _page(_title(path), f'<h1 class="board">{_title(path)}</h1>{asked}')
-
-
-def _lines(one: Question) -> list[str]:
-    """A question in the essay's notation, without its code."""
-    choices = (f"- ({'x' if choice == one.answer else ' '}) {choice}" for choice in one.choices)
-    return [one.ask, *choices, f"= {one.why}"]
 
 
 COLLECTIVES: tuple[str, ...] = (

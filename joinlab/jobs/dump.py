@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from joinlab.errors import TimelineFileError
-from joinlab.jobs import safe_pickle, torchcomms
+from joinlab.jobs import safe_pickle
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
@@ -68,8 +68,8 @@ def op_of(name: str) -> Op | None:
     """The op of a name in a dump, a trace or a log; None if it moves no data or is unknown.
 
     Dumps: torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0,
-    ProcessGroupGloo.cpp and TorchComms' OpNameHelper.hpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp
-    for gloo; logs: c10d's OpType, NCCL's own.
+    and ProcessGroupGloo.cpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp for gloo; logs: c10d's
+    OpType, NCCL's own.
 
     >>> op_of("_REDUCE_SCATTER_BASE"), op_of("AllReduce"), op_of("all_to_allv"), op_of("COALESCED")
     (<Op.REDUCE_SCATTER: 'reduce_scatter'>, <Op.ALL_REDUCE: 'all_reduce'>, <Op.ALL_TO_ALL: 'all_to_all'>, None)
@@ -78,7 +78,7 @@ def op_of(name: str) -> Op | None:
     return _OPS.get(plain) or _OPS.get(plain.removesuffix("v"))
 
 
-_BRACKETS = frozenset({"coalesced", "split", "new_window"})
+_BRACKETS = frozenset({"coalesced", "split"})
 """Entries that move no data: the end of a batch whose calls have their own entries, and the
 creation of a group."""
 
@@ -231,8 +231,6 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
             path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3."
         )
     try:
-        if torchcomms.is_torchcomms(content):
-            version, content = f"{version} of TorchComms", torchcomms.as_c10d(path, content)
         groups = _groups(content["pg_config"])
         status = _status(content.get("pg_status") or {})
         entries = _entries(content.get("entries", []))

@@ -12,20 +12,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import good, shown
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
-
-PREVIEW = "preview.png"
-"""In static/: what a message with a link to the page shows; `python -m tests.first_screen
---preview` draws it."""
 
 Place = tuple[str, tuple[str, str], tuple[int, ...]]
 """Program, fabric with engine, and inputs of a picture."""
@@ -50,34 +44,12 @@ class Gallery:
     start: Place
 
 
-def write_gallery(gallery: Gallery, path: str | os.PathLike[str], address: str = "") -> Path:
-    """Write the page and return its path.
-
-    address  where the page will be on the web; a message with a link to it then shows the picture written beside it
-    """
-    path, head = Path(path), ""
-    if address:  # a preview's own address must be absolute
-        preview = path.with_suffix(".png")
-        preview.write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
-        about = {
-            "type": "website",
-            "title": gallery.heading,
-            "description": SUMMARY,
-            "url": address,
-        }
-        about["image"] = urljoin(address, preview.name)
-        head = "".join(
-            f'<meta property="og:{name}" content="{escape(said)}">\n'
-            for name, said in about.items()
-        )
-        head += '<meta name="twitter:card" content="summary_large_image">\n'
+def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
+    """Write the page and return its path."""
     data = LaneData()
     numbers = {place: data.add(picture.timeline) for place, picture in gallery.pictures.items()}
-    text = document(gallery.heading, _body(gallery, numbers), data, name="gallery", head=head)
-    return write(path, lambda: shown("".join(text)))
-
-
-SUMMARY = "What every rank really called, which call met which, and the line to change."
+    text = document(gallery.heading, _body(gallery, numbers), data, name="gallery")
+    return write(Path(path), lambda: shown("".join(text)))
 
 
 def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:

@@ -252,16 +252,14 @@ def document(
     data: LaneData,
     heading: str | None = None,
     name: str = "page",
-    head: str = "",
 ) -> Iterator[str]:
-    """A page around `body`, part by part. `name`: of its script and its style sheet; `head`: what
-    else it says."""
+    """A page around `body`, part by part. `name`: of its script and its style sheet."""
     sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(tab)}</title>\n{head}<style>\n{sheets}</style>\n</head>\n<body>\n"
+        f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
         f'<header{" class=quiet" * (len(data) == 1)}>\n<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
