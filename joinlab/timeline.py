@@ -407,18 +407,6 @@ class Timeline:
             else (rank, self.default_group if end.group is None else end.group, end.call)
         )
 
-    def equals(self, other: Timeline) -> bool:
-        """True if both hold the same calls, spans, endings, output and meta (returns are compared
-        by repr)."""
-        return (
-            self.calls.equals(other.calls)
-            and self.spans.equals(other.spans)
-            and self.ends == other.ends
-            and self.output == other.output
-            and {**self.meta, **_FOUND} == {**other.meta, **_FOUND}
-            and repr(self.returns) == repr(other.returns)
-        )
-
     def raise_for_ending(self) -> Timeline:
         """Return self if every rank finished with nothing pending; else raise RankError with the
         story."""
@@ -445,10 +433,6 @@ class Timeline:
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
             f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
         )
-
-
-_FOUND = dict.fromkeys(("parting", "fixes"))
-"""Keys of `meta` that are found only on request."""
 
 
 class Again(Protocol):

@@ -22,6 +22,7 @@ from joinlab import cases, emulate, launch
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.timeline import EndKind
 from tests.drill_programs import state
+from tests.timelines import same_timelines
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,7 +164,7 @@ def test_two_threads_do_not_meet(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.equals(alone) for one in found] == [True] * 3
+    assert [same_timelines(one, alone) for one in found] == [True] * 3
 
 
 def test_an_emulation_inside_an_emulation_is_refused():

@@ -136,7 +136,7 @@ import warnings, joinlab
 warnings.simplefilter("error")
 timeline = joinlab.load(sys.argv[1])
 assert "Rank 3" in str(joinlab.diagnose(timeline))
-assert joinlab.load(timeline.save(sys.argv[2] + ".joinlab")).equals(timeline)
+assert joinlab.load(timeline.save(sys.argv[2] + ".joinlab")).calls.equals(timeline.calls)
 joinlab.write_html(timeline, sys.argv[2])
 for name in joinlab.__all__:
     try:

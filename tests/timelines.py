@@ -32,6 +32,22 @@ SIZES = (1, 2, 5)
 """The numbers of inputs of rank 0 with which the six cases are tried; rank 1 has one more."""
 
 
+FOUND_ON_REQUEST = dict.fromkeys(("parting", "fixes"))
+"""Keys of `meta` that a story adds."""
+
+
+def same_timelines(first: Timeline, second: Timeline) -> bool:
+    """Whether both hold the same calls, spans, endings, output and meta, and returns of one repr."""
+    return (
+        first.calls.equals(second.calls)
+        and first.spans.equals(second.spans)
+        and first.ends == second.ends
+        and first.output == second.output
+        and {**first.meta, **FOUND_ON_REQUEST} == {**second.meta, **FOUND_ON_REQUEST}
+        and repr(first.returns) == repr(second.returns)
+    )
+
+
 class Writer:
     """Writes rows, each rank's calls in order; a call is complete and was waited for unless told
     otherwise."""
