@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+TEST_STAMP := $(VENV)/.ready-for-tests
 DEMO := out/demo.html
 NEWEST := .venv-newest
 
@@ -27,6 +28,11 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 setup: $(STAMP)
+
+# What only tests and linters need.
+$(TEST_STAMP): .ci/pinned-test.txt $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r .ci/pinned.txt -r .ci/pinned-test.txt
+	@touch $@
 
 $(STAMP): .ci/pinned.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
@@ -44,14 +50,14 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python -m joinlab cases --n 1 2 5 --html $(DEMO)
 
-lint: $(STAMP)
+lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # Two files of tests run at a time. Beside them run mypy, the browser tests, which are mostly idle, and the notebooks,
 # each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose import takes 2 s.
-test: $(STAMP)
+test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out
@@ -66,7 +72,7 @@ test: $(STAMP)
 # job recorded under torchrun. -rs lists the skipped tests.
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
-	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
+	cat .ci/pinned.txt .ci/pinned-test.txt | grep -v '^torch==' > $(NEWEST)/others.txt
 	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r $(NEWEST)/others.txt
 	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --upgrade torch
 	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
@@ -83,7 +89,7 @@ lab: $(STAMP)
 site: $(STAMP)
 	JOINLAB_PROGRESS=off $(BIN)/python -m joinlab.course.site out/site $(sort $(wildcard notebooks/*.ipynb))
 
-bench: $(STAMP)
+bench: $(TEST_STAMP)
 	$(BIN)/python -m tests.bench
 
 clean:

@@ -27,12 +27,18 @@ if TYPE_CHECKING:
 
 collect_ignore = ["material"]  # programs that tests run, not tests
 
+TIMEOUT_S = 300
+"""A test that runs longer fails, unless it has a timeout of its own."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with a browser come last: they share one, and while Playwright runs, no other event
-    loop can."""
+    """Give each test a timeout, and put modules with a browser last: they share one, and while
+    Playwright runs, no other event loop can."""
     with_browser = {item.path for item in items if item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path in with_browser)
+    for item in items:  # not in pyproject.toml: who runs the notebooks has no pytest-timeout
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import joinlab
 from joinlab import emulator
@@ -246,12 +249,13 @@ def test_the_wheel_holds_licence_types_and_every_file_that_the_package_reads(
 # ---- versions
 
 
-def pinned() -> dict[str, str]:
-    lines = [
-        line.split("#")[0].strip()
-        for line in (ROOT / ".ci" / "pinned.txt").read_text().splitlines()
-    ]
-    return dict(line.split("==") for line in lines if line)
+PEOPLE, TESTS = ROOT / ".ci" / "pinned.txt", ROOT / ".ci" / "pinned-test.txt"
+
+
+def pinned(*files: Path) -> dict[str, str]:
+    """By package: the version that these files pin."""
+    lines = "".join(file.read_text() for file in files).splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 def ranges() -> dict[str, SpecifierSet]:
@@ -264,22 +268,83 @@ def ranges() -> dict[str, SpecifierSet]:
 
 
 def test_every_dependency_is_pinned_within_its_range() -> None:
-    assert pinned().keys() == ranges().keys()
-    assert {
-        name: version for name, version in pinned().items() if version not in ranges()[name]
-    } == {}
+    versions = pinned(PEOPLE, TESTS)
+    assert versions.keys() == ranges().keys()
+    assert [name for name, version in versions.items() if version not in ranges()[name]] == []
+
+
+def test_people_install_nothing_that_only_tests_need() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for_tests = [*extras["test"], *extras["libraries"], *extras["dev"]]
+    assert pinned(TESTS).keys() == {Requirement(text).name for text in for_tests}
+    assert pinned(TESTS).keys().isdisjoint(pinned(PEOPLE))
+    assert {"torch", "jupyterlab", "nbmake", "pytest"} <= pinned(PEOPLE).keys()
 
 
 def test_the_conda_environment_has_the_pinned_versions() -> None:
     lines = [line.strip() for line in (ROOT / "environment.yml").read_text().splitlines()]
-    assert dict(line.removeprefix("- ").split("==") for line in lines if "==" in line) == pinned()
+    versions = dict(line.removeprefix("- ").split("==") for line in lines if "==" in line)
+    assert versions == pinned(PEOPLE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (python,) = [line.removeprefix("- python=") for line in lines if line.startswith("- python=")]
     assert python in SpecifierSet(project["requires-python"])
 
 
 def test_requirements_are_in_order() -> None:
-    assert list(pinned()) == sorted(pinned())
+    for file in (PEOPLE, TESTS):
+        assert list(pinned(file)) == sorted(pinned(file))
+
+
+def installed_with(names: Collection[str]) -> dict[str, Distribution]:
+    """The distributions with these names and all that they require here, by name."""
+    found: dict[str, Distribution] = {}
+    queue = list(names)
+    while queue:
+        name = canonicalize_name(queue.pop())
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:  # a dependency on another platform alone, as colorama is
+            if name in map(canonicalize_name, names):
+                raise
+            continue
+        required = map(Requirement, found[name].requires or ())
+        queue += [
+            one.name for one in required if not one.marker or one.marker.evaluate({"extra": ""})
+        ]
+    return found
+
+
+def test_the_notebooks_run_with_what_people_install(tmp_path: Path) -> None:
+    """An environment with the packages of pinned.txt alone, as `make lab` and conda make it."""
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(tmp_path / "venv", symlinks=True)
+    (site_packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    for package in installed_with(pinned(PEOPLE)).values():
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            (site_packages / top).symlink_to(Path(str(package.locate_file(top))))
+    (site_packages / "joinlab.pth").write_text(str(ROOT))
+    folder = tmp_path / "course"
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    program = (
+        "import importlib.util, sys; sys.exit(any(map(importlib.util.find_spec, sys.argv[1:])))"
+    )
+    assert (
+        subprocess.run([python, "-c", program, "hypothesis", "accelerate", "mypy"]).returncode == 0
+    )
+    first = min((folder / "notebooks").glob("0*.ipynb"))
+    done = subprocess.run(
+        [python, "-m", "pytest", "--nbmake", "-q", f"notebooks/{first.name}"],
+        cwd=folder,
+        env=os.environ | {"JUPYTER_PREFER_ENV_PATH": "1", "JOINLAB_PROGRESS": "off"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-3000:] + done.stderr
 
 
 # ---- the folder
@@ -332,7 +397,7 @@ def test_the_readme_names_only_make_targets_that_exist() -> None:
 def make(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """`make` in a bare copy, where no .venv is."""
     (folder / ".ci").mkdir()
-    for name in ("Makefile", "pyproject.toml", ".ci/pinned.txt"):
+    for name in ("Makefile", "pyproject.toml", ".ci/pinned.txt", ".ci/pinned-test.txt"):
         shutil.copy(ROOT / name, folder / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
