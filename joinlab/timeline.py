@@ -9,6 +9,7 @@ began, or "virtual" for emulated ones. The two never share an axis.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -428,11 +429,20 @@ class Timeline:
         return archive.save(parts_of(self), path)
 
     def __repr__(self) -> str:
-        ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
+        if self.world_size > NAMED_ENDS:
+            ends = ", ".join(
+                f"{count} {end}" for end, count in Counter(map(str, self.ends)).items()
+            )
+        else:
+            ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
         return (
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
             f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
         )
+
+
+NAMED_ENDS = 8
+"""Of more ranks than these, the repr of a Timeline counts the endings instead of listing them."""
 
 
 class Again(Protocol):

@@ -113,3 +113,8 @@ def test_an_unknown_slot_is_refused():
 
 def test_text_from_a_program_cannot_become_markup():
     assert "<b>" not in html(made("[[1.0]]", "[[1.0]]", op="<b>"))
+
+
+def test_anything_but_a_timeline_is_refused_in_a_sentence():
+    with pytest.raises(joinlab.ProgramError, match=r"takes a Timeline.* got 'all_gather'"):
+        joinlab.who_holds("all_gather")

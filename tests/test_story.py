@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from joinlab.emulator.recorded import recorded
+from joinlab.story.judge import diagnose
 from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Value
 from joinlab.story.story import Story
 
@@ -34,3 +36,10 @@ def test_a_story_is_plain_data() -> None:
 def test_a_story_has_one_headline_and_it_is_the_first_line(kinds: list[str]) -> None:
     with pytest.raises(AssertionError):
         Story(tuple(a_line(LineKind(kind)) for kind in kinds), (), "modelled")
+
+
+def test_a_headline_says_that_all_finished_where_calls_clashed() -> None:
+    run = recorded(4, (3, 6), era="1.9")
+    assert diagnose(run).sentence.endswith(
+        "Rank 1's barrier answered. Both ranks finished, by luck."
+    )

@@ -83,3 +83,9 @@ def test_rows_may_leave_out_columns_and_come_back_with_all() -> None:
     assert timeline.call(0, 0)["completed_ns"] == 5
     with pytest.raises(KeyError, match="rank 0 issued no call with seq 7"):
         timeline.call(0, 7)
+
+
+def test_of_many_ranks_the_repr_counts_the_endings() -> None:
+    ends = [Ending("hung", proven=True)] * 255 + [Ending("finished")]
+    assert "ends {255 hung (proven), 1 finished}" in repr(timeline_from_rows([], ends, {}))
+    assert "ends {0: hung (proven), 1: finished}" in repr(timeline_from_rows([], ends[254:], {}))

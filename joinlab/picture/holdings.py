@@ -14,6 +14,7 @@ from html import escape
 from typing import Any
 
 from joinlab.analysis.matching import match
+from joinlab.errors import ProgramError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.picture.theme import BAND, BLACK, CHIPS, WHITE
 from joinlab.timeline import Timeline
@@ -107,13 +108,17 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     """Who held what before and after the `index`-th slot of a Timeline: of its calls, those that
     faced each other.
 
-    Raises IndexError if there is no such slot.
+    Raises ProgramError for anything but a Timeline, and IndexError if there is no such slot.
 
     >>> print(joinlab.who_holds(joinlab.emulate(joinlab.scenarios.broadcast, inputs=(1, 1, 1))))     # doctest: +SKIP
     broadcast from rank 1
       before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]
       after   rank 0: [20 21];  rank 1: [20 21];  rank 2: [20 21]
     """
+    if not isinstance(timeline, Timeline):
+        raise ProgramError(
+            f"who_holds takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
+        )
     slots = match(timeline)
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")

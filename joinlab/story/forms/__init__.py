@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from joinlab.analysis.wording import shown
@@ -38,7 +39,7 @@ from joinlab.story.forms import (
 )
 from joinlab.story.lines import Line, Piece
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, ends, listing, say, told
+from joinlab.story.words import Text, ends, every_rank, listing, say, told
 from joinlab.timeline import EndKind
 
 Finder = Callable[[Scene], tuple[Line, ...]]
@@ -102,8 +103,15 @@ _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
 
 def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
     """The endings of ranks that did not finish, as a suffix of a headline that has not named them:
-    " Rank 1 hangs."."""
+    " Rank 1 hangs.". Where calls clashed and all finished nevertheless, it says so."""
     world = sum(len(one["ranks"]) for one in groups)
+    if (
+        line.form in clash.WORDS
+        and groups
+        and all(one["good"] and one["kind"] == EndKind.FINISHED for one in groups)
+    ):
+        ranks = Piece(every_rank(world), ranks=tuple(chain(*(one["ranks"] for one in groups))))
+        return say(" {} finished, by luck.", told((ranks,)))
     bad = [
         one
         for one in groups
