@@ -428,7 +428,7 @@ def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
         monkeypatch.setattr(
             torch.cuda, "current_stream", lambda stream=stream: SimpleNamespace(cuda_stream=stream)
         )
-        call: Any = SimpleNamespace(id=id, outs=None, done=done)
+        call: Any = SimpleNamespace(id=id, outs=None, done=done, work=object())
         assert reader.watch(call)
         reader.after_wait(call)
     assert waits.newly_streamed == [1, 3] and others == ["other", "other"]

@@ -98,7 +98,7 @@ class Recording:
         self.end(text_of(error), traceback_text(error))
         self._excepthook(kind, error, trace)
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: Exception) -> None:
         warn(self.rank, error)
 
 

@@ -43,6 +43,8 @@ class CallKind:
     host_waits    a wait for it blocks the host, not only the stream
     syncs_host    torch reads its result on the host, as soon as it has waited for it
     waited_at_once  the host waits for it as soon as it is issued
+    blocks        the host may wait inside the call, before there is a Work: NCCL's synchronous barrier, since PyTorch
+                  2.8 (ProcessGroupNCCL::barrier synchronizes the current stream)
     in_backward   it was issued inside a backward pass
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
@@ -60,6 +62,7 @@ class CallKind:
     host_waits: bool = True
     syncs_host: bool = False
     waited_at_once: bool = False
+    blocks: bool = False
     in_backward: bool = False
     by_reducer: bool = False
     direct: bool = False
@@ -157,6 +160,7 @@ def kind_of(
         syncs_host=any(words in origin for words in _SYNCS_HOST)
         or "_verify_param_shape_across_processes" in functions,
         waited_at_once=not asynchronous and host_waits,
+        blocks=nccl and method.op is Op.BARRIER and not asynchronous,
         in_backward="_engine_run_backward" in functions,
         by_reducer=from_reducer(frames),
         direct=method is ALL_REDUCE and issued_in_backward(frames),

@@ -55,7 +55,7 @@ class BoundedLog(EventLog):
 
     __slots__ = ("_folder", "_rank", "preamble")
 
-    def __init__(self, folder: Path, rank: int, on_failure: Callable[[OSError], None]) -> None:
+    def __init__(self, folder: Path, rank: int, on_failure: Callable[[Exception], None]) -> None:
         self.preamble: Callable[[], Iterable[str]] = lambda: ()
         """Makes the lines of the next segment's preamble; set by the recorder."""
         self._folder = folder
@@ -80,8 +80,7 @@ class BoundedLog(EventLog):
             self._begin(self._path(self.segment), preamble)
         except OSError as error:
             self.segment -= 1
-            self.lose(error)
-            self._on_failure(error)
+            self.give_up(error)
             return False
         cut(full, at)
         with suppress(OSError):

@@ -25,7 +25,7 @@ class RecordedCall:
     group: RecordedGroup
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
-    work: Any = None  # the backend's own Work
+    work: Any = None  # the backend's own Work; None if it gave none
     kept: Any = (
         None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     )

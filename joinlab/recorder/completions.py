@@ -15,7 +15,7 @@ from typing import Any
 from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.events import EventLog, now, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, now, to_json, values_text
 
 
 class Turn:
@@ -121,11 +121,15 @@ class Completions:
 
     def watch(self, call: RecordedCall) -> None:
         """Have the completion of `call` reported by its group's reader, or by its future."""
-        if call.group.reader.watch(call):
+        if call.done or call.group.reader.watch(call):
+            return
+        if call.work is None:  # the backend has waited for it
+            self.finish(call)
             return
         with suppress(Exception):  # gloo's send and recv have no future; their wait reports them
             self.call_back(call.work.get_future(), lambda future: self.take(call, future))
 
+    @harmless
     def take(self, call: RecordedCall, future: Any) -> None:
         """Record the result of a completed future for its call."""
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.program.process_group import HOST_SYNCS, batching, values_in
 from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import EventLog
+from joinlab.recorder.events import EventLog, harmless
 from joinlab.recorder.waits import Waits
 
 POLL_S = 0.001
@@ -40,7 +41,7 @@ class CudaReader(Reader):
     ) -> None:
         """`on_other_stream` is called when the program issues or awaits a call on a stream of its
         own."""
-        self._log = log
+        self.log = log
         self._completions = completions
         self._waits = waits
         self._on_other_stream = on_other_stream
@@ -59,11 +60,15 @@ class CudaReader(Reader):
         self._copy(call, "value_in", tensors)
 
     def watch(self, call: RecordedCall) -> bool:
-        """Poll for the completion of `call`."""
+        """Poll for the completion of `call`; without a Work, for an event behind it on its
+        stream, the current one."""
         self._see_stream()
+        if call.work is None:
+            call.work = _Passed()
         self._open.append(call)
         return True
 
+    @harmless
     def after_wait(self, call: RecordedCall) -> None:
         """Start to copy the outputs, on the stream that was just made to wait for the call."""
         if not call.done:
@@ -80,6 +85,7 @@ class CudaReader(Reader):
     def after(self, call: RecordedCall) -> None:
         """Nothing is read at completion."""
 
+    @harmless
     def settle(self) -> None:
         """Record the completions and copies that have arrived."""
         with self._lock:
@@ -89,7 +95,7 @@ class CudaReader(Reader):
             for _ in range(len(self._copies)):
                 id, column, hosts, arrived = copy = self._copies.popleft()
                 if arrived.query():
-                    self._log.write({"e": "value", "id": id, "c": column, "v": values_in(hosts)})
+                    self.log.write({"e": "value", "id": id, "c": column, "v": values_in(hosts)})
                 else:
                     self._copies.append(copy)
 
@@ -97,7 +103,7 @@ class CudaReader(Reader):
         try:
             if not call.work.is_completed():
                 return False
-            error = call.work.exception()
+            error = call.work.exception() if _failed(call.work) else None
         except Exception as raised:
             self._completions.fail(call, raised)
             return True
@@ -121,10 +127,36 @@ class CudaReader(Reader):
 
     def _poll_for_ever(self) -> None:
         pause = threading.Event()
-        while True:
+        while not self.log.failed:
             pause.wait(POLL_S)
             if self._open or self._copies:
                 self.settle()
+
+
+class _Passed:
+    """In place of the Work of a call that runs on the current stream: complete once the stream has
+    passed it."""
+
+    def __init__(self) -> None:
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def is_completed(self) -> bool:
+        return bool(self._event.query())
+
+
+def _failed(work: Any) -> bool:
+    """Whether a Work that is complete has failed. Its `exception()` would tell, with a warning in
+    the output of every rank, so it is asked only then."""
+    with suppress(AttributeError, RuntimeError):  # an older PyTorch, or no such future
+        result = work.get_future_result()
+        return bool(result.done() and result.value() != SUCCESS)
+    return False
+
+
+SUCCESS = 0
+"""WorkResult::SUCCESS of torch/csrc/distributed/c10d/Work.hpp, v2.13.0: the result of a Work whose
+call did not fail."""
 
 
 def _mark_host_syncs(waits: Waits) -> None:

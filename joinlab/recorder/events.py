@@ -34,8 +34,9 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 CHUNK = 1 << 18
 """A log grows by at least this many bytes."""
@@ -91,7 +92,7 @@ class EventLog:
     _put: Callable[[bytes], object]
 
     def __init__(
-        self, path: Path, on_failure: Callable[[OSError], None], full_at: int = sys.maxsize
+        self, path: Path, on_failure: Callable[[Exception], None], full_at: int = sys.maxsize
     ) -> None:
         """Create the file, or raise OSError. `on_failure` is called once if it cannot grow later (a
         full disk)."""
@@ -138,7 +139,7 @@ class EventLog:
                 room = self._make_room(len(data))
             return self.segment
 
-    def lose(self, error: OSError) -> None:
+    def lose(self, error: Exception) -> None:
         """Write a last event that says that the rest is lost; without it the rank would look
         killed."""
         if not self.failed:
@@ -150,6 +151,12 @@ class EventLog:
             }
             with suppress(OSError):
                 os.pwrite(self._fd, to_json(event).encode() + b"\n", self._end)
+
+    def give_up(self, error: Exception) -> None:
+        """Stop recording after an error, and say so once. The events so far stay."""
+        if not self.failed:
+            self.lose(error)
+            self._on_failure(error)
 
     def stop(self) -> None:
         self._seal()
@@ -204,8 +211,7 @@ class EventLog:
             whole = at + size + min(max(len(self._map), CHUNK), MOST_AHEAD)
             mapped = _mapped(self._fd, whole, self._full_at, at)
         except OSError as error:  # recording ends here; the program goes on
-            self.lose(error)
-            self._on_failure(error)
+            self.give_up(error)
             return False
         mapped.seek(at)
         self._go_on_in(mapped)
@@ -245,6 +251,32 @@ def cut(fd: int, size: int | None) -> None:
         with suppress(OSError):
             os.ftruncate(fd, size)
     os.close(fd)
+
+
+class _Logging(Protocol):
+    log: EventLog
+
+
+Owner = TypeVar("Owner", bound=_Logging)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def harmless(
+    method: Callable[Concatenate[Owner, Given], Result],
+) -> Callable[Concatenate[Owner, Given], Result | None]:
+    """A method of the recorder that runs within the program's own calls: an error in it ends the
+    recording, and never the program. Returns None then."""
+
+    @wraps(method)
+    def safe(self: Owner, *args: Given.args, **kwargs: Given.kwargs) -> Result | None:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.log.give_up(error)
+            return None
+
+    return safe  # type: ignore[return-value]  # mypy: it must not be called with self=...
 
 
 _LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()

@@ -4,23 +4,32 @@ A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records eac
 to the real group. DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside
 the program's own calls. Each call of Python returns a `RecordedWork`: the real Work decides, this
 one records the wait.
+
+A backend may answer without a Work, and then has made the stream or the host wait already. NCCL
+does so since PyTorch 2.8 for calls with async_op=False (ProcessGroupNCCL::collective returns
+`asyncOp ? work : nullptr`, pull request 150398), and for each call between `_start_coalescing` and
+`_end_coalescing`, whose Work stands for all of them. Callers in C++ have no guard against that
+(PyProcessGroup.hpp, v2.13.0: the macro WORK_OVERRIDE), and would crash; so they, and Python alike,
+get a Work that is complete.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as torch_own
 from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 
 from joinlab.program.process_group import COALESCED, METHODS, Method, Numbering, tensors_in
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.events import harmless
 from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"
@@ -32,34 +41,38 @@ class RecordedWork(dist.Work):
     """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real
     Work."""
 
-    def __init__(self, recorder: Recorder, call: RecordedCall) -> None:
+    def __init__(self, recorder: Recorder, real: dist.Work, calls: Sequence[RecordedCall]) -> None:
+        """`real` completes with all of `calls`: one, or those that were issued as one."""
         super().__init__()
         self._recorder = recorder
-        self._call = call
+        self._real = real
+        self._calls = calls
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait as the real Work does, and record the wait if the host waits."""
-        call, real = self._call, self._call.work
-        self._recorder.waits.begin_expected(call)
-        if not call.kind.host_waits and not timeout:
+        real, calls, waits = self._real, self._calls, self._recorder.waits
+        for call in calls:
+            waits.begin_expected(call)
+        if not calls[0].kind.host_waits and not timeout:
             result = bool(real.wait())
-            call.group.reader.after_wait(call)
+            for call in calls:
+                call.group.reader.after_wait(call)
             return result
-        if call.done:
+        if all(call.done for call in calls):
             return bool(real.wait(timeout) if timeout else real.wait())
-        with self._recorder.waits.waiting((call,), limited=bool(timeout)):
+        with waits.waiting(calls, limited=bool(timeout)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
         """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
         install.py."""
-        future: Any = self._call.work.get_future()
-        self._recorder.waits.futures[future] = self._call
+        future: Any = self._real.get_future()
+        self._recorder.waits.futures[future] = self._calls[0]
         return future  # type: ignore[no-any-return]
 
 
 def _asked(name: str) -> Callable[..., Any]:
-    return lambda self, *args, **kwargs: getattr(self._call.work, name)(*args, **kwargs)
+    return lambda self, *args, **kwargs: getattr(self._real, name)(*args, **kwargs)
 
 
 for _name in (
@@ -67,6 +80,13 @@ for _name in (
     *("source_rank", "_source_rank", "get_future_result"),
 ):
     setattr(RecordedWork, _name, _asked(_name))
+
+
+def _complete(outs: Any) -> dist.Work:
+    """A Work that is complete, with these outputs."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(tensors_in(outs))
+    return torch_own._create_work_from_future(future)  # type: ignore[attr-defined,no-any-return]
 
 
 class RecordingGroup(dist.ProcessGroup):
@@ -93,6 +113,7 @@ class RecordingGroup(dist.ProcessGroup):
         """
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
         self.recorder = recorder
+        self.log = recorder.log
         self.real = real
         numbering = Numbering()
         self.inner = inner
@@ -108,7 +129,8 @@ class RecordingGroup(dist.ProcessGroup):
         self.backend = self.record.backend
         self.about = (desc, eager)
         self._note(timeout)
-        self.coalescing = False
+        self.batch: list[RecordedCall] | None = None
+        """The calls since `_start_coalescing`; None outside such a batch."""
         # NCCL prints the ring on the group's first rank; two ranks have only one ring.
         self.ring_wanted = (
             recorder.nccl_log is not None
@@ -149,11 +171,12 @@ class RecordingGroup(dist.ProcessGroup):
             self.recorder.held.append(self)
         return BACKEND
 
+    @harmless
     def look_for_ring(self) -> None:
         """If this group's NCCL communicator was just made, record the order of its ranks on the
         ring."""
         log = self.recorder.nccl_log
-        if self.ring_wanted and not self.coalescing and log is not None:
+        if self.ring_wanted and self.batch is None and log is not None:
             ring = log.ring(len(self.record.ranks))
             if ring:
                 self.ring_wanted = False
@@ -161,14 +184,23 @@ class RecordingGroup(dist.ProcessGroup):
 
     def _start_coalescing(self, device: torch.device) -> None:
         self.recorder.note_coalesced(self.record)
-        self.coalescing = True
-        super()._start_coalescing(device)
+        self.batch = []
+        self.real._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        self.coalescing = False
-        work = super()._end_coalescing(device)
+        calls, self.batch = self.batch, None
+        try:
+            work = self.real._end_coalescing(device)
+        except BaseException as error:
+            for call in calls or ():
+                self.recorder.refuse(call, error)
+            raise
         self.look_for_ring()
-        return work
+        if not calls or work is None:
+            self.recorder.follow_enqueued(calls or ())
+            return work
+        self.recorder.follow_batch(calls, work)
+        return RecordedWork(self.recorder, work, calls)
 
     def shutdown(self) -> None:
         """destroy_process_group."""
@@ -202,26 +234,37 @@ def _method(name: str) -> Callable[..., dist.Work]:
             frame = sys._getframe().f_back
             call = recorder.describe(record, method, args, kwargs, frame, turn)
         except Exception as error:  # issue a call even if the recorder cannot describe it
-            recorder.give_up(error)
-            return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
-        direct = call.kind.direct
+            self.log.give_up(error)
+            work = getattr(self.real, name)(*args, **kwargs)
+            return _complete(args[:1]) if work is None else work
+        kind = call.kind
+        target = getattr(self.nearer() if kind.direct else self.real, name)
+        if kind.blocks:  # the host waits inside the call: written before, or a hang would not be
+            recorder.waits.begin((call,))
         try:
-            call.work = work = getattr(self.nearer() if direct else self.real, name)(
-                *args, **kwargs
-            )
+            call.work = work = target(*args, **kwargs)
         except BaseException as error:
             recorder.refuse(call, error)
+            if kind.blocks:
+                recorder.waits.end((call,))
             raise
         if self.ring_wanted:
             self.look_for_ring()
-        if direct:  # only C++ waits for this Work; reducer.py records the wait
-            recorder.reducer.bracket(call, turn, frame)
-            return work  # type: ignore[no-any-return]
         if several:
             recorder.note_coalesced(call.group)
-        recorded_work = RecordedWork(recorder, call)
-        recorder.track(call, recorded_work, frame, turn)
-        return recorded_work
+        if kind.blocks:
+            recorder.waits.end((call,), completed=work is None)
+        if self.batch is not None:
+            self.batch.append(call)
+        elif work is None:
+            recorder.follow_enqueued((call,))
+        elif kind.direct:  # only C++ waits for this Work; reducer.py records the wait
+            recorder.reducer.bracket(call, turn, frame)
+        else:
+            recorded_work = RecordedWork(recorder, work, (call,))
+            recorder.track(call, recorded_work, frame, turn)
+            return recorded_work
+        return _complete(args[:1]) if work is None else work
 
     recorded.__name__ = name
     return recorded

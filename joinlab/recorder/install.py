@@ -54,8 +54,12 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
-        backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
-        backends = default[0] if backend == BACKEND else _backends(backend)
+        try:
+            backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
+            backends = default[0] if backend == BACKEND else _backends(backend)
+        except Exception as error:
+            recorder.log.give_up(error)
+            return helper(*args, **kwargs)
         if backends is None:
             warnings.warn(
                 f"joinlab records gloo and nccl, not {backend!r}; this group goes on unrecorded",
@@ -78,7 +82,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
             made[0].look_for_ring()
         return made
 
-    def create(options: Any, backend_options: Any) -> RecordingGroup:
+    def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
         return _create_group(recorder, *requested[-1], options, backend_options)
 
     get_backend = c10d.get_backend
@@ -123,38 +127,39 @@ def _create_group(
     eager: bool,
     options: Any,
     backend_options: Any,
-) -> RecordingGroup:
+) -> dist.ProcessGroup:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     real = dist.ProcessGroup(options.store, rank, size)
     real._set_group_name(options.group_id)
     inner: dict[str, Any] = {}  # by name of the backend
-    readers: dict[str, tuple[str, Reader]] = {}
-    for device, name in backends.items():
-        if name not in inner:
-            store = (
-                options.store
-                if len(set(backends.values())) == 1
-                else c10d.PrefixStore(name, options.store)
-            )
-            inner[name] = _checked(
-                _create_backend(name, store, ranks, options, backend_options), store, options
-            )
-            if not hasattr(
-                real, "register_pre_hook"
-            ):  # PyTorch 2.14 numbers from 0, and warns of this call
-                inner[name]._set_sequence_number_for_group()
-        readers[device] = (name, recorder.cuda_reader() if name == "nccl" else Reader())
+    names = set(backends.values())
+    for name in names:
+        store = options.store if len(names) == 1 else c10d.PrefixStore(name, options.store)
+        inner[name] = _checked(
+            _create_backend(name, store, ranks, options, backend_options), store, options
+        )
+        if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this
+            inner[name]._set_sequence_number_for_group()
     alone = next(iter(inner.values())) if len(inner) == 1 else None
-    label = str(options.group_id)
-    group = RecordingGroup(
-        recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
-    )
-    real._set_default_backend(_KINDS[group.backend])
+    real._set_default_backend(_KINDS[backends.get("cuda") or backends["cpu"]])
+    owners = [real]
+    try:
+        label = str(options.group_id)
+        readers = {
+            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
+            for device, name in backends.items()
+        }
+        group = RecordingGroup(
+            recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
+        )
+        owners.append(group)  # for calls of C++ other than collectives
+    except Exception as error:
+        recorder.log.give_up(error)
     for device, name in backends.items():
-        for owner in (real, group):  # the second for calls of C++ other than collectives
+        for owner in owners:
             owner._register_backend(torch.device(device), _KINDS[name], inner[name])
-    return group
+    return owners[-1]
 
 
 _KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
@@ -255,7 +260,7 @@ def _patch_spans(recorder: Recorder) -> None:
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
-    stepping: list[int] = []
+    stepping: list[int | None] = []
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -279,13 +284,13 @@ def _patch_futures(recorder: Recorder) -> None:
     waits, recorder.completions.call_back = recorder.waits, add_done_callback
 
     def recorded_then(self: Any, callback: Any) -> Any:
-        following = then(self, waits.noting(self, callback))
+        following = then(self, waits.noting(self, callback) or callback)
         if self in waits.futures:
             waits.futures[following] = waits.futures[self]
         return following
 
     def recorded_callback(self: Any, callback: Any) -> None:
-        add_done_callback(self, waits.noting(self, callback))
+        add_done_callback(self, waits.noting(self, callback) or callback)
 
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -382,4 +387,5 @@ def _uncompiled(function: Any, within: bool) -> None:
         actions: Any = frames._FrameAction
         rest = actions.SKIP if within else actions.DEFAULT
         strategy = frames._FrameExecStrategy(actions.SKIP, rest)
-        frames.set_code_exec_strategy(inspect.unwrap(function).__code__, strategy)
+        for code in {function.__code__, inspect.unwrap(function).__code__}:
+            frames.set_code_exec_strategy(code, strategy)

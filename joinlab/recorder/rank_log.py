@@ -221,7 +221,7 @@ class RankLog:
                     woken = self.calls.get(id)
                     if woken is None:
                         continue
-                    woken.setdefault("host_wait_end_ns", at)
+                    woken["host_wait_end_ns"] = at
                     if "error" not in woken and id not in event.get("open", ()):
                         woken.setdefault("completed_ns", at)
                         if values is not None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from joinlab.ops import Source
 from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
 from joinlab.program.labels import Stacks
-from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, Numbering
 from joinlab.program.replicas import Models
 from joinlab.program.sources import MAX_TEXTS, text_event
@@ -35,7 +33,7 @@ from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions, Turn
-from joinlab.recorder.events import EventLog, now, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -141,6 +139,7 @@ class Recorder:
         )
         self.log.write_text(self._input_event)
 
+    @harmless
     def begin_step(self) -> None:
         """Note that the rank begins step `steps.now`."""
         self.place = f'"i":null,"b":{self.steps.now}'
@@ -158,17 +157,6 @@ class Recorder:
         for call in still_open:
             yield call.line
         yield from list(self.waits.open.values())
-
-    def give_up(self, error: Exception) -> None:
-        """Stop recording, since a call could not be described. The events so far stay."""
-        if not self.log.failed:
-            self.log.write({"e": "lost", "x": text_of(error), "t": now()})
-            self.log.close()
-            warnings.warn(
-                f"joinlab stops recording rank {self.rank}: {text_of(error)}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     def end_program(self, how: str) -> None:
         """Wait for calls in flight after the program's end; if there are any, the log says `how` it
@@ -243,11 +231,29 @@ class Recorder:
         if kind.direct and len(ins) == 1:
             group.of_reducer[kind.stack, ins[0].dtype, ins[0].shape] = kind
 
+    @harmless
     def refuse(self, call: RecordedCall, error: BaseException) -> None:
         """Record that the backend refused the call, which therefore gets no number in its group."""
         call.group.numbering.take_back(call.kind.collective)
         self.completions.fail(call, error, refused=True)
 
+    @harmless
+    def follow_enqueued(self, calls: Iterable[RecordedCall]) -> None:
+        """Follow calls without a Work: their stream has been made to wait for them, or their host
+        has waited."""
+        for call in calls:
+            self.waits.begin_expected(call)
+            self.completions.watch(call)
+            call.group.reader.after_wait(call)
+
+    @harmless
+    def follow_batch(self, calls: Iterable[RecordedCall], work: Any) -> None:
+        """Follow calls that were issued as one, with one Work for all."""
+        for call in calls:
+            call.work = work
+            self.completions.watch(call)
+
+    @harmless
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
         """Follow a call that was issued from `frame` until it has ended; keep `work`, a
         RecordedWork, alive.

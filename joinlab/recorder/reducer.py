@@ -20,6 +20,7 @@ from torch.autograd import Variable
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions, Turn
+from joinlab.recorder.events import harmless
 from joinlab.recorder.waits import Waits
 
 
@@ -29,7 +30,9 @@ class ReducerWaits:
     def __init__(self, completions: Completions, waits: Waits) -> None:
         self.completions = completions
         self.waits = waits
+        self.log = waits.log
 
+    @harmless
     def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
         """Follow a call that the Reducer issued from `frame`, and prepare to record the Reducer's
         wait for it."""
@@ -44,6 +47,7 @@ class ReducerWaits:
         waits = kind.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
         self.completions.follow(call, turn, waits)
 
+    @harmless
     def _before(self) -> None:
         turn = self.completions.own.turn
         calls, turn.issued, turn.frame = turn.issued or [], None, 0
@@ -67,6 +71,7 @@ class ReducerWaits:
         if turn.waiting:
             self.after(turn)
 
+    @harmless
     def after(self, turn: Turn, span: int | None = None) -> bool:
         """Record that the Reducer's wait for `turn.waiting` has ended, and with it this host span.
 
@@ -81,6 +86,7 @@ class ReducerWaits:
             call.group.reader.after_wait(call)
         return False
 
+    @harmless
     def gave_up(self, error: BaseException) -> None:
         """Record that the backward pass raised instead of ending its wait."""
         turn = self.completions.own.turn

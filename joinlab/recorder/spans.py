@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 from joinlab.ops import Source
 from joinlab.program.labels import kind_of, sources_under
-from joinlab.recorder.events import EventLog, now, to_json
+from joinlab.recorder.events import EventLog, harmless, now, to_json
 
 
 class Spans:
@@ -17,22 +17,24 @@ class Spans:
 
     def __init__(self, log: EventLog, note: Callable[[Iterable[Source]], None]) -> None:
         """`note` writes the source texts of functions into the log."""
+        self.log = log
         self.write = log.write_text
         self.note = note
         self.numbers = itertools.count()
         self.backward = Spanned(self, "backward")
 
-    def end(self, number: int) -> None:
+    def end(self, number: int | None) -> None:
         self.write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
 
 
 class Spanned:
     """Writes the spans of one name, most of which the program begins on the same line."""
 
-    __slots__ = ("_callers", "_fields", "_known", "_name", "_spans", "site")
+    __slots__ = ("_callers", "_fields", "_known", "_name", "_spans", "log", "site")
 
     def __init__(self, spans: Spans, name: str) -> None:
         self._spans = spans
+        self.log = spans.log
         self._name = name
         self._callers: tuple[tuple[CodeType, int], ...] = ()
         """Code and offset of each frame of the latest call, up to the program's own frame: a cache
@@ -45,6 +47,7 @@ class Spanned:
         ] = {}
         """Cache of the three values above, by the ids of the codes and the offsets."""
 
+    @harmless
     def begin(self, frame: FrameType | None, place: str) -> int:
         """Record that the host begins a span, called from `frame`, at Recorder.place; return the
         span's number."""

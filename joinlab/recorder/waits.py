@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import EventLog, now, values_text
+from joinlab.recorder.events import EventLog, harmless, now, values_text
 
 
 class Waits:
@@ -48,12 +48,17 @@ class Waits:
         try:
             yield
         except Exception as error:
-            for call in calls:
-                self.completions.fail(call, error)
-            self.end(calls)
+            self._fail(calls, error)
             raise
         self.end(calls)
 
+    @harmless
+    def _fail(self, calls: Sequence[RecordedCall], error: BaseException) -> None:
+        for call in calls:
+            self.completions.fail(call, error)
+        self.end(calls)
+
+    @harmless
     def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
         """Record that the host begins to wait for all of `calls`.
 
@@ -67,6 +72,7 @@ class Waits:
         self.open[thread] = line
         self.log.write_text(line)
 
+    @harmless
     def end(
         self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None
     ) -> None:
@@ -93,6 +99,7 @@ class Waits:
                     if not call.done:
                         self.completions.close(call)
 
+    @harmless
     def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap a future's callback to record it from now until it returns: it may run while the
         host waits.
@@ -114,11 +121,13 @@ class Waits:
 
         return noted
 
+    @harmless
     def begin_expected(self, call: RecordedCall) -> None:
         """Note that the program makes its host or its stream wait for `call`."""
         call.waited = True
         self.completions.end_deferral(self.completions.own.turn, call)
 
+    @harmless
     def streamed(self) -> list[RecordedCall]:
         """Open calls that this rank's stream waits for, and so would a host sync now."""
         return [call for call in self.completions.open_calls() if call.waited]
