@@ -17,6 +17,7 @@ CHECKS = (
     "tests.against_gloo --kind random --n 400",
     "tests.torch_bodies",
     "tests.torch_bodies --backend nccl",
+    "tests.nccl_lines",
     "tests.proofs --n 1000",
     "tests.parallel_jobs --n 500",
     "tests.unseen",

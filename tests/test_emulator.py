@@ -179,3 +179,16 @@ def test_an_emulation_is_freed_when_it_returns(backend, monkeypatch):
 def test_seeds_of_numpy_are_seeds() -> None:
     assert emulate(lambda rank, inputs: None, (1, 1), seed=np.int64(3)).meta["seeds"] == [3, 3]
     assert emulate(lambda rank, inputs: None, (1, 1), seed=np.array([3, 4])).meta["seeds"] == [3, 4]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_tensor_can_be_resized_after_a_collective(backend):
+    def program(rank, inputs):
+        x = torch.ones(4)
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        x.untyped_storage().resize_(0)
+        x.untyped_storage().resize_(32)
+        return x.untyped_storage().nbytes()
+
+    assert emulate(program, (0, 0), backend).returns == (32, 32)

@@ -45,9 +45,23 @@ class Knobs:
         host wait."""
         return self.backend == "nccl"
 
+    def barrier_element(self) -> torch.Tensor:
+        """What NCCL's barrier all-reduces: a float zero today, and in 1.9 one byte that no one had
+        set."""
+        if self.era == "1.9":
+            word = torch.tensor([self.barrier_value], dtype=torch.uint32)
+            # its neighbours belong to it: a kernel of wider elements reads them
+            return word.view(torch.uint8)[:1]
+        return torch.zeros(1, dtype=torch.float32)
+
 
 class Rank(Protocol):
-    """A rank, as calls and fabrics see it: a `Host`."""
+    """A rank, as its calls and fabrics see it.
+
+    A fabric calls these while a rank issues a call or ends, be it this rank or another one; only
+    `wait_inside` may hand the turn to another rank. What is behind it (a thread, a greenlet, a
+    process) is the driver's business.
+    """
 
     rank: int
     gone: bool
@@ -67,7 +81,7 @@ class Rank(Protocol):
         """One of its calls is complete, or has failed."""
 
     def wake(self) -> None:
-        """Let its thread go on."""
+        """It may go on: what it waited for inside a call is there."""
 
     def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
         """Its host waits inside these calls, not for them: until `wake`."""
@@ -77,7 +91,12 @@ class Rank(Protocol):
 
 
 class Machine(Protocol):
-    """The emulation, as ranks and fabrics see it: an `Emulation`."""
+    """The run, as its fabrics see it: what drives its ranks.
+
+    It gives one rank at a time its turn, the one furthest behind on its virtual clock, and owes the
+    fabrics of all groups: `submit` for what ranks issue, in that order; `flush` when no rank can go
+    on; `leave` when a rank's process has ended, on gloo EXIT_NS after its program.
+    """
 
     knobs: Knobs
     costs: Costs
@@ -111,8 +130,14 @@ class Fabric(Protocol):
     """What lies between the ranks of one group: it decides which calls meet, and carries them
     out."""
 
+    backend: str
+    """ "gloo" or "nccl"."""
     streams: bool
     """Whether Work.wait() makes a stream wait instead of the host."""
+
+    def connect(self, place: int, host: Rank, now: int) -> None:
+        """The rank at `place` has made the group with a GPU bound to its process: on NCCL it
+        connects to the others now, and waits for them."""
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what this backend raises at once for such a call."""
@@ -124,11 +149,23 @@ class Fabric(Protocol):
         """No rank can go on: carry out what needs less than all ranks."""
 
     def leave(self, place: int) -> None:
-        """The rank at `place` has ended."""
+        """The process of the rank at `place` has ended."""
+
+    def abort(self, place: int, at_ns: int) -> None:
+        """The process at `place` aborts at that time; `freeze` follows when its clock is there."""
+
+    def freeze(self, place: int) -> None:
+        """The process at `place` is about to end: it carries out nothing any more."""
+
+    def assumes(self) -> list[str]:
+        """What the model took for granted: notes beside a Timeline."""
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and
         raises."""
+
+    def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
+        """The same, after the timeout that the program gave the group."""
 
 
 @dataclass(slots=True, eq=False)

@@ -89,13 +89,13 @@ class Part:
 
 
 def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
-    """The collectives that one call of the method `name` in a group of `size` ranks consists of.
-
-    Not for methods that work in place: those have one for each tensor.
-    """
+    """The collectives that one call of the method `name` in a group of `size` ranks consists of; a
+    barrier has none."""
     method = METHODS[name]
     if method.op is Op.BARRIER:
         return []
+    if method.ins == method.outs:  # in place: one for each tensor
+        return [Part([tensor], [tensor]) for tensor in tensors_in(args[0])]
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]

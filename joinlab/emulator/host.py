@@ -21,8 +21,6 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-import torch
-
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.payload import Part, parts_of
@@ -33,7 +31,6 @@ from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.scheduler import Baton, RankEnded, current
 from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
-from joinlab.gloo.fabric import gloo_timeout
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
@@ -198,15 +195,11 @@ class Host:
     ) -> EmulatedCall:
         method, streams, waits = METHODS[name], group.fabric.streams, self.waits
         if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce
-            ins = outs = [self._barrier_element()]
+            ins = outs = [self.orders.knobs.barrier_element()]
             parts = [Part(ins, outs)]
         else:
             ins, outs = method.tensors(args)
-            parts = (
-                [Part([t], [t]) for t in ins]
-                if ins is outs
-                else parts_of(name, args, len(group.ranks), streams)
-            )
+            parts = parts_of(name, args, len(group.ranks), streams)
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         if kind.stack not in self._stacks:
             self._stacks.add(kind.stack)
@@ -244,16 +237,6 @@ class Host:
         if kind.in_backward:
             self.reducer.issued_in_backward(call)
         return call
-
-    def _barrier_element(self) -> torch.Tensor:
-        """What NCCL's barrier all-reduces: a float zero today, and in 1.9 one byte that no one had
-        set."""
-        if self.orders.knobs.era == "1.9":
-            word = torch.tensor([self.orders.knobs.barrier_value], dtype=torch.uint32)
-            return word.view(torch.uint8)[
-                :1
-            ]  # its neighbours belong to it: a kernel of wider elements reads them
-        return torch.zeros(1, dtype=torch.float32)
 
     # ------------------------------------------------------------------------------------ what
     # fabrics ask of it
@@ -326,7 +309,8 @@ class Host:
                 self.waits.for_host([call])
                 continue
             ms = timeout_ns // 1_000_000
-            error = gloo_timeout(call, ms) if of_group else call.group.fabric.timed_out(call, ms)
+            fabric = call.group.fabric
+            error = fabric.group_timed_out(call, ms) if of_group else fabric.timed_out(call, ms)
             call.expire(error)
             raise error
 

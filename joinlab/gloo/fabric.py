@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from joinlab.backend.model import EmulatedCall, Machine
+from joinlab.backend.model import EmulatedCall, Machine, Rank
 from joinlab.backend.payload import Part, len_of, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of, program
@@ -78,6 +78,7 @@ class GlooFabric:
     """What lies between the ranks of one group on gloo. A task is in at most one of `_queued` and
     `_working`."""
 
+    backend = "gloo"
     streams = False
 
     def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
@@ -96,6 +97,9 @@ class GlooFabric:
         self._failures: list[list[tuple[int, str]]] = [
             [] for _ in ranks
         ]  # by place: when a task of it failed, and how
+
+    def connect(self, place: int, host: Rank, now: int) -> None:
+        """Gloo has connected its ranks when their group was made."""
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
@@ -131,6 +135,10 @@ class GlooFabric:
 
     def flush(self) -> None:
         """Nothing to do: each rank's part runs as soon as it is issued."""
+
+    def assumes(self) -> list[str]:
+        """Nothing: gloo was measured."""
+        return []
 
     def leave(self, place: int) -> None:
         """The process of the rank at `place` has ended: its connections close."""
@@ -168,7 +176,14 @@ class GlooFabric:
         self.cut(call.place)
         return _timed_out(str(call.op), ms)
 
-    def way_of(self, call: EmulatedCall) -> str:
+    def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
+        """The timeout of a call's group has passed: its worker fails, and its rank's connections in
+        the group close."""
+        way = self._way_of(call)
+        self.cut(call.place)
+        return _timed_out(way, ms)
+
+    def _way_of(self, call: EmulatedCall) -> str:
         """Whether a call that is under way waits in "send" or in "recv"."""
         waits = (
             task.waits_on
@@ -341,16 +356,6 @@ def _is_empty(task: Task) -> bool:
     if op in (Op.ALL_REDUCE, Op.REDUCE):
         return not sum(map(len_of, part.ins))
     return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
-
-
-def gloo_timeout(call: EmulatedCall, ms: int) -> RuntimeError:
-    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the
-    group close."""
-    fabric = call.group.fabric
-    assert isinstance(fabric, GlooFabric)
-    way = fabric.way_of(call)
-    fabric.cut(call.place)
-    return _timed_out(way, ms)
 
 
 def _timed_out(way: str, ms: int) -> RuntimeError:

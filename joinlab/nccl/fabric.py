@@ -337,6 +337,7 @@ class Communicator:
 class NcclFabric:
     """What lies between the ranks of one group on NCCL."""
 
+    backend = "nccl"
     streams = True
 
     def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
@@ -375,6 +376,8 @@ class NcclFabric:
         communicator.abort(place)
         self._timed_out = True
         return dist.DistBackendError(watchdog_text(call, ms))
+
+    group_timed_out = timed_out
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these as one."""
@@ -435,6 +438,12 @@ class NcclFabric:
 
     def leave(self, place: int) -> None:
         """NCCL within one machine does not notice that a rank has ended."""
+
+    def abort(self, place: int, at_ns: int) -> None:
+        """What a rank whose watchdog ends it has sent stays where it is."""
+
+    def freeze(self, place: int) -> None:
+        """See `abort`."""
 
 
 _OP_TYPES = {

@@ -50,6 +50,8 @@ class CallKind:
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
     text          the recorder's: `event` as JSON without the braces, and
     segment       of the log that has its stack; -1: none yet
+    bucket        it reduces gradients
+    rebuilds      it tells the Reducer which parameters belong to which bucket
     accepted      the emulator's: eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
 
@@ -69,21 +71,16 @@ class CallKind:
     text: str = ""
     segment: int = -1
     accepted: set[str] = field(default_factory=set)
+    of_join_hook: bool = False
+    bucket: bool = False
+    rebuilds: bool = False
     collective: bool = field(init=False)
-    of_join_hook: bool = field(init=False)
-    bucket: bool = field(init=False)
-    """Whether it reduces gradients."""
-    rebuilds: bool = field(init=False)
-    """Whether it tells the Reducer which parameters belong to which bucket."""
     look: tuple[Any, ...] = field(init=False)
     """A key that is equal for calls of two ranks that fit."""
 
     def __post_init__(self) -> None:
-        event, origin = self.event, self.event["o"] or ""
+        event = self.event
         self.collective = self.op not in POINT_TO_POINT
-        self.of_join_hook = origin.endswith("(join() hook)")
-        self.bucket = origin == "all-reduce (DDP backward())"
-        self.rebuilds = _REBUILD in origin
         shape = tuple(map(tuple, event["sh"]))
         self.look = (self.op, event.get("root"), event.get("reduce_op"), event["d"], shape)
 
@@ -120,49 +117,65 @@ def kind_of(
     found = group.kinds.get(key)
     if found is not None:
         return found
-    frames, op, nccl, tensors = (
-        stacks.frames[stack],
+    frames = stacks.frames[stack]
+    functions = {frame.function for frame in frames}
+    found = plain_kind(group, method, args, ins, outs)
+    event = found.event
+    event["st"] = found.stack = stack
+    origin = event["o"] = label(
         method.op,
-        group.backend == "nccl",
-        ins or outs,
+        frames,
+        asynchronous=asynchronous,
+        dtype=dtype_of(ins or outs),
+        all_reduce_barrier=group.backend == "nccl",
     )
+    # _verify_param_shape_across_processes of DDP reads the others' values
+    found.syncs_host = (
+        any(words in origin for words in _SYNCS_HOST)
+        or "_verify_param_shape_across_processes" in functions
+    )
+    found.waited_at_once = not asynchronous and found.host_waits
+    found.blocks = group.backend == "nccl" and method.op is Op.BARRIER and not asynchronous
+    found.in_backward = "_engine_run_backward" in functions
+    found.by_reducer = from_reducer(frames)
+    found.direct = method is ALL_REDUCE and issued_in_backward(frames)
+    found.of_join_hook = origin.endswith("(join() hook)")
+    found.bucket = origin == "all-reduce (DDP backward())"
+    found.rebuilds = _REBUILD in origin
+    group.kinds[key] = found  # last: an exception in between leaves no half of it
+    return found
+
+
+def plain_kind(
+    group: Group,
+    method: Method,
+    args: tuple[Any, ...],
+    ins: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+) -> CallKind:
+    """What the network has to know of a call, wherever it was issued from."""
+    op, tensors = method.op, ins or outs
     dtype, shape = dtype_of(tensors), [list(tensor.shape) for tensor in tensors]
-    origin = label(op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
     options = options_of(op, group.ranks, args)
     host_waits = group.host_waits or op is Op.BARRIER
-    if (
-        nccl and op is Op.BARRIER
-    ):  # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
-        op, options, dtype, shape = (
-            Op.ALL_REDUCE,
-            {"reduce_op": "sum"},
-            dtype or "float32",
-            shape or [[1]],
-        )
-    root, functions = options.get("root"), {one.function for one in frames}
-    found = group.kinds[key] = CallKind(
+    if group.backend == "nccl" and op is Op.BARRIER:
+        # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
+        op, options = Op.ALL_REDUCE, {"reduce_op": "sum"}
+        dtype, shape = dtype or "float32", shape or [[1]]
+    root = options.get("root")
+    return CallKind(
         op=op,
         event={
-            "st": stack,
+            "st": -1,
             "g": group.label,
             "op": op.value,
-            "o": origin,
+            "o": None,
             "d": dtype,
             "sh": shape,
             **{name: value for name, value in options.items() if value is not None},
         },
-        stack=stack,
         root=group.ranks.index(root) if root in group.ranks else -1,
         nbytes=max(sum(t.numel() * t.element_size() for t in side) for side in (ins, outs)),
         small=sum(t.numel() for t in (ins if ins is outs else (*ins, *outs))) <= MAX_VALUES,
         host_waits=host_waits,
-        # _verify_param_shape_across_processes of DDP reads the others' values
-        syncs_host=any(words in origin for words in _SYNCS_HOST)
-        or "_verify_param_shape_across_processes" in functions,
-        waited_at_once=not asynchronous and host_waits,
-        blocks=nccl and method.op is Op.BARRIER and not asynchronous,
-        in_backward="_engine_run_backward" in functions,
-        by_reducer=from_reducer(frames),
-        direct=method is ALL_REDUCE and issued_in_backward(frames),
     )
-    return found
