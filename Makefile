@@ -5,7 +5,7 @@
 #   make lab       open the notebooks in JupyterLab
 #   make site      the story of the thread, the symptoms and the solved notebooks, as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
-#   make setup, make lint, make clean
+#   make setup, make lint, make format, make clean
 # With another Python than the first python3 on the path: make PYTHON=python3.12 demo
 
 PYTHON ?= python3
@@ -15,13 +15,15 @@ STAMP := $(VENV)/.ready
 TEST_STAMP := $(VENV)/.ready-for-tests
 DEMO := out/demo.html
 NEWEST := .venv-newest
+SCRIPTS := joinlab/picture/static joinlab/course/site.css
+PRETTIER := npx --yes prettier@3.10.1 --log-level warn
 
 # Prefer the kernel in .venv to one of the same name in the user's home.
 export JUPYTER_PREFER_ENV_PATH := 1
 # Keep compiled files: the tests and notebooks start about a hundred processes that import joinlab.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-newest lab site bench lint clean
+.PHONY: help setup demo test test-newest lab site bench lint format scripts clean
 .DELETE_ON_ERROR:
 
 help:
@@ -50,14 +52,23 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python -m joinlab cases --n 1 2 5 --html $(DEMO)
 
-lint: $(TEST_STAMP)
+lint: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# npm gets the formatter of scripts and style sheets; without it they are not checked.
+scripts:
+	@if $(PRETTIER) --version >/dev/null 2>&1; then $(PRETTIER) --check $(SCRIPTS); \
+	else echo "No npm, or it cannot get prettier: the format of scripts was not checked"; fi
+
+format: $(TEST_STAMP)
+	$(BIN)/ruff format .
+	$(PRETTIER) --write $(SCRIPTS)
+
 # Two files of tests run at a time. Beside them run mypy, the browser tests, which are mostly idle, and the notebooks,
 # each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose import takes 2 s.
-test: $(TEST_STAMP)
+test: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out

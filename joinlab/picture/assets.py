@@ -16,7 +16,7 @@ _FOR_READERS = re.compile(
 """Comments, types and indentation: a quarter of the bytes of a view. No template of the scripts
 spans lines, and no text of theirs holds "; // "."""
 
-_OF_STYLES = re.compile(r"[ \t]*/\*.*?\*/", re.DOTALL)
+_OF_STYLES = re.compile(r"[ \t]*/\*.*?\*/|^[ \t]+", re.DOTALL | re.MULTILINE)
 
 _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 

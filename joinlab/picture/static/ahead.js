@@ -12,25 +12,33 @@ export class Ahead {
     this.told = told;
     /** By key. @type {Map<string, Early>} */
     this.known = new Map();
-    this.listener = (/** @type {any} */ message,
-      /** @type {DataView[]} */ buffers) => { if (message?.ahead) this.take(buffers[0]); };
+    this.listener = (/** @type {any} */ message, /** @type {DataView[]} */ buffers) => {
+      if (message?.ahead) this.take(buffers[0]);
+    };
     model.on("msg:custom", this.listener);
   }
 
-  close() { this.model.off("msg:custom", this.listener); }
+  close() {
+    this.model.off("msg:custom", this.listener);
+  }
 
   /** @param {DataView} packed */
   async take(packed) {
-    const data = await unpack(packed), { ahead } = data, [key] = Object.keys(ahead);
+    const data = await unpack(packed),
+      { ahead } = data,
+      [key] = Object.keys(ahead);
     const map = (/** @type {string} */ one) => one.split(",").slice(0, -2).join(); // without the counts
     for (const one of this.known.keys()) if (map(one) !== map(key)) this.known.delete(one);
-    for (const [one, run] of Object.entries(ahead)) this.known.set(one, { data, run: data.runs[run] });
+    for (const [one, run] of Object.entries(ahead))
+      this.known.set(one, { data, run: data.runs[run] });
     this.told(this.known.size);
   }
 
   /** All that the picture depends on which the controls ask for, as `Setting.key` writes it. */
   get key() {
     return ["case", "engine", "barrier_value", "pad"]
-      .map((name) => this.model.get(name)).concat(this.model.get("counts")).join();
+      .map((name) => this.model.get(name))
+      .concat(this.model.get("counts"))
+      .join();
   }
 }

@@ -1,6 +1,10 @@
 // Every call of a run as columns of numbers (joinlab/picture/columns.py): lane by lane, in order of issue.
 
-export const OPEN = 1, BAD = 2, FAILED = 4, WAITS = 16, WAITS_ON = 32; // flags of a call
+export const OPEN = 1,
+  BAD = 2,
+  FAILED = 4,
+  WAITS = 16,
+  WAITS_ON = 32; // flags of a call
 export const WRONG = OPEN | BAD | FAILED;
 
 /** Read the columns of a run from the bytes behind the JSON: every one byte by byte of significance, which
@@ -10,7 +14,7 @@ export const WRONG = OPEN | BAD | FAILED;
 export function decode(columns, bytes, at) {
   columns.read = {};
   for (const [name, size, n] of columns.planes) {
-    const found = columns.read[name] = new Uint32Array(n);
+    const found = (columns.read[name] = new Uint32Array(n));
     for (let plane = 0; plane < size; plane++, at += n) {
       const shift = 8 * plane;
       for (let i = 0; i < n; i++) found[i] |= bytes[at + i] << shift;
@@ -29,7 +33,8 @@ function summed(steps, counts, each) {
   const found = new Float64Array(steps.length);
   let at = 0;
   for (const count of counts)
-    for (let sum = 0, behind = at + count; at < behind; at++) found[at] = sum += signed(steps[at]) + each;
+    for (let sum = 0, behind = at + count; at < behind; at++)
+      found[at] = sum += signed(steps[at]) + each;
   return found;
 }
 
@@ -39,9 +44,14 @@ const edges = (counts) => counts.reduce((all, count) => [...all, all.at(-1) + co
 /** The calls of a run, with places on both axes. @param {RawRun} run @returns {Calls} */
 export function callsOf(run) {
   if (run.calls) return run.calls;
-  const { columns } = run, { read, unit, counts, stops } = columns, n = read.slot.length;
-  const starts = edges(counts), slot = Int32Array.from(summed(read.slot, counts, 1));
-  const begun = summed(read.begun, counts, 0), ended = new Float64Array(n), { flags, code } = read;
+  const { columns } = run,
+    { read, unit, counts, stops } = columns,
+    n = read.slot.length;
+  const starts = edges(counts),
+    slot = Int32Array.from(summed(read.slot, counts, 1));
+  const begun = summed(read.begun, counts, 0),
+    ended = new Float64Array(n),
+    { flags, code } = read;
   const wrong = new Uint8Array(columns.rows);
   /** @type {[begin: number, end: number, open: boolean, name: string][][]} */
   const hosts = counts.map(() => /** @type {any[]} */ ([]));
@@ -51,24 +61,46 @@ export function callsOf(run) {
       ended[i] = flags[i] & OPEN ? stops[lane] : begun[i] + read.took[i] * unit;
       if (flags[i] & WRONG) wrong[slot[i]] = 1;
       if (!(flags[i] & WAITS)) continue;
-      const from = begun[i] + signed(read.waited[w]) * unit, on = !!(flags[i] & WAITS_ON);
+      const from = begun[i] + signed(read.waited[w]) * unit,
+        on = !!(flags[i] & WAITS_ON);
       hosts[lane].push([from, on ? stops[lane] : from + read.waits[w] * unit, on, "waits"]);
       w++;
     }
-  const spans = summed(read.spanBegun, columns.spans, 0), first = edges(columns.spans);
+  const spans = summed(read.spanBegun, columns.spans, 0),
+    first = edges(columns.spans);
   hosts.forEach((of, lane) => {
     for (let i = first[lane]; i < first[lane + 1]; i++) {
-      const from = spans[i] * unit, on = read.spanTook[i] === 0xffffffff;
-      of.push([from, on ? stops[lane] : from + read.spanTook[i] * unit, on, columns.names[read.spanCode[i]]]);
+      const from = spans[i] * unit,
+        on = read.spanTook[i] === 0xffffffff;
+      of.push([
+        from,
+        on ? stops[lane] : from + read.spanTook[i] * unit,
+        on,
+        columns.names[read.spanCode[i]],
+      ]);
     }
   });
-  const offsets = new Int32Array(columns.rows + 1), members = new Int32Array(n); // the calls of each slot
+  const offsets = new Int32Array(columns.rows + 1),
+    members = new Int32Array(n); // the calls of each slot
   for (let i = 0; i < n; i++) offsets[slot[i] + 1]++;
   for (let s = 0; s < columns.rows; s++) offsets[s + 1] += offsets[s];
   const next = offsets.slice();
   for (let i = 0; i < n; i++) members[next[slot[i]]++] = i;
   const kinds = Uint8Array.from(columns.codes, (one) => one.kind);
-  return (run.calls = { n, starts, slot, begun, ended, flags, code, kinds, hosts, wrong, offsets, members });
+  return (run.calls = {
+    n,
+    starts,
+    slot,
+    begun,
+    ended,
+    flags,
+    code,
+    kinds,
+    hosts,
+    wrong,
+    offsets,
+    members,
+  });
 }
 
 /** The lane of a call. @param {Calls} calls @param {number} i */
@@ -77,7 +109,7 @@ export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < start
 /** The calls of a slot by lane. @param {Calls} calls @param {number} slot @returns {Map<number, number>} */
 export function members(calls, slot) {
   const found = new Map();
-  for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1];
-    p++) found.set(laneOf(calls, calls.members[p]), calls.members[p]);
+  for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1]; p++)
+    found.set(laneOf(calls, calls.members[p]), calls.members[p]);
   return found;
 }

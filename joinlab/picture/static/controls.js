@@ -3,8 +3,24 @@
 import { button, element } from "./dom.js";
 import { EndingMap } from "./map.js";
 
-export const CONTROLS = ["programs", "case", "engines", "engine", "knobs", "barrier_value", "pad", "status",
-  "go", "can_go", "launches", "running", "comparing", "covered", "map", "counts"];
+export const CONTROLS = [
+  "programs",
+  "case",
+  "engines",
+  "engine",
+  "knobs",
+  "barrier_value",
+  "pad",
+  "status",
+  "go",
+  "can_go",
+  "launches",
+  "running",
+  "comparing",
+  "covered",
+  "map",
+  "counts",
+];
 
 export class Controls {
   /** @param {Model} model @param {(counts: number[]) => void} count called with other inputs */
@@ -12,34 +28,67 @@ export class Controls {
     this.model = model;
     this.program = this.choice("Program", (value) => this.set("case", Number(value)));
     this.engine = this.choice("Run it on", (value) => this.set("engine", value));
-    this.run = button("Run", "Run it (each rank becomes a process of its own)",
-      () => this.ask("go", "Starting …"), { class: "jlb-go" });
-    this.stop = button("■ Stop", "End the run", () => this.ask("stop", "Stopping …"), { class: "jlb-stop" });
+    this.run = button(
+      "Run",
+      "Run it (each rank becomes a process of its own)",
+      () => this.ask("go", "Starting …"),
+      { class: "jlb-go" },
+    );
+    this.stop = button("■ Stop", "End the run", () => this.ask("stop", "Stopping …"), {
+      class: "jlb-stop",
+    });
     this.status = element("p", { class: "jlb-status", role: "status" });
     this.above = [this.program, this.engine, this.run, this.stop, this.status];
-    this.compare = button("⇄ compare", "Keep this picture, and show what comes next above it",
-      () => this.ask("compare", "Asking Python …"), { "aria-label": "Compare with this" });
-    this.saves = ["PNG", "SVG"]
-      .map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
-    this.fewer = button("− rank", "Remove the last rank", () => count(this.counts.slice(0, -1)),
-      { "aria-label": "− remove a rank" });
-    this.more = button("+ rank", "Add a rank", () => count([...this.counts, this.counts.at(-1)]),
-      { "aria-label": "+ add a rank" });
+    this.compare = button(
+      "⇄ compare",
+      "Keep this picture, and show what comes next above it",
+      () => this.ask("compare", "Asking Python …"),
+      { "aria-label": "Compare with this" },
+    );
+    this.saves = ["PNG", "SVG"].map((what) =>
+      button(what, `Save as ${what}`, () => this.model.send?.({ save: what })),
+    );
+    this.fewer = button("− rank", "Remove the last rank", () => count(this.counts.slice(0, -1)), {
+      "aria-label": "− remove a rank",
+    });
+    this.more = button("+ rank", "Add a rank", () => count([...this.counts, this.counts.at(-1)]), {
+      "aria-label": "+ add a rank",
+    });
     this.knobs = element("span", { class: "jlb-knobs" });
-    this.inputs = Object.fromEntries(["barrier_value", "pad"].map((name) => [name, this.knob(name)]));
-    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); });
-    this.below = [element("div", { class: "jl-bar" }, this.fewer, this.more, this.compare, ...this.saves,
-      this.knobs), this.map.whole];
+    this.inputs = Object.fromEntries(
+      ["barrier_value", "pad"].map((name) => [name, this.knob(name)]),
+    );
+    this.map = new EndingMap((counts) => {
+      this.say("Asking Python …");
+      this.model.send({ counts });
+    });
+    this.below = [
+      element(
+        "div",
+        { class: "jl-bar" },
+        this.fewer,
+        this.more,
+        this.compare,
+        ...this.saves,
+        this.knobs,
+      ),
+      this.map.whole,
+    ];
     this.draw();
   }
 
   /** @returns {number[]} */
-  get counts() { return this.model.get("counts"); }
+  get counts() {
+    return this.model.get("counts");
+  }
 
   /** @param {string} name @param {(value: string) => void} chosen @returns {HTMLSelectElement} */
   choice(name, chosen) {
     const made = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": name }));
-    made.addEventListener("change", () => { this.name(made, false); chosen(made.value); });
+    made.addEventListener("change", () => {
+      this.name(made, false);
+      chosen(made.value);
+    });
     for (const event of ["pointerdown", "keydown", "focus"])
       made.addEventListener(event, () => this.name(made, true));
     made.addEventListener("blur", () => this.name(made, false));
@@ -50,7 +99,8 @@ export class Controls {
    * @param {HTMLSelectElement} select @param {boolean} whole */
   name(select, whole) {
     for (const one of select.options)
-      one.text = whole || !one.selected ? one.dataset.name ?? "" : one.dataset.name?.split(":")[0] ?? "";
+      one.text =
+        whole || !one.selected ? (one.dataset.name ?? "") : (one.dataset.name?.split(":")[0] ?? "");
   }
 
   /** @param {string} trait @param {unknown} value */
@@ -68,16 +118,26 @@ export class Controls {
   }
 
   /** @param {string} said */
-  say(said) { this.status.textContent = said; }
+  say(said) {
+    this.status.textContent = said;
+  }
 
   /** @param {string} name of a trait */
   knob(name) {
-    const [label, title] = name === "pad"
-      ? ["pad of a line", "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU"]
-      : ["barrier's word", "PyTorch 1.9's barrier all-reduces a byte that no one had set; " +
-        "a float that meets it reads 4"];
-    const input = /** @type {HTMLInputElement} */ (element("input",
-      { type: "number", min: 0, max: 2 ** 32 - 1 }));
+    const [label, title] =
+      name === "pad"
+        ? [
+            "pad of a line",
+            "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU",
+          ]
+        : [
+            "barrier's word",
+            "PyTorch 1.9's barrier all-reduces a byte that no one had set; " +
+              "a float that meets it reads 4",
+          ];
+    const input = /** @type {HTMLInputElement} */ (
+      element("input", { type: "number", min: 0, max: 2 ** 32 - 1 })
+    );
     input.addEventListener("change", () => {
       if (input.checkValidity() && input.value !== "") this.set(name, Number(input.value));
       else this.draw();
@@ -88,10 +148,15 @@ export class Controls {
   }
 
   draw() {
-    const get = (/** @type {string} */ name) => this.model.get(name), busy = get("running");
+    const get = (/** @type {string} */ name) => this.model.get(name),
+      busy = get("running");
     this.options(this.program, get("programs"), String(get("case")), busy);
-    this.options(this.engine, get("engines")
-      .map((/** @type {any} */ one) => [one.name, one.label, one.missing]), get("engine"), busy);
+    this.options(
+      this.engine,
+      get("engines").map((/** @type {any} */ one) => [one.name, one.label, one.missing]),
+      get("engine"),
+      busy,
+    );
     this.run.hidden = !get("go");
     this.run.textContent = get("go");
     this.run.disabled = busy || !get("can_go");
@@ -115,10 +180,15 @@ export class Controls {
    * @param {[value: string, label: string, missing?: string][]} wanted @param {string} chosen
    * @param {boolean} busy */
   options(select, wanted, chosen, busy) {
-    if ([...select.options].map((one) => one.value).join() !== wanted.map(([value]) => value).join())
+    if (
+      [...select.options].map((one) => one.value).join() !== wanted.map(([value]) => value).join()
+    )
       select.replaceChildren(
-        ...wanted.map(([value, label]) => element("option", { value, "data-name": label })));
-    wanted.forEach(([, , missing], at) => { select.options[at].title = missing ?? ""; });
+        ...wanted.map(([value, label]) => element("option", { value, "data-name": label })),
+      );
+    wanted.forEach(([, , missing], at) => {
+      select.options[at].title = missing ?? "";
+    });
     select.value = chosen;
     select.disabled = busy;
     if (select !== document.activeElement) this.name(select, false);
@@ -128,8 +198,11 @@ export class Controls {
   drawStatus({ text, bad, done, of }) {
     this.status.replaceChildren();
     if (bad) this.status.append(element("b", {}, "✕ "));
-    if (of !== undefined) this.status.append(element("progress",
-      { "aria-label": "inputs done", max: Math.max(of, 1), value: done }), " ");
+    if (of !== undefined)
+      this.status.append(
+        element("progress", { "aria-label": "inputs done", max: Math.max(of, 1), value: done }),
+        " ",
+      );
     this.status.append(text);
   }
 }

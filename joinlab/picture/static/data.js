@@ -20,13 +20,15 @@ export async function unpack(bytes) {
 }
 
 /** @param {Uint8Array} bytes */
-async function unzip(bytes) { // by way of a Blob and a Response it waits for other threads, ten times as long
-  const stream = new DecompressionStream("gzip"), writer = stream.writable.getWriter();
+async function unzip(bytes) {
+  // by way of a Blob and a Response it waits for other threads, ten times as long
+  const stream = new DecompressionStream("gzip"),
+    writer = stream.writable.getWriter();
   const reader = stream.readable.getReader();
   writer.write(/** @type {any} */ (bytes));
   writer.close();
   const parts = [];
-  for (let part; !(part = await reader.read()).done; ) parts.push(part.value);
+  for (let part; !(part = await reader.read()).done;) parts.push(part.value);
   const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {
@@ -39,23 +41,39 @@ async function unzip(bytes) { // by way of a Blob and a Response it waits for ot
 /** Put texts in place of their numbers.
  * @param {any} run as it was sent @param {(n: number) => string} text */
 function resolve(run, text) {
-  const { scene } = run, pieces = (/** @type {[number, number, string][]} */ some) =>
-    some.map(([said, kind, tone]) => [text(said), kind, tone]);
+  const { scene } = run,
+    pieces = (/** @type {[number, number, string][]} */ some) =>
+      some.map(([said, kind, tone]) => [text(said), kind, tone]);
   for (const name of ["title", "measured", "apart"]) if (name in run) run[name] = text(run[name]);
   for (const name of ["file", "word"]) scene[name] = text(scene[name]);
   [scene.head, scene.tried] = [pieces(scene.head), pieces(scene.tried)];
   scene.names = scene.names.map(text);
   scene.story = scene.story.map((/** @type {any} */ [kind, some]) => [kind, pieces(some)]);
-  scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) =>
-    [sign, number, text(line), pieces(here)]);
-  scene.ends = scene.ends.map((/** @type {any} */ [sign, word, tone, more]) =>
-    [sign, text(word), tone, text(more)]);
+  scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) => [
+    sign,
+    number,
+    text(line),
+    pieces(here),
+  ]);
+  scene.ends = scene.ends.map((/** @type {any} */ [sign, word, tone, more]) => [
+    sign,
+    text(word),
+    tone,
+    text(more),
+  ]);
   for (const one of scene.columns) {
     [one.stack, one.said] = [text(one.stack), text(one.said)];
     if (one.missing) one.missing[1] = text(one.missing[1]);
-    one.boxes = one.boxes.map((/** @type {[number, number, number] | null} */ box) => box &&
-      { kind: box[0], label: text(box[1]), open: !!(box[2] & 1), bad: !!(box[2] & 2),
-        failed: !!(box[2] & 4) });
+    one.boxes = one.boxes.map(
+      (/** @type {[number, number, number] | null} */ box) =>
+        box && {
+          kind: box[0],
+          label: text(box[1]),
+          open: !!(box[2] & 1),
+          bad: !!(box[2] & 2),
+          failed: !!(box[2] & 4),
+        },
+    );
   }
 }
 
@@ -65,9 +83,14 @@ function resolveCalls(run, text) {
   run.names = run.names.map(text);
   for (const code of run.columns.codes) code.label = text(code.label);
   run.columns.names = run.columns.names.map(text);
-  run.sources = run.sources.map((/** @type {any} */ one) =>
-    ({ ...one, name: text(one.name), text: one.text === null ? null : text(one.text) }));
-  run.told = new Map(run.told.map((/** @type {number[]} */ [slot, lane, told]) => [`${slot},${lane}`, told]));
+  run.sources = run.sources.map((/** @type {any} */ one) => ({
+    ...one,
+    name: text(one.name),
+    text: one.text === null ? null : text(one.text),
+  }));
+  run.told = new Map(
+    run.told.map((/** @type {number[]} */ [slot, lane, told]) => [`${slot},${lane}`, told]),
+  );
 }
 
 /** What is known of a call, of a large run what its kind have in common.
@@ -84,7 +107,9 @@ export function sorted({ looks }, facts) {
   const first = looks.first.flatMap((wanted) => facts.filter(([named]) => named === wanted));
   const of = (/** @type {string} */ name) => facts.find(([named]) => named === name)?.[1];
   return {
-    first: first.filter(([named]) => named !== looks.made), stack: of("stack"), made: of(looks.made),
+    first: first.filter(([named]) => named !== looks.made),
+    stack: of("stack"),
+    made: of(looks.made),
     rest: facts.filter((fact) => !first.includes(fact) && fact[0] !== "stack"),
   };
 }

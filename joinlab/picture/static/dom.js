@@ -7,8 +7,8 @@ export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") made.addEventListener("click", value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true
-      ? "" : value);
+    else if (value !== null && value !== undefined && value !== false)
+      made.setAttribute(name, value === true ? "" : value);
   }
   made.append(...children.filter((child) => child !== null));
   return made;
@@ -17,8 +17,9 @@ export function element(tag, attributes = {}, ...children) {
 /** A button. @param {string} text
  * @param {string} title @param {() => void} onclick @param {Record<string, any>} more */
 export function button(text, title, onclick, more = {}) {
-  return /** @type {HTMLButtonElement} */ (element("button", { type: "button", title, onclick, ...more },
-    text));
+  return /** @type {HTMLButtonElement} */ (
+    element("button", { type: "button", title, onclick, ...more }, text)
+  );
 }
 
 /** What an event hit. @param {Event} event @param {string} what a selector */
@@ -42,7 +43,8 @@ export function write(place, html) {
  * its parts would fade from one place into another.
  * @param {Element} place @param {Element} wanted */
 function change(place, wanted) {
-  const here = [...place.childNodes], wants = [...wanted.childNodes];
+  const here = [...place.childNodes],
+    wants = [...wanted.childNodes];
   for (const [i, want] of wants.entries()) {
     const was = here[i];
     if (!was) place.append(want);
@@ -50,7 +52,8 @@ function change(place, wanted) {
     else if (!(was instanceof HTMLElement) || was.nodeName !== want.nodeName) was.replaceWith(want);
     else {
       const made = /** @type {Element} */ (want);
-      for (const { name } of [...was.attributes]) if (!made.hasAttribute(name)) was.removeAttribute(name);
+      for (const { name } of [...was.attributes])
+        if (!made.hasAttribute(name)) was.removeAttribute(name);
       for (const { name, value } of made.attributes) was.setAttribute(name, value);
       if (was instanceof HTMLOptionElement) was.selected = made.hasAttribute("selected");
       change(was, made);

@@ -12,15 +12,28 @@ export const SHOWN = 8; // dots of a rank, unless it has more inputs
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
   const each = Array.from({ length: last + 1 }, (_, n) => {
-    const how = ending(n), look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
-    const shine = how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
+    const how = ending(n),
+      look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
+    const shine =
+      how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
     return tag("i", { class: look }, shine ?? "");
   });
-  return tag("div", {
-    class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow", "data-rank": rank,
-    role: "slider", tabindex: busy ? -1 : 0, "aria-disabled": `${busy}`, "aria-label": `rank ${rank}: inputs`,
-    "aria-valuemin": 0, "aria-valuemax": most, "aria-valuenow": count,
-    "aria-valuetext": `${count} input${count === 1 ? "" : "s"}` }, each.join(""));
+  return tag(
+    "div",
+    {
+      class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow",
+      "data-rank": rank,
+      role: "slider",
+      tabindex: busy ? -1 : 0,
+      "aria-disabled": `${busy}`,
+      "aria-label": `rank ${rank}: inputs`,
+      "aria-valuemin": 0,
+      "aria-valuemax": most,
+      "aria-valuenow": count,
+      "aria-valuetext": `${count} input${count === 1 ? "" : "s"}`,
+    },
+    each.join(""),
+  );
 }
 
 /** Let the dots be moved. @param {HTMLElement} stage @param {(rank: number) => number} count of a rank
@@ -52,11 +65,24 @@ export function wireDots(stage, count, most, move) {
   });
   stage.addEventListener("keydown", (event) => {
     const slider = hit(event, ".jl-dotrow");
-    if (!slider || event.ctrlKey || event.metaKey || event.altKey ||
-      slider.getAttribute("aria-disabled") === "true") return;
-    const rank = Number(slider.dataset.rank), n = count(rank);
-    const to = { ArrowRight: n + 1, ArrowUp: n + 1, ArrowLeft: n - 1, ArrowDown: n - 1, Home: 0,
-      End: Math.min(most, SHOWN) }[event.key];
+    if (
+      !slider ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      slider.getAttribute("aria-disabled") === "true"
+    )
+      return;
+    const rank = Number(slider.dataset.rank),
+      n = count(rank);
+    const to = {
+      ArrowRight: n + 1,
+      ArrowUp: n + 1,
+      ArrowLeft: n - 1,
+      ArrowDown: n - 1,
+      Home: 0,
+      End: Math.min(most, SHOWN),
+    }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     event.stopPropagation();

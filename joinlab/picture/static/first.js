@@ -17,12 +17,20 @@ const DOTS = 64; // of more ranks, a lane names its own in words
 
 /** What the reader chose last, on this page or another. */
 function remembered() {
-  try { return localStorage.getItem(TURNED) === "1"; } catch { return false; }
+  try {
+    return localStorage.getItem(TURNED) === "1";
+  } catch {
+    return false;
+  }
 }
 
 /** @param {boolean} turned */
 function remember(turned) {
-  try { localStorage.setItem(TURNED, turned ? "1" : "0"); } catch { /* a page that may not store anything */ }
+  try {
+    localStorage.setItem(TURNED, turned ? "1" : "0");
+  } catch {
+    /* a page that may not store anything */
+  }
 }
 
 export class First {
@@ -52,15 +60,19 @@ export class First {
     /** Called when the position, or what is shown, changed. @type {() => void} */
     this.moved = () => {};
     this.play = new Play({
-      columns: () => this.scene.columns, show: (at, glimpse) => this.show_(at, glimpse),
-      changed: (on) => this.stage.querySelector(".jl-play")?.setAttribute("aria-pressed", String(on)),
+      columns: () => this.scene.columns,
+      show: (at, glimpse) => this.show_(at, glimpse),
+      changed: (on) =>
+        this.stage.querySelector(".jl-play")?.setAttribute("aria-pressed", String(on)),
     });
     this.makeElements();
     this.listen();
   }
 
   /** @param {string} trait */
-  get(trait) { return this.model.get(trait); }
+  get(trait) {
+    return this.model.get(trait);
+  }
 
   /** @param {string} trait @param {unknown} value */
   set(trait, value) {
@@ -69,9 +81,13 @@ export class First {
   }
 
   /** @returns {number[]} */
-  get covered() { return this.get("covered") ?? []; }
+  get covered() {
+    return this.get("covered") ?? [];
+  }
 
-  get phone() { return this.width < PHONE; }
+  get phone() {
+    return this.width < PHONE;
+  }
 
   /** The run, and the one that it is compared with. */
   get drawn() {
@@ -79,45 +95,92 @@ export class First {
     return run.beside === undefined ? [run] : [run, data.runs[run.beside]];
   }
 
-  get turned() { return this.turn || this.phone; }
+  get turned() {
+    return this.turn || this.phone;
+  }
 
   /** px of the picture: less than the view has where the program stands beside it. */
-  get beside() { return this.turned && !this.phone && this.width >= 900 ? Math.min(620, this.width * 0.55)
-    : this.width; }
+  get beside() {
+    return this.turned && !this.phone && this.width >= 900
+      ? Math.min(620, this.width * 0.55)
+      : this.width;
+  }
 
   makeElements() {
     const icon = (/** @type {string} */ path, width = 18, height = 18) => {
-      const made = element("span", { "aria-hidden": "true" }), viewBox = `0 0 ${width} ${height}`;
+      const made = element("span", { "aria-hidden": "true" }),
+        viewBox = `0 0 ${width} ${height}`;
       made.innerHTML = tag("svg", { width, height, viewBox, fill: "currentColor" }, path);
       return made;
     };
     this.word = element("span", { class: "jl-word" });
-    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn),
-      { "aria-label": "Lanes as columns, time runs down", class: "jl-icon jl-turner" });
+    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), {
+      "aria-label": "Lanes as columns, time runs down",
+      class: "jl-icon jl-turner",
+    });
     const bar = (/** @type {number} */ y) => rect({ x: 1, y, w: 16, h: 4.5 }, { rx: 1.5 });
     this.turner.append(icon(bar(3) + bar(10.5)));
-    this.opener = button("", "Where this comes from, the whole story, every call, keys",
+    this.opener = button(
+      "",
+      "Where this comes from, the whole story, every call, keys",
       () => (this.more.hidden ? this.openMore() : this.closeMore()),
-      { "aria-expanded": "false", class: "jl-icon jl-opener" });
-    this.opener.append(this.word, icon(
-      '<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18,
-      4));
-    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }),
-      element("span", { class: "jl-space" }), this.turner, this.opener);
-    this.headline = element("div", { class: "jl-headline", role: "heading", "aria-level": "3",
-      "aria-live": "polite" });
+      { "aria-expanded": "false", class: "jl-icon jl-opener" },
+    );
+    this.opener.append(
+      this.word,
+      icon(
+        '<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>',
+        18,
+        4,
+      ),
+    );
+    this.tools = element(
+      "div",
+      { class: "jl-tools" },
+      element("span", { class: "jl-own" }),
+      element("span", { class: "jl-space" }),
+      this.turner,
+      this.opener,
+    );
+    this.headline = element("div", {
+      class: "jl-headline",
+      role: "heading",
+      "aria-level": "3",
+      "aria-live": "polite",
+    });
     this.stage = element("div", { class: "jl-stage" });
     this.low = element("div", { class: "jl-low" });
-    this.details = element("section", { class: "jl-told", hidden: true, "aria-label": "Details of a call" });
+    this.details = element("section", {
+      class: "jl-told",
+      hidden: true,
+      "aria-label": "Details of a call",
+    });
     this.texts = element("section", { class: "jl-texts" });
     this.story = element("section", { class: "jl-story" });
     this.grid = element("section", { class: "jl-every", "aria-label": "Every call" });
-    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.grid, this.texts);
+    this.more = element(
+      "div",
+      { class: "jl-more", hidden: true },
+      this.story,
+      this.grid,
+      this.texts,
+    );
     this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
-    this.view = element("div", { class: "jl jl-first", role: "group", "aria-label": "Swimlanes",
-      "data-lm-suppress-shortcuts": "true" },
-      this.tools, this.headline, element("div", { class: "jl-body" }, this.stage, this.low), this.details,
-        this.more, this.live);
+    this.view = element(
+      "div",
+      {
+        class: "jl jl-first",
+        role: "group",
+        "aria-label": "Swimlanes",
+        "data-lm-suppress-shortcuts": "true",
+      },
+      this.tools,
+      this.headline,
+      element("div", { class: "jl-body" }, this.stage, this.low),
+      this.details,
+      this.more,
+      this.live,
+    );
     this.root.replaceChildren(this.view);
   }
 
@@ -127,15 +190,20 @@ export class First {
     this.view.addEventListener("pointerdown", () => this.view.classList.add("jl-mouse"), true);
     /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
-      "change:_packed": () => this.load(), "change:covered": () => this.draw(),
-        "change:heading": () => this.draw(),
-      "change:_still": () => this.hideStill(), "change:axis": () => this.run?.columns && this.every?.show(),
+      "change:_packed": () => this.load(),
+      "change:covered": () => this.draw(),
+      "change:heading": () => this.draw(),
+      "change:_still": () => this.hideStill(),
+      "change:axis": () => this.run?.columns && this.every?.show(),
       "change:selected": () => this.run?.columns && this.every?.changed(),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
       const width = this.view.clientWidth - PADDING;
-      if (width > 0 && Math.abs(width - this.width) > 1) { this.width = width; this.draw(); }
+      if (width > 0 && Math.abs(width - this.width) > 1) {
+        this.width = width;
+        this.draw();
+      }
     });
     this.observer.observe(this.view);
     if (this.get("_packed")) this.load();
@@ -159,14 +227,18 @@ export class First {
   }
 
   /** Whether what came, or something newer, is drawn already. */
-  has() { return false; }
+  has() {
+    return false;
+  }
 
   /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
   show(data, run) {
     this.hideStill();
-    const again = this.run !== null, same = again && this.run.title === run.title;
+    const again = this.run !== null,
+      same = again && this.run.title === run.title;
     [this.data, this.run] = [data, run];
-    if (!same) { // else the same run has got a longer story
+    if (!same) {
+      // else the same run has got a longer story
       this.play.stop();
       this.at = this.wanted = null;
       this.details.hidden = true;
@@ -176,7 +248,8 @@ export class First {
       this.wanted?.();
       this.wanted = null;
     }
-    if (!again && !this.covered.length && this.scene?.path.length) this.play.glimpse(run.scene.focus ?? -1);
+    if (!again && !this.covered.length && this.scene?.path.length)
+      this.play.glimpse(run.scene.focus ?? -1);
     this.moved();
     this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
   }
@@ -188,47 +261,76 @@ export class First {
     this.askCalls();
   }
 
-  askCalls() { this.model.send({ press: "calls" }); }
+  askCalls() {
+    this.model.send({ press: "calls" });
+  }
 
-  hideStill() { // what stands in for this view where it cannot live is not needed now
+  hideStill() {
+    // what stands in for this view where it cannot live is not needed now
     if (!this.get("_still")) return;
-    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${this.get("_still")}"]`))
-      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
+    for (const still of document.querySelectorAll(
+      `.joinlab-still[data-view="${this.get("_still")}"]`,
+    ))
+      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display =
+        "none";
   }
 
   draw() {
     if (!this.run) return;
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
-    const { data, run, turned, phone } = this, title = run.title;
+    const { data, run, turned, phone } = this,
+      title = run.title;
     this.view.setAttribute("aria-label", `Swimlanes: ${title}`);
     this.view.classList.toggle("jl-turned", turned);
     this.view.classList.toggle("jl-phone", phone);
     this.turner.setAttribute("aria-pressed", String(this.turn));
     this.word.textContent = run.scene.word;
-    this.opener.setAttribute("aria-label",
-      `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
+    this.opener.setAttribute(
+      "aria-label",
+      `${run.scene.word}. More: where this comes from, the whole story, every call, keys`,
+    );
     this.tellHeadline();
     if (this.covered.length) {
       this.details.hidden = true;
       this.details.replaceChildren();
     }
-    if (turned) this.least = Math.max(this.least,
-      88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64);
-    const { beside, covered } = this, runs = covered.length ? [run] : this.drawn;
-    const each = turned && !phone ? runs.length : 1, width = (each > 1 ? this.width : beside) / each;
+    if (turned)
+      this.least = Math.max(
+        this.least,
+        88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64,
+      );
+    const { beside, covered } = this,
+      runs = covered.length ? [run] : this.drawn;
+    const each = turned && !phone ? runs.length : 1,
+      width = (each > 1 ? this.width : beside) / each;
     const least = turned && runs.length === 1 ? this.least : 0;
-    this.scenes = runs.map((one, i) => new Scene(data, one, `${this.name}-${i}`,
-      { turned, phone, width, covered, least, below: i < runs.length - 1 }));
+    this.scenes = runs.map(
+      (one, i) =>
+        new Scene(data, one, `${this.name}-${i}`, {
+          turned,
+          phone,
+          width,
+          covered,
+          least,
+          below: i < runs.length - 1,
+        }),
+    );
     [this.scene] = this.scenes;
     this.stage.style.width = each === 1 && beside < this.width ? `${beside}px` : "";
     const scrubber = covered.length || !this.scene.columns.length ? "" : this.scrubber();
     const last = turned ? 0 : runs.length - 1;
-    if (this.stage.children.length !== runs.length) this.stage.replaceChildren(
-      ...runs.map(() => element("div", { class: "jl-picture" }, element("div"), element("div"))));
+    if (this.stage.children.length !== runs.length)
+      this.stage.replaceChildren(
+        ...runs.map(() => element("div", { class: "jl-picture" }, element("div"), element("div"))),
+      );
     this.drawHeads();
     for (const [i, scene] of this.scenes.entries())
-      write(this.stage.children[i].lastElementChild, scene.svg() + (i === last ? scrubber : "") +
-        (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""));
+      write(
+        this.stage.children[i].lastElementChild,
+        scene.svg() +
+          (i === last ? scrubber : "") +
+          (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""),
+      );
     this.code();
     if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
@@ -236,12 +338,14 @@ export class First {
 
   /** @param {ScenePiece[]} pieces */
   pieces(pieces) {
-    return pieces.map(([said, kind, tone]) => {
-      const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "", look = tone
-        ? ` class="jl-tone-${tone}"` : "";
-      const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
-      return colour || look ? `<span${look}${colour}>${text}</span>` : text;
-    }).join("");
+    return pieces
+      .map(([said, kind, tone]) => {
+        const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "",
+          look = tone ? ` class="jl-tone-${tone}"` : "";
+        const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
+        return colour || look ? `<span${look}${colour}>${text}</span>` : text;
+      })
+      .join("");
   }
 
   tellHeadline() {
@@ -263,25 +367,35 @@ export class First {
   /** @param {Scene} scene */
   heads(scene) {
     const { run } = scene;
-    return run.scene.names.map((name, i) => {
-      const room = scene.turned ? scene.pitch - 4 : Infinity;
-      const tall = this.headHeight(i, run), style = scene.turned
-        ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i) + 5}px)`
-        : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
-      const whole = this.laneName(i, name, run), many = run.scene.ranks[i].length;
-      const forms = [whole, whole.replace(/^ranks? /, ""), ...(many > 1 ? [`×${many}`] : [])];
-      const fits = forms.find((said) => widthOf(said, 16.5) < room), short = fits ?? forms.at(-1);
-      const look = { class: run.scene.odd === i && "jl-tone-bad", title: esc(whole),
-        style: !fits && "font-size:12px" };
-      const said = tag("b", look, esc(short));
-      return `<div class="jl-rank" style="${style}">${said}${this.head(i, run, room)}</div>`;
-    }).join("");
+    return run.scene.names
+      .map((name, i) => {
+        const room = scene.turned ? scene.pitch - 4 : Infinity;
+        const tall = this.headHeight(i, run),
+          style = scene.turned
+            ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i) + 5}px)`
+            : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
+        const whole = this.laneName(i, name, run),
+          many = run.scene.ranks[i].length;
+        const forms = [whole, whole.replace(/^ranks? /, ""), ...(many > 1 ? [`×${many}`] : [])];
+        const fits = forms.find((said) => widthOf(said, 16.5) < room),
+          short = fits ?? forms.at(-1);
+        const look = {
+          class: run.scene.odd === i && "jl-tone-bad",
+          title: esc(whole),
+          style: !fits && "font-size:12px",
+        };
+        const said = tag("b", look, esc(short));
+        return `<div class="jl-rank" style="${style}">${said}${this.head(i, run, room)}</div>`;
+      })
+      .join("");
   }
 
   /** @param {number} lane @param {string} name @param {RawRun} run */
   laneName(lane, name, run) {
     const { ranks } = run.scene;
-    return ranks[lane].length > 3 && name.startsWith("ranks") ? `${ranks[lane].length} ranks` : name;
+    return ranks[lane].length > 3 && name.startsWith("ranks")
+      ? `${ranks[lane].length} ranks`
+      : name;
   }
 
   /** px that a head takes. @param {number} lane @param {RawRun} run @returns {number} */
@@ -293,23 +407,30 @@ export class First {
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
    * @param {number} lane @param {RawRun} run @param {number} room px */
   head(lane, run, room = Infinity) {
-    const { ranks, world, odd, inputs, names } = run.scene, all = names[lane].replace("ranks ", "");
+    const { ranks, world, odd, inputs, names } = run.scene,
+      all = names[lane].replace("ranks ", "");
     if (ranks.length === world || world > DOTS) {
-      const n = inputs[lane], alike = inputs.length > 4 && inputs.every((one) => one === n);
+      const n = inputs[lane],
+        alike = inputs.length > 4 && inputs.every((one) => one === n);
       const given = n === null || alike ? "" : `${n} input${n === 1 ? "" : "s"}`;
       const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
-      const short = widthOf(said, 13) > room ? "" : said.length < 26 ? said : `${said.slice(0, 24)}…`;
+      const short =
+        widthOf(said, 13) > room ? "" : said.length < 26 ? said : `${said.slice(0, 24)}…`;
       return short && tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
-    const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20;
+    const many = world > 8,
+      step = many ? 9 : this.scene.phone ? 15 : 20;
     const per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
     const dots = Array.from({ length: world }, (_, rank) => {
-      const x = (rank % per) * step + step / 2, y = Math.floor(rank / per) * step + step / 2;
+      const x = (rank % per) * step + step / 2,
+        y = Math.floor(rank / per) * step + step / 2;
       const here = ranks[lane].includes(rank);
       const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
       const said = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
-      return tag("circle", { class: look, cx: x, cy: y, r: many ? 3.2 : step * 0.43 }) +
-        (!many && here ? tag("text", said, `${rank}`) : "");
+      return (
+        tag("circle", { class: look, cx: x, cy: y, r: many ? 3.2 : step * 0.43 }) +
+        (!many && here ? tag("text", said, `${rank}`) : "")
+      );
     });
     const height = Math.ceil(world / per) * step;
     if (height > 45) return ""; // too narrow a lane
@@ -317,28 +438,54 @@ export class First {
   }
 
   scrubber() {
-    const scene = this.scenes[this.turned ? 0 : this.scenes.length - 1], { turned, length, t0 } = scene;
+    const scene = this.scenes[this.turned ? 0 : this.scenes.length - 1],
+      { turned, length, t0 } = scene;
     const sides = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
-    const placed = (/** @type {number[]} */ ...px) => sides.map((side, i) => `${side}:${px[i]}px`).join(";");
-    const bar = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ long,
-      /** @type {number} */ thick) =>
-      `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
-    const loud = (/** @type {Placed} */ one) => one.focus || one.flag === "wrong" || one.flag === "apart";
-    const ticks = scene.columns.filter(({ i }) => this.scenes.some(({ columns }) => loud(columns[i])))
+    const placed = (/** @type {number[]} */ ...px) =>
+      sides.map((side, i) => `${side}:${px[i]}px`).join(";");
+    const bar = (
+      /** @type {string} */ look,
+      /** @type {number} */ from,
+      /** @type {number} */ long,
+      /** @type {number} */ thick,
+    ) => `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
+    const loud = (/** @type {Placed} */ one) =>
+      one.focus || one.flag === "wrong" || one.flag === "apart";
+    const ticks = scene.columns
+      .filter(({ i }) => this.scenes.some(({ columns }) => loud(columns[i])))
       .map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
     const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
     const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
     const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
     const play = { type: "button", class: "jl-play", "aria-label": "Play" };
     const slider = { class: "jl-scrub", role: "slider", tabindex: 0 };
-    const values = { "aria-label": "Call", "aria-valuemin": 0, "aria-valuemax": scene.columns.length - 1 };
+    const values = {
+      "aria-label": "Call",
+      "aria-valuemin": 0,
+      "aria-valuemax": scene.columns.length - 1,
+    };
     const rail = bar("jl-rail", 0, length, 4) + bar("jl-done", 0, 0, 4) + ticks.join("");
-    return tag("button", { ...play, "aria-pressed": "false", style: `left:${one}px;top:${other}px` },
-      tag("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, go + pause)) +
-      tag("div", {
-        ...slider, ...values, "aria-orientation": turned ? "vertical" : "horizontal",
-        style: placed(t0, length, scene.scrub - 14, 28),
-      }, rail + '<i class="jl-thumb"></i>');
+    return (
+      tag(
+        "button",
+        { ...play, "aria-pressed": "false", style: `left:${one}px;top:${other}px` },
+        tag(
+          "svg",
+          { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" },
+          go + pause,
+        ),
+      ) +
+      tag(
+        "div",
+        {
+          ...slider,
+          ...values,
+          "aria-orientation": turned ? "vertical" : "horizontal",
+          style: placed(t0, length, scene.scrub - 14, 28),
+        },
+        rail + '<i class="jl-thumb"></i>',
+      )
+    );
   }
 
   // -- a position
@@ -346,22 +493,33 @@ export class First {
   /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
   show_(at, glimpse = null) {
     this.at = at;
-    const { scene, stage } = this, { columns } = scene, focus = columns.findIndex((one) => one.focus);
+    const { scene, stage } = this,
+      { columns } = scene,
+      focus = columns.findIndex((one) => one.focus);
     for (const [i, picture] of stage.querySelectorAll(".jl-picture").entries())
       pose(/** @type {HTMLElement} */ (picture), this.scenes[i], at, glimpse);
     const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
     if (!scrub) return;
-    const here = at === null ? (focus < 0 ? columns.length - 1 : focus)
-      : clamp(Math.floor(at), 0, columns.length - 1), one = columns[here];
+    const here =
+        at === null
+          ? focus < 0
+            ? columns.length - 1
+            : focus
+          : clamp(Math.floor(at), 0, columns.length - 1),
+      one = columns[here];
     const x = at === null ? scene.centre(one) - scene.t0 : one.t + clamp(at - here, 0, 1) * one.w,
       [side, size] = scene.turned ? ["top", "height"] : ["left", "width"];
-    const [thumb, done] = [".jl-thumb", ".jl-done"]
-      .map((name) => /** @type {HTMLElement} */ (scrub.querySelector(name)));
+    const [thumb, done] = [".jl-thumb", ".jl-done"].map(
+      (name) => /** @type {HTMLElement} */ (scrub.querySelector(name)),
+    );
     thumb.style.setProperty(side, `${x}px`);
     done.style.setProperty(size, `${x}px`);
     scrub.setAttribute("aria-valuenow", String(here));
-    const told = this.scenes.map((each) => each.titleOf(each.columns[here]) +
-      (each.columns[here].flag === "met" ? "" : ", here the calls do not match"));
+    const told = this.scenes.map(
+      (each) =>
+        each.titleOf(each.columns[here]) +
+        (each.columns[here].flag === "met" ? "" : ", here the calls do not match"),
+    );
     scrub.setAttribute("aria-valuetext", told.join("; "));
     if (!this.play.on) this.moved();
   }
@@ -382,9 +540,12 @@ export class First {
 
   /** @param {number} address */
   goTo(address) {
-    const { columns } = this.scene, last = (/** @type {Placed} */ one) =>
-      parseInt(one.n.split("-").at(-1) || "-1");
-    const here = Math.max(0, columns.findIndex((one) => last(one) >= Math.floor(address)));
+    const { columns } = this.scene,
+      last = (/** @type {Placed} */ one) => parseInt(one.n.split("-").at(-1) || "-1");
+    const here = Math.max(
+      0,
+      columns.findIndex((one) => last(one) >= Math.floor(address)),
+    );
     this.seek(here + (columns[here].stack ? 0.99 : address % 1));
   }
 
@@ -411,10 +572,12 @@ export class First {
       const scrub = hit(event, ".jl-scrub");
       if (!scrub) return;
       const seek = (/** @type {PointerEvent} */ event) => {
-        const { columns, turned } = this.scene, box = scrub.getBoundingClientRect();
+        const { columns, turned } = this.scene,
+          box = scrub.getBoundingClientRect();
         const t = turned ? event.clientY - box.top : event.clientX - box.left;
         const found = columns.findIndex((one) => t < one.t + one.w + 8);
-        const here = found < 0 ? columns.length - 1 : found, one = columns[here];
+        const here = found < 0 ? columns.length - 1 : found,
+          one = columns[here];
         this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
       };
       event.preventDefault();
@@ -430,14 +593,15 @@ export class First {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
     if (event.key !== "Escape") event.stopPropagation(); // the keys are the view's, not the notebook's
     this.view.classList.remove("jl-mouse");
-    const on = /** @type {HTMLElement} */ (event.target), { columns } = this.scene;
+    const on = /** @type {HTMLElement} */ (event.target),
+      { columns } = this.scene;
     if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
-    else if (on.matches(".jl-scrub") &&
-      event.key === "Enter") this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
+    else if (on.matches(".jl-scrub") && event.key === "Enter")
+      this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
     else if (on.matches(".jl-scrub") && this.step(event.key)) on.focus({ preventScroll: true });
-    else if (event.key === " " && on.tagName !== "BUTTON") this.play.on ? this.play.stop()
-      : this.play.start();
+    else if (event.key === " " && on.tagName !== "BUTTON")
+      this.play.on ? this.play.stop() : this.play.start();
     else if (event.key === "t") this.turnTo(!this.turn);
     else return;
     event.preventDefault();
@@ -447,8 +611,14 @@ export class First {
   step(key) {
     const here = Number(this.stage.querySelector(".jl-scrub").getAttribute("aria-valuenow")),
       last = this.scene.columns.length - 1;
-    const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0,
-      End: last }[key];
+    const to = {
+      ArrowRight: here + 1,
+      ArrowDown: here + 1,
+      ArrowLeft: here - 1,
+      ArrowUp: here - 1,
+      Home: 0,
+      End: last,
+    }[key];
     if (to === undefined) return false;
     this.seek(clamp(to, 0, last) + 0.99);
     return true;
@@ -459,36 +629,70 @@ export class First {
     const { names } = run.scene;
     if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
     if (one.stack || one.missing) {
-      const how = one.missing ? "It was never issued: the next call came in its place." : `${one.said}.`;
-      const cards = one.missing ? [] : names.flatMap((name, lane) =>
-        (one.boxes[lane] ? [`<p class="jl-h">${esc(name)}</p><p>${esc(one.boxes[lane].label)}</p>`] : []));
-      const each = button("one by one", "Show these calls one by one",
-        () => this.lookAt(one.slot, one.until));
-      fill(this.details, one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack, how,
+      const how = one.missing
+        ? "It was never issued: the next call came in its place."
+        : `${one.said}.`;
+      const cards = one.missing
+        ? []
+        : names.flatMap((name, lane) =>
+            one.boxes[lane]
+              ? [`<p class="jl-h">${esc(name)}</p><p>${esc(one.boxes[lane].label)}</p>`]
+              : [],
+          );
+      const each = button("one by one", "Show these calls one by one", () =>
+        this.lookAt(one.slot, one.until),
+      );
+      fill(
+        this.details,
+        one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack,
+        how,
         cards,
-        ...(one.missing || run !== this.run ? [] : [each]));
+        ...(one.missing || run !== this.run ? [] : [each]),
+      );
       return;
     }
-    const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
-      apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }
-        [one.flag];
+    const how =
+      one.said ||
+      {
+        met: "They met, as they should.",
+        wrong: "They met, but should not have.",
+        apart: "They face each other, and can never meet.",
+        open: "A rank never came, or it never ended.",
+      }[one.flag];
     if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
     this.withCalls(() =>
-      tellSlot(this.details, this.data, run.columns ? run : this.run, one.slot, `Call ${one.n}`, how));
+      tellSlot(
+        this.details,
+        this.data,
+        run.columns ? run : this.run,
+        one.slot,
+        `Call ${one.n}`,
+        how,
+      ),
+    );
   }
 
   // -- the program
 
   code() {
-    const { file, tried } = this.run.scene, alone = this.scenes.length === 1 && !this.covered.length;
+    const { file, tried } = this.run.scene,
+      alone = this.scenes.length === 1 && !this.covered.length;
     const code = this.scenes.length > 1 ? [] : this.run.scene.code;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
-      const skipped = i && number && code[i - 1][1] && number > code[i - 1][1] + 1
-        ? '<div class="jl-skip">⋯</div>' : "";
+      const skipped =
+        i && number && code[i - 1][1] && number > code[i - 1][1] + 1
+          ? '<div class="jl-skip">⋯</div>'
+          : "";
       const tags = here.map(([who, kind, tone]) =>
-        tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)));
-      const said = esc(text.slice(least)), look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
+        tag(
+          "span",
+          { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) },
+          esc(who),
+        ),
+      );
+      const said = esc(text.slice(least)),
+        look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no = `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
       return `${skipped}<div class="${look}">${no}${shown}${this.covered.length ? "" : tags.join("")}</div>`;
@@ -496,7 +700,8 @@ export class First {
     const below = tried[0][0] && alone ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
-    requestAnimationFrame(() => { // one that scrolls takes the focus
+    requestAnimationFrame(() => {
+      // one that scrolls takes the focus
       for (const one of this.low.querySelectorAll(".jl-code"))
         if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
     });
@@ -527,10 +732,14 @@ export class First {
   }
 
   tellMore() {
-    const { run } = this, { story } = run.scene, covered = this.covered.length > 0;
-    const lines = story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`)
+    const { run } = this,
+      { story } = run.scene,
+      covered = this.covered.length > 0;
+    const lines = story
+      .map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`)
       .join("");
-    this.story.innerHTML = `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
+    this.story.innerHTML =
+      `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
       '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; ' +
       "Enter tells of a call; Space plays; t turns the lanes.</p>";
@@ -542,8 +751,12 @@ export class First {
   }
 
   /** Say something to a screen reader. @param {string} said */
-  announce(said) { this.live.textContent = said; }
+  announce(said) {
+    this.live.textContent = said;
+  }
 }
 
 /** Fill an element with the view of a run. @param {HTMLElement} root @param {Model} model */
-export function mount(root, model) { return new First(root, model); }
+export function mount(root, model) {
+  return new First(root, model);
+}

@@ -17,12 +17,19 @@ class Gallery extends First {
     super(root, new Store({}));
     this.place = place;
     this.told = told;
-    this.radios = /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(".gallery input")]);
+    this.radios = /** @type {HTMLInputElement[]} */ ([
+      ...document.querySelectorAll(".gallery input"),
+    ]);
     this.many = told.fabrics.length;
-    this.inputs = /** @type {HTMLSelectElement} */ (element("select",
-      { "aria-label": "Inputs of rank 0 and rank 1" },
-      ...Object.keys(told.runs).map((counts) =>
-        element("option", { value: counts }, counts.replace(",", " and ") + " inputs"))));
+    this.inputs = /** @type {HTMLSelectElement} */ (
+      element(
+        "select",
+        { "aria-label": "Inputs of rank 0 and rank 1" },
+        ...Object.keys(told.runs).map((counts) =>
+          element("option", { value: counts }, counts.replace(",", " and ") + " inputs"),
+        ),
+      )
+    );
     this.inputs.value = told.start;
     this.tools.querySelector(".jl-own").append(this.inputs);
     this.inputs.addEventListener("change", () => this.fill());
@@ -30,30 +37,49 @@ class Gallery extends First {
       radio.addEventListener("change", () => this.go());
       radio.addEventListener("keydown", (event) => this.walk(event, at));
     });
-    this.moved = () => follow(this,
-      { case: String(1 + this.program), on: String(1 + this.fabric), inputs: this.inputs.value });
+    this.moved = () =>
+      follow(this, {
+        case: String(1 + this.program),
+        on: String(1 + this.fabric),
+        inputs: this.inputs.value,
+      });
     this.arrive();
     addEventListener("hashchange", () => this.arrive());
   }
 
-  get beside() { return !this.turned && this.width >= 1290 ? this.width * 0.69 : super.beside; }
+  get beside() {
+    return !this.turned && this.width >= 1290 ? this.width * 0.69 : super.beside;
+  }
 
   draw() {
     super.draw();
     this.view.classList.toggle("jl-beside", !this.turned && this.beside < this.width);
   }
 
-  get chosen() { return Math.max(0, this.radios.findIndex((radio) => radio.checked)); }
+  get chosen() {
+    return Math.max(
+      0,
+      this.radios.findIndex((radio) => radio.checked),
+    );
+  }
 
-  get program() { return Math.floor(this.chosen / this.many); }
+  get program() {
+    return Math.floor(this.chosen / this.many);
+  }
 
-  get fabric() { return this.chosen % this.many; }
+  get fabric() {
+    return this.chosen % this.many;
+  }
 
   /** Go where the address points. */
   arrive() {
-    const said = asked(), [program, fabric] = [["case", this.program], ["on", this.fabric]]
-      .map(([name, now]) =>
-      said.has(String(name)) ? Number(said.get(String(name))) - 1 : Number(now));
+    const said = asked(),
+      [program, fabric] = [
+        ["case", this.program],
+        ["on", this.fabric],
+      ].map(([name, now]) =>
+        said.has(String(name)) ? Number(said.get(String(name))) - 1 : Number(now),
+      );
     if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
     const radio = this.radios[program * this.many + fabric];
     if (radio) radio.checked = true;
@@ -66,28 +92,48 @@ class Gallery extends First {
   fill() {
     this.radios.forEach((radio, at) => {
       const [program, fabric] = [Math.floor(at / this.many), at % this.many];
-      const [number, ended] = this.told.runs[this.inputs.value][program][fabric], run = data.runs[number];
+      const [number, ended] = this.told.runs[this.inputs.value][program][fabric],
+        run = data.runs[number];
       const tones = run.scene.ends.map(([, , tone]) => tone),
         tone = ["bad", "warn"].find((one) => tones.includes(one)) ?? "good";
-      radio.setAttribute("aria-label",
-        `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`);
+      radio.setAttribute(
+        "aria-label",
+        `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`,
+      );
       const small = /** @type {HTMLElement} */ (radio.parentElement.lastElementChild);
       small.className = `small drawn is-${tone}`;
       small.title = ended;
-      small.innerHTML = `${this.small(run, at)}<span class="signs">` +
-        run.scene.ends.map(([sign, , how]) =>
-          `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`).join("") + "</span>";
+      small.innerHTML =
+        `${this.small(run, at)}<span class="signs">` +
+        run.scene.ends
+          .map(
+            ([sign, , how]) =>
+              `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`,
+          )
+          .join("") +
+        "</span>";
     });
     this.go();
   }
 
   /** The large picture of a run without its words. @param {RawRun} run @param {number} at */
   small(run, at) {
-    const scene = new Scene(data, run, `${this.name}-${at}`,
-      { turned: false, phone: false, width: NOMINAL, covered: [], least: 0 });
-    const box = [scene.t0 - 6, scene.side - 14, Math.max(540, scene.length + 12),
-      scene.n * scene.pitch - scene.between + 22];
-    return scene.svg().replace("<svg ", `<svg viewBox="${box.join(" ")}" preserveAspectRatio="xMinYMid" `)
+    const scene = new Scene(data, run, `${this.name}-${at}`, {
+      turned: false,
+      phone: false,
+      width: NOMINAL,
+      covered: [],
+      least: 0,
+    });
+    const box = [
+      scene.t0 - 6,
+      scene.side - 14,
+      Math.max(540, scene.length + 12),
+      scene.n * scene.pitch - scene.between + 22,
+    ];
+    return scene
+      .svg()
+      .replace("<svg ", `<svg viewBox="${box.join(" ")}" preserveAspectRatio="xMinYMid" `)
       .replace('role="img"', 'aria-hidden="true"');
   }
 
@@ -95,20 +141,27 @@ class Gallery extends First {
     const [number, ended, note] = this.told.runs[this.inputs.value][this.program][this.fabric];
     const fabric = this.told.fabrics[this.fabric].replace(`, ${data.runs[number].scene.word}`, "");
     // which stands above
-    this.model.set("heading", [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean)
-      .join(": "));
+    this.model.set(
+      "heading",
+      [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean).join(": "),
+    );
     show(this.place, this, number);
     this.announce(ended);
   }
 
   /** Arrows go where they point. @param {KeyboardEvent} event @param {number} at */
   walk(event, at) {
-    const step = { ArrowLeft: -this.many, ArrowRight: this.many, ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const step = { ArrowLeft: -this.many, ArrowRight: this.many, ArrowUp: -1, ArrowDown: 1 }[
+      event.key
+    ];
     if (step === undefined) return;
     event.preventDefault();
     const to = at + step;
-    if (!this.radios[to] || (Math.abs(step) === 1 &&
-      Math.floor(to / this.many) !== Math.floor(at / this.many))) return;
+    if (
+      !this.radios[to] ||
+      (Math.abs(step) === 1 && Math.floor(to / this.many) !== Math.floor(at / this.many))
+    )
+      return;
     this.radios[to].focus();
     this.radios[to].checked = true;
     this.go();

@@ -7,7 +7,9 @@ import { unpack } from "./data.js";
 import { EndingMap } from "./map.js";
 import { Store } from "./store.js";
 
-const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) =>
+  c.charCodeAt(0),
+);
 export const data = await unpack(packed);
 
 if (self !== top) document.body.classList.add("framed"); // the page around it has a heading
@@ -25,25 +27,32 @@ export function show(place, view, number) {
 /** Write the position of a view into the address. @param {First} view @param {Record<string, string>} more */
 export function follow(view, more = {}) {
   if (location.protocol === "about:") return; // in a notebook's cell, which has no address
-  const kept = Object.entries({ ...more, ...(view.address === null ? {} : { at: String(view.address) }) });
-  const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
+  const kept = Object.entries({
+    ...more,
+    ...(view.address === null ? {} : { at: String(view.address) }),
+  });
+  const hash = kept
+    .map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
     .join("&");
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
 const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-run]"));
-const inSight = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    inSight.unobserve(target);
-    const place = /** @type {HTMLElement} */ (target),
-      view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
-    show(place, view, Number(place.dataset.run));
-    if (all.length > 1) continue;
-    if (asked().has("at")) view.goTo(Number(asked().get("at")));
-    view.moved = () => follow(view);
-  }
-}, { rootMargin: "600px" });
+const inSight = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      inSight.unobserve(target);
+      const place = /** @type {HTMLElement} */ (target),
+        view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
+      show(place, view, Number(place.dataset.run));
+      if (all.length > 1) continue;
+      if (asked().has("at")) view.goTo(Number(asked().get("at")));
+      view.moved = () => follow(view);
+    }
+  },
+  { rootMargin: "600px" },
+);
 for (const place of all) inSight.observe(place);
 
 /** A view that shows the run of one position at a time. */
@@ -62,37 +71,55 @@ class Positions extends First {
     this.place = place;
     this.runs = runs;
     const form = document.getElementById("positions-of"),
-      [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (form.querySelectorAll("select"));
+      [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (
+        form.querySelectorAll("select")
+      );
     this.program = program;
     this.setting = setting;
     this.counts = form.dataset.inputs.split(",").map(Number);
     this.first = form.dataset.inputs;
     this.tools.querySelector(".jl-own").append(program, setting);
     for (const one of [program, setting]) one.addEventListener("change", () => this.go());
-    this.most = Math.max(...Object.keys(runs[program.value][setting.value])
-      .flatMap((key) => key.split(",").map(Number)));
-    wireDots(this.stage, (rank) => this.counts[rank], this.most,
-      (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))));
-    this.moved = () => follow(this,
-      { case: String(program.selectedIndex + 1), barrier: String(setting.selectedIndex),
-      inputs: this.counts.join() });
+    this.most = Math.max(
+      ...Object.keys(runs[program.value][setting.value]).flatMap((key) =>
+        key.split(",").map(Number),
+      ),
+    );
+    wireDots(
+      this.stage,
+      (rank) => this.counts[rank],
+      this.most,
+      (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))),
+    );
+    this.moved = () =>
+      follow(this, {
+        case: String(program.selectedIndex + 1),
+        barrier: String(setting.selectedIndex),
+        inputs: this.counts.join(),
+      });
     this.arrive();
     addEventListener("hashchange", () => this.arrive());
   }
 
   /** Go where the address points. */
   arrive() {
-    const said = asked(), inputs = said.get("inputs") ?? this.first;
-    if (said.has("case")) this.program.selectedIndex =
-      Math.max(0, Math.min(this.program.length, Number(said.get("case"))) - 1);
-    if (said.has("barrier")) this.setting.selectedIndex = Math.min(this.setting.length - 1,
-      Number(said.get("barrier")));
+    const said = asked(),
+      inputs = said.get("inputs") ?? this.first;
+    if (said.has("case"))
+      this.program.selectedIndex = Math.max(
+        0,
+        Math.min(this.program.length, Number(said.get("case"))) - 1,
+      );
+    if (said.has("barrier"))
+      this.setting.selectedIndex = Math.min(this.setting.length - 1, Number(said.get("barrier")));
     const at = said.get("at");
     this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
     if (at !== null) this.goTo(Number(at));
   }
 
-  get here() { return this.runs[this.program.value][this.setting.value]; }
+  get here() {
+    return this.runs[this.program.value][this.setting.value];
+  }
 
   /** @param {number[]} counts */
   go(counts = this.counts) {
@@ -103,17 +130,25 @@ class Positions extends First {
   }
 
   /** @param {number} lane */
-  headHeight(lane) { return 48; }
+  headHeight(lane) {
+    return 48;
+  }
 
   /** @param {number} lane */
   head(lane) {
     return dots(lane, this.counts[lane], this.most, false, (n) => {
-      const run = data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
+      const run =
+        data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
       if (!run) return null;
-      const how = run.scene.ends.some(([, , tone]) => tone === "bad") ? "bad"
-        : run.scene.ends.some(([, , tone]) => tone === "warn") ? "warn" : "good";
-      return { sign: { bad: "✕", warn: "…", good: "✓" }[how],
-        color: `color-mix(in srgb, var(--jl-${how === "good" ? "right" : how}) 30%, transparent)` };
+      const how = run.scene.ends.some(([, , tone]) => tone === "bad")
+        ? "bad"
+        : run.scene.ends.some(([, , tone]) => tone === "warn")
+          ? "warn"
+          : "good";
+      return {
+        sign: { bad: "✕", warn: "…", good: "✓" }[how],
+        color: `color-mix(in srgb, var(--jl-${how === "good" ? "right" : how}) 30%, transparent)`,
+      };
     });
   }
 }
@@ -121,6 +156,9 @@ class Positions extends First {
 const positions = document.getElementById("positions");
 if (positions) {
   const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place,
-    JSON.parse(positions.textContent));
+  new Positions(
+    /** @type {HTMLElement} */ (place.querySelector(".live")),
+    place,
+    JSON.parse(positions.textContent),
+  );
 }

@@ -4,8 +4,18 @@
 import { clamp, px } from "./text.js";
 
 /** Milliseconds that a column takes in play. @param {Placed | undefined} one */
-const pace = (one) => (!one ? 1600 : one.stack ? 500 : one.focus ? 3000 : one.flag !== "met" ? 1900
-  : one.size === "slim" ? 750 : 1200);
+const pace = (one) =>
+  !one
+    ? 1600
+    : one.stack
+      ? 500
+      : one.focus
+        ? 3000
+        : one.flag !== "met"
+          ? 1900
+          : one.size === "slim"
+            ? 750
+            : 1200;
 
 /** @param {number} f */
 const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
@@ -16,7 +26,8 @@ export const still = matchMedia("(prefers-reduced-motion: reduce)");
  * @returns {{ p: [number, number], value: string, way: string } | null} */
 export function travel(path, at) {
   if (!path.length || at < path[0].at) return null;
-  let now = path[0], way = "";
+  let now = path[0],
+    way = "";
   for (const [i, a] of path.entries()) {
     if (a.at > at) break;
     way += `${i === 0 || a.jump ? "M" : "L"}${a.p.map(px)}`;
@@ -24,8 +35,11 @@ export function travel(path, at) {
     const b = path[i + 1];
     if (!b || b.at <= at || b.jump) continue;
     const u = eased((at - a.at) / (b.at - a.at));
-    now = { at, p: [a.p[0] + (b.p[0] - a.p[0]) * u, a.p[1] + (b.p[1] - a.p[1]) * u], value: u < 0.5 ? a.value
-      : b.value };
+    now = {
+      at,
+      p: [a.p[0] + (b.p[0] - a.p[0]) * u, a.p[1] + (b.p[1] - a.p[1]) * u],
+      value: u < 0.5 ? a.value : b.value,
+    };
     way += `L${now.p.map(px)}`;
   }
   return { p: now.p, value: now.value, way };
@@ -35,22 +49,29 @@ export function travel(path, at) {
  * @param {HTMLElement} stage @param {import("./scene.js").Scene} scene @param {number | null} at
  * @param {number | null} glimpse the value alone, while all is shown */
 export function pose(stage, scene, at, glimpse = null) {
-  const rest = at === null, { columns } = scene, last = columns.length - 1,
+  const rest = at === null,
+    { columns } = scene,
+    last = columns.length - 1,
     focus = columns.findIndex((one) => one.focus);
-  const here = rest ? (focus < 0 ? last : focus) : clamp(Math.floor(at), 0, last), part = rest ? 1
-    : at - here;
+  const here = rest ? (focus < 0 ? last : focus) : clamp(Math.floor(at), 0, last),
+    part = rest ? 1 : at - here;
   for (const one of /** @type {NodeListOf<SVGElement>} */ (
-    stage.querySelectorAll(".jl-col, .jl-join, .jl-end"))) {
-    const i = Number(one.dataset.i ?? last), join = one.classList.contains("jl-join"),
+    stage.querySelectorAll(".jl-col, .jl-join, .jl-end")
+  )) {
+    const i = Number(one.dataset.i ?? last),
+      join = one.classList.contains("jl-join"),
       end = one.classList.contains("jl-end");
-    one.classList.toggle("jl-future", !rest &&
-      (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)));
+    one.classList.toggle(
+      "jl-future",
+      !rest && (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)),
+    );
     one.classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
     one.classList.toggle("jl-cur", !end && !join && i === here);
   }
   stage.querySelector(".jl-ground")?.classList.toggle("jl-future", !rest && here < focus);
-  const token = stage.querySelector(".jl-token"), when = rest ? glimpse : at, found = when === null ? null
-    : travel(scene.path, when);
+  const token = stage.querySelector(".jl-token"),
+    when = rest ? glimpse : at,
+    found = when === null ? null : travel(scene.path, when);
   token.setAttribute("visibility", found && !still.matches ? "visible" : "hidden");
   stage.querySelector(".jl-thread").setAttribute("d", found?.way ?? "");
   if (!found) return;
@@ -75,13 +96,23 @@ export class Play {
     this.stop();
     this.on = true;
     this.of.changed(true);
-    const columns = this.of.columns(), begin = Math.max(0, columns.findIndex((one) => !one.stack));
-    let at = begin, last = 0;
+    const columns = this.of.columns(),
+      begin = Math.max(
+        0,
+        columns.findIndex((one) => !one.stack),
+      );
+    let at = begin,
+      last = 0;
     const tick = (/** @type {number} */ now) => {
       if (!this.on) return;
-      if (still.matches) { // a call at a time, without motion
+      if (still.matches) {
+        // a call at a time, without motion
         if (!last || now - last > 1100) [at, last] = [Math.floor(at) + (last ? 1 : 0) + 0.99, now];
-      } else [at, last] = [at + (last ? Math.min(60, now - last) : 0) / pace(columns[Math.floor(at)]), now];
+      } else
+        [at, last] = [
+          at + (last ? Math.min(60, now - last) : 0) / pace(columns[Math.floor(at)]),
+          now,
+        ];
       if (at >= columns.length + 1) return this.stop(true);
       this.of.show(at);
       this.frame = requestAnimationFrame(tick);

@@ -13,7 +13,8 @@ export async function save({ save: what, name, text }, announce) {
 
 /** An SVG picture as a PNG, twice its size. @param {string} svg @returns {Promise<Blob>} */
 async function painted(svg) {
-  const image = new Image(), canvas = document.createElement("canvas");
+  const image = new Image(),
+    canvas = document.createElement("canvas");
   image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
   await image.decode();
   [canvas.width, canvas.height] = [2 * image.width, 2 * image.height];

@@ -53,12 +53,16 @@ export class Scene {
     this.covered = new Set(covered);
     this.columns = covered.length ? [] : columnsOf(run);
     this.n = run.scene.names.length;
-    const few = this.n < 3, apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
+    const few = this.n < 3,
+      apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
     const between = !turned ? (few ? 68 : apart) : this.n > 4 ? 10 : phone ? 36 : few ? 72 : 28;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
-      this.thick = Math.max(24, Math.min(210, (width - this.side - 12 - between * (this.n - 1)) / this.n));
+      this.thick = Math.max(
+        24,
+        Math.min(210, (width - this.side - 12 - between * (this.n - 1)) / this.n),
+      );
       this.length = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
       this.height = Math.max(least, this.t0 + this.length + 64);
       this.scrub = 19;
@@ -77,14 +81,20 @@ export class Scene {
   }
 
   /** Where a lane begins, across time. @param {number} lane */
-  lane(lane) { return this.side + lane * this.pitch; }
+  lane(lane) {
+    return this.side + lane * this.pitch;
+  }
 
   /** x and y of a place along and across time.
    * @param {number} t @param {number} s @returns {[number, number]} */
-  at(t, s) { return this.turned ? [s, t] : [t, s]; }
+  at(t, s) {
+    return this.turned ? [s, t] : [t, s];
+  }
 
   /** @param {Placed} one */
-  centre(one) { return this.t0 + one.t + (one.stack ? (one.w - 8) / 2 : one.w / 2); }
+  centre(one) {
+    return this.t0 + one.t + (one.stack ? (one.w - 8) / 2 : one.w / 2);
+  }
 
   /** The rectangle of a column in a lane; the big ones stand out.
    * @param {Placed} one @param {number} lane @param {number} more */
@@ -98,7 +108,10 @@ export class Scene {
   /** A point on the edge of a box that faces another lane.
    * @param {Placed} one @param {number} lane @param {number} towards @param {number} part */
   edge(one, lane, towards, part = 0.5) {
-    return this.at(this.t0 + one.t + one.w * part, this.lane(lane) + (towards > lane ? this.thick + 4 : -4));
+    return this.at(
+      this.t0 + one.t + one.w * part,
+      this.lane(lane) + (towards > lane ? this.thick + 4 : -4),
+    );
   }
 
   /** A label in a box, in one or two lines; nothing where it would be cut or under 11 px: pointing at it
@@ -106,68 +119,109 @@ export class Scene {
    * @param {Rect} b @param {string} text @param {string} colour
    * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
   words(b, text, colour, { size = 14, bold = false, sub = "", left = false } = {}) {
-    const room = b.w - (left ? 20 : 10), wider = bold ? 1.08 : 1.02;
+    const room = b.w - (left ? 20 : 10),
+      wider = bold ? 1.08 : 1.02;
     const wide = (/** @type {string} */ said) => widthOf(said, size) * wider;
     let lines = [text];
     if (wide(text) > room && text.includes(" ") && b.h > 36) {
-      const all = text.split(" "), cut = all.length > 2 && wide(`${all[0]} ${all[1]}`) < room ? 2 : 1;
+      const all = text.split(" "),
+        cut = all.length > 2 && wide(`${all[0]} ${all[1]}`) < room ? 2 : 1;
       lines = [all.slice(0, cut).join(" "), all.slice(cut).join(" ")];
     }
-    const fits = Math.min(size, (size * room) / Math.max(...lines.map(wide))), step = fits * 1.18;
+    const fits = Math.min(size, (size * room) / Math.max(...lines.map(wide))),
+      step = fits * 1.18;
     if (fits < 11) return "";
     const y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
-    const look = { x: left ? b.x + 12 : b.cx, "text-anchor": left ? "start" : "middle",
-      style: `fill:${colour}` };
+    const look = {
+      x: left ? b.x + 12 : b.cx,
+      "text-anchor": left ? "start" : "middle",
+      style: `fill:${colour}`,
+    };
     const heavy = bold ? 700 : 500;
     const drawn = lines.map((line, i) =>
-      tag("text", { ...look, y: y + i * step, "font-size": fits, "font-weight": heavy }, esc(line)));
-    const below = { ...look, class: "jl-sub", y: y + (lines.length - 1) * step + 20, "font-size": 13 };
+      tag("text", { ...look, y: y + i * step, "font-size": fits, "font-weight": heavy }, esc(line)),
+    );
+    const below = {
+      ...look,
+      class: "jl-sub",
+      y: y + (lines.length - 1) * step + 20,
+      "font-size": 13,
+    };
     return drawn.join("") + (sub && tag("text", below, esc(sub)));
   }
 
   /** ≠ between two lanes. @param {[number, number]} at @param {boolean} big */
   sign([cx, cy], big) {
-    const r = big ? (this.phone ? 14 : 17) : Math.min(11, this.between / 2 - 3), w = big ? 2.5 : 1.8;
-    const bar = (/** @type {number} */ up) => `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`;
+    const r = big ? (this.phone ? 14 : 17) : Math.min(11, this.between / 2 - 3),
+      w = big ? 2.5 : 1.8;
+    const bar = (/** @type {number} */ up) =>
+      `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`;
     const slash = `M${px(cx + r * 0.26)} ${px(cy - r * 0.55)}L${px(cx - r * 0.26)} ${px(cy + r * 0.55)}`;
-    return tag("g", { class: "jl-ne" }, tag("circle", { cx, cy, r, "stroke-width": w }) +
-      tag("path", { d: bar(0.2) + bar(-0.2) + slash, "stroke-width": w }));
+    return tag(
+      "g",
+      { class: "jl-ne" },
+      tag("circle", { cx, cy, r, "stroke-width": w }) +
+        tag("path", { d: bar(0.2) + bar(-0.2) + slash, "stroke-width": w }),
+    );
   }
 
   /** A gradient to nothing, for calls that never end. */
   fade() {
     const stop = (/** @type {number} */ offset, /** @type {string} */ opacity) =>
       tag("stop", { offset: `${offset}`, "stop-color": "#fff", "stop-opacity": opacity });
-    const stops = stop(0, "1") + stop(0.55, ".8") + stop(1, "0"), id = `${this.name}-f`;
+    const stops = stop(0, "1") + stop(0.55, ".8") + stop(1, "0"),
+      id = `${this.name}-f`;
     const box = '<rect x="-.05" y="-.1" width="1.05" height="1.2" ' + `fill="url(#${id})"/>`;
     const down = this.turned && { x2: "0", y2: "1" };
-    return tag("defs", {}, tag("linearGradient", { id, ...down }, stops) +
-      tag("mask", { id: `${this.name}-fade`, maskContentUnits: "objectBoundingBox" }, box));
+    return tag(
+      "defs",
+      {},
+      tag("linearGradient", { id, ...down }, stops) +
+        tag("mask", { id: `${this.name}-fade`, maskContentUnits: "objectBoundingBox" }, box),
+    );
   }
 
   svg() {
     const lanes = Array.from({ length: this.n }, (_, lane) => lane),
       [x, y] = this.at(this.t0, this.side - 14);
-    const none = this.columns.length ? "" : tag("text", { x, y, "font-size": 14 }, "No call was recorded.");
-    const drawn = this.covered.size ? lanes.map((lane) => this.cover(lane)) : [
-      none, this.ground(), ...lanes.map((lane) => this.threadOf(lane)),
-      ...this.columns.map((one) => this.column(one)), ...this.scene.meant.map((pair) => this.join(pair)),
-      ...lanes.map((lane) => this.end(lane))];
-    const token = '<rect rx="12" height="24" y="-12"/>' +
+    const none = this.columns.length
+      ? ""
+      : tag("text", { x, y, "font-size": 14 }, "No call was recorded.");
+    const drawn = this.covered.size
+      ? lanes.map((lane) => this.cover(lane))
+      : [
+          none,
+          this.ground(),
+          ...lanes.map((lane) => this.threadOf(lane)),
+          ...this.columns.map((one) => this.column(one)),
+          ...this.scene.meant.map((pair) => this.join(pair)),
+          ...lanes.map((lane) => this.end(lane)),
+        ];
+    const token =
+      '<rect rx="12" height="24" y="-12"/>' +
       tag("text", { "text-anchor": "middle", y: 5, "font-size": 14 });
     const size = { width: Math.max(this.width, this.turned ? 0 : this.long), height: this.height };
     const look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(this.said()) };
-    return tag("svg", look, this.fade() + drawn.join("") + '<path class="jl-thread" fill="none"/>' +
-      tag("g", { class: "jl-token", visibility: "hidden" }, token));
+    return tag(
+      "svg",
+      look,
+      this.fade() +
+        drawn.join("") +
+        '<path class="jl-thread" fill="none"/>' +
+        tag("g", { class: "jl-token", visibility: "hidden" }, token),
+    );
   }
 
   /** What stands here, for who does not see it. */
   said() {
-    const focus = this.columns.find((one) => one.focus), all = this.scene.names;
+    const focus = this.columns.find((one) => one.focus),
+      all = this.scene.names;
     if (this.covered.size) return `${all.join(", ")}: hidden.`;
     if (!focus) return `${all.join(", ")}: every call met its partner.`;
     const issued = (/** @type {number} */ lane) =>
-      focus.missing?.[0] === lane ? `no ${focus.missing[1]}` : (focus.boxes[lane]?.label ?? "nothing");
+      focus.missing?.[0] === lane
+        ? `no ${focus.missing[1]}`
+        : (focus.boxes[lane]?.label ?? "nothing");
     return `Call ${focus.n}: ${all.map((name, lane) => `${name}: ${issued(lane)}`).join("; ")}.`;
   }
 
@@ -183,31 +237,50 @@ export class Scene {
   ground() {
     const focus = this.columns.find((one) => one.focus);
     if (!focus) return "";
-    const before = this.turned ? 30 : 44, behind = this.turned ? 12 : 18;
+    const before = this.turned ? 30 : 44,
+      behind = this.turned ? 12 : 18;
     const [x, y] = this.at(this.t0 + focus.t - 12, this.side - before);
-    const [w, h] = this.at(focus.w + 24, this.lane(this.n - 1) + this.thick + behind - this.side + before);
+    const [w, h] = this.at(
+      focus.w + 24,
+      this.lane(this.n - 1) + this.thick + behind - this.side + before,
+    );
     return rect({ x, y, w, h }, { class: "jl-ground", rx: 14 });
   }
 
   /** The line under a rank's boxes: to the call that never ends, or on. @param {number} lane */
   threadOf(lane) {
-    const last = this.columns.findLast((one) => one.boxes[lane]), middle = this.lane(lane) + this.thick / 2;
+    const last = this.columns.findLast((one) => one.boxes[lane]),
+      middle = this.lane(lane) + this.thick / 2;
     const end = last?.boxes[lane].open ? last.t : this.length + 6;
-    return last ? line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line") : "";
+    return last
+      ? line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line")
+      : "";
   }
 
   /** @param {Placed} one */
   column(one) {
-    const { turned } = this, t = this.centre(one), [x, y] = turned ? [58, t + 4]
-      : [t, this.side - (one.focus ? 24 : 14)];
-    const inside = one.stack ? this.stack(one) : one.missing ? this.gap(one)
-      : one.boxes.map((box, lane) => this.call(one, box, lane)).join("") + this.between_(one);
-    const look = { class: one.focus ? "jl-num jl-loud" : "jl-num", x, y, "text-anchor": turned ? "end"
-      : "middle" };
+    const { turned } = this,
+      t = this.centre(one),
+      [x, y] = turned ? [58, t + 4] : [t, this.side - (one.focus ? 24 : 14)];
+    const inside = one.stack
+      ? this.stack(one)
+      : one.missing
+        ? this.gap(one)
+        : one.boxes.map((box, lane) => this.call(one, box, lane)).join("") + this.between_(one);
+    const look = {
+      class: one.focus ? "jl-num jl-loud" : "jl-num",
+      x,
+      y,
+      "text-anchor": turned ? "end" : "middle",
+    };
     const said = `${one.focus && !turned ? "call " : ""}${esc(one.n)}`;
     const number = one.stack || one.missing || !this.numbered(one) ? "" : tag("text", look, said);
     const title = tag("title", {}, esc(this.titleOf(one)));
-    return tag("g", { class: "jl-col", "data-i": one.i }, title + this.links(one) + inside + number);
+    return tag(
+      "g",
+      { class: "jl-col", "data-i": one.i },
+      title + this.links(one) + inside + number,
+    );
   }
 
   /** Whether there is room for the number of a call beside that of the one before. @param {Placed} one */
@@ -227,21 +300,28 @@ export class Scene {
 
   /** @param {Placed} one */
   stack(one) {
-    const wrong = one.flag === "wrong", colour = wrong ? "var(--bad)" : "var(--soft)";
-    const sub = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w ? one.said : "";
-    return one.boxes.map((box, lane) => {
-      if (!box) return "";
-      const q = this.box(one, lane), w = q.w - 8;
-      const sheets = [8, 4, 0].map((by) =>
-        rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }));
-      if (!this.tells(one, lane)) return sheets.join("");
-      return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
-    }).join("");
+    const wrong = one.flag === "wrong",
+      colour = wrong ? "var(--bad)" : "var(--soft)";
+    const sub =
+      wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w ? one.said : "";
+    return one.boxes
+      .map((box, lane) => {
+        if (!box) return "";
+        const q = this.box(one, lane),
+          w = q.w - 8;
+        const sheets = [8, 4, 0].map((by) =>
+          rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }),
+        );
+        if (!this.tells(one, lane)) return sheets.join("");
+        return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
+      })
+      .join("");
   }
 
   /** A call that a rank never issued. @param {Placed} one */
   gap(one) {
-    const [lane, label] = one.missing, q = this.box(one, lane);
+    const [lane, label] = one.missing,
+      q = this.box(one, lane);
     if (this.turned) return this.dashed(q, `no ${label}`);
     const look = { class: "jl-num jl-loud", x: q.cx, y: this.side - 24, "text-anchor": "middle" };
     return this.dashed(q, label) + tag("text", look, "missing");
@@ -258,7 +338,8 @@ export class Scene {
     if (one.size !== "big") return one.extra === lane ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
     if (to === lane) {
-      const { w } = this.box(one, lane), heard = `hears ${value}`;
+      const { w } = this.box(one, lane),
+        heard = `hears ${value}`;
       return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
     }
     if (of === lane) return `sends ${sent}`;
@@ -268,28 +349,39 @@ export class Scene {
   /** What a column says in a lane. @param {Placed} one @param {number} lane */
   told(one, lane) {
     const box = one.boxes[lane];
-    return box ? one.stack || box.label + this.under(one, box, lane) : one.absent.includes(lane) && "nobody";
+    return box
+      ? one.stack || box.label + this.under(one, box, lane)
+      : one.absent.includes(lane) && "nobody";
   }
 
   /** Of more than two lanes, neighbours that would say the same say it once.
    * @param {Placed} one @param {number} lane */
-  tells(one, lane) { return this.n < 3 || !lane || this.told(one, lane) !== this.told(one, lane - 1); }
+  tells(one, lane) {
+    return this.n < 3 || !lane || this.told(one, lane) !== this.told(one, lane - 1);
+  }
 
   /** @param {Placed} one @param {Box | null} box @param {number} lane */
   call(one, box, lane) {
-    const big = one.size === "big", slim = one.size === "slim", tells = this.tells(one, lane);
+    const big = one.size === "big",
+      slim = one.size === "slim",
+      tells = this.tells(one, lane);
     if (!box)
       return one.absent.includes(lane) && !slim
-        ? this.dashed(this.box(one, lane), tells ? "nobody" : "") : "";
-    const loud = one.focus && big && one.flag !== "met", extra = one.extra === lane;
-    const more = box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
-    const q = this.box(one, lane, more), edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "";
+        ? this.dashed(this.box(one, lane), tells ? "nobody" : "")
+        : "";
+    const loud = one.focus && big && one.flag !== "met",
+      extra = one.extra === lane;
+    const more =
+      box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
+    const q = this.box(one, lane, more),
+      edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "";
     const plate = box.open ? rect(q, { class: one.focus ? "jl-onground" : "jl-plain" }) : "";
     const look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` };
     const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
     if (slim || !tells) return drawn;
     const how = { size: big ? 17 : 14, bold: loud || extra, sub: this.under(one, box, lane) };
-    const left = box.open && !loud && !this.turned, where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
+    const left = box.open && !loud && !this.turned,
+      where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
     return drawn + this.words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
   }
 
@@ -297,30 +389,46 @@ export class Scene {
   links(one) {
     if (one.flag !== "met" && one.extra === null) return "";
     const lanes = one.boxes.flatMap((box, lane) => (box ? [lane] : []));
-    const t = this.centre(one), behind = one.stack && !this.turned ? 17 : 9;
-    return lanes.slice(1).map((lane, i) => {
-      const from = this.lane(lanes[i]) + this.thick + 9;
-      return line(this.at(t, from), this.at(t, this.lane(lane) - behind), "jl-link");
-    }).join("");
+    const t = this.centre(one),
+      behind = one.stack && !this.turned ? 17 : 9;
+    return lanes
+      .slice(1)
+      .map((lane, i) => {
+        const from = this.lane(lanes[i]) + this.thick + 9;
+        return line(this.at(t, from), this.at(t, this.lane(lane) - behind), "jl-link");
+      })
+      .join("");
   }
 
   /** ≠ and the value that goes wrong, as an arrow for those at rest. @param {Placed} one */
   between_(one) {
-    const big = one.size === "big", reads = this.scene.readings[0]?.[0] === one.i && big;
+    const big = one.size === "big",
+      reads = this.scene.readings[0]?.[0] === one.i && big;
     const t = this.centre(one) + (reads ? one.w * 0.2 : 0);
-    const signs = one.clashes.map(([a, b]) =>
-      this.sign(this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2), big && this.between > 40))
-        .join("");
+    const signs = one.clashes
+      .map(([a, b]) =>
+        this.sign(
+          this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2),
+          big && this.between > 40,
+        ),
+      )
+      .join("");
     if (!reads) return signs;
     const { to, of, value } = this.reading(one.i);
-    const p = this.edge(one, of, to, 0.3), q = this.edge(one, to, of, 0.3);
-    const [dx, dy] = [Math.sign(q[0] - p[0]), Math.sign(q[1] - p[1])], tip = [q[0] - dx * 2, q[1] - dy * 2];
+    const p = this.edge(one, of, to, 0.3),
+      q = this.edge(one, to, of, 0.3);
+    const [dx, dy] = [Math.sign(q[0] - p[0]), Math.sign(q[1] - p[1])],
+      tip = [q[0] - dx * 2, q[1] - dy * 2];
     const wing = (/** @type {number} */ s) =>
       [tip[0] - dx * 9 + s * dy * 6, tip[1] - dy * 9 + s * dx * 6].map(px);
     const middle = [(p[0] + q[0]) / 2, (p[1] + q[1]) / 2];
-    const [x, y] = this.turned ? [middle[0], p[1] - 10] : [p[0] + 8 + value.length * 5, middle[1] + 6];
-    const said = value.length > LONG ? "" // the box says what it hears
-      : tag("text", { x, y, "text-anchor": "middle", "font-size": 17 }, esc(value));
+    const [x, y] = this.turned
+      ? [middle[0], p[1] - 10]
+      : [p[0] + 8 + value.length * 5, middle[1] + 6];
+    const said =
+      value.length > LONG
+        ? "" // the box says what it hears
+        : tag("text", { x, y, "text-anchor": "middle", "font-size": 17 }, esc(value));
     const way = tag("path", { class: "jl-dots", d: `M${p.map(px)}L${tip.map(px)}` });
     const head = tag("path", { d: `M${wing(1)}L${tip.map(px)}L${wing(-1)}` });
     return signs + tag("g", { class: "jl-arrow" }, way + head + said);
@@ -328,27 +436,38 @@ export class Scene {
 
   /** What should have met. @param {[number, number, number, number]} pair */
   join([i, lane, j, other]) {
-    const [a, b] = [this.columns[i], this.columns[j]], fore = a.t < b.t;
+    const [a, b] = [this.columns[i], this.columns[j]],
+      fore = a.t < b.t;
     const [one, two] = fore ? [0.82, 0.18] : [0.18, 0.82];
-    const p = this.edge(a, lane, other, one), q = this.edge(b, other, lane, two);
+    const p = this.edge(a, lane, other, one),
+      q = this.edge(b, other, lane, two);
     const look = { class: "jl-join", "data-i": Math.max(i, j), d: `M${p.map(px)}L${q.map(px)}` };
     return tag("path", look, "<title>These were meant for each other</title>");
   }
 
   /** @param {number} lane */
   end(lane) {
-    const { ends } = this.scene, middle = this.lane(lane) + this.thick / 2;
-    const [sign, word, tone, more] = this.n > 4 && `${ends[lane]}` === `${ends[lane - 1]}`
-      ? [ends[lane][0], "", ends[lane][2], ""] : ends[lane]; // of lanes that end alike, the first tells
-    const [x, y] = this.turned ? [middle, this.t0 + this.length + 34]
+    const { ends } = this.scene,
+      middle = this.lane(lane) + this.thick / 2;
+    const [sign, word, tone, more] =
+      this.n > 4 && `${ends[lane]}` === `${ends[lane - 1]}`
+        ? [ends[lane][0], "", ends[lane][2], ""]
+        : ends[lane]; // of lanes that end alike, the first tells
+    const [x, y] = this.turned
+      ? [middle, this.t0 + this.length + 34]
       : [this.t0 + this.length + 22, middle + 5 - (more ? 8 : 0)];
     const look = { x, "text-anchor": this.turned ? "middle" : "start", class: `jl-tone-${tone}` };
     const room = this.turned ? Math.min(this.pitch - 4, this.thick + 20) : Infinity;
     const told = widthOf(`${sign} ${word}…`, 16) < room ? word : ""; // else the sign alone
     const dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "";
-    const how = tag("text", { ...look, y, "font-size": 15, "font-weight": 700 }, esc(`${sign} ${told}`) +
-      dots);
-    const below = more && widthOf(more, 13) < room &&
+    const how = tag(
+      "text",
+      { ...look, y, "font-size": 15, "font-weight": 700 },
+      esc(`${sign} ${told}`) + dots,
+    );
+    const below =
+      more &&
+      widthOf(more, 13) < room &&
       tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
     return tag("g", { class: "jl-end" }, how + (below || ""));
   }
@@ -366,9 +485,14 @@ export class Scene {
     let last = null;
     if (this.covered.size) return path;
     for (const [i, to, of, value, sent] of this.scene.readings) {
-      const one = this.columns[i], from = this.edge(one, of, to, 0.3), there = this.edge(one, to, of, 0.3);
-      path.push(last?.to === of ? { at: i + 0.3, p: from, value: last.value }
-        : { at: i + 0.25, p: from, value: sent, jump: true });
+      const one = this.columns[i],
+        from = this.edge(one, of, to, 0.3),
+        there = this.edge(one, to, of, 0.3);
+      path.push(
+        last?.to === of
+          ? { at: i + 0.3, p: from, value: last.value }
+          : { at: i + 0.25, p: from, value: sent, jump: true },
+      );
       path.push({ at: i + 0.34, p: from, value: sent });
       path.push({ at: i + 0.74, p: there, value }, { at: i + 1, p: there, value });
       last = { i, to, of, value };

@@ -11,7 +11,9 @@ export class Store {
   }
 
   /** @param {string} name */
-  get(name) { return this.values[name]; }
+  get(name) {
+    return this.values[name];
+  }
 
   /** @param {string} name @param {any} value */
   set(name, value) {
@@ -21,11 +23,14 @@ export class Store {
   }
 
   /** @param {string} event @param {() => void} listener */
-  on(event, listener) { (this.listeners[event] ??= []).push(listener); }
+  on(event, listener) {
+    (this.listeners[event] ??= []).push(listener);
+  }
 
   /** @param {string} event @param {() => void} listener */
-  off(event, listener) { this.listeners[event] = (this.listeners[event] ?? [])
-    .filter((one) => one !== listener); }
+  off(event, listener) {
+    this.listeners[event] = (this.listeners[event] ?? []).filter((one) => one !== listener);
+  }
 
   save_changes() {}
 }

@@ -18,7 +18,8 @@ export const px = (n) => Math.round(n * 10) / 10;
  * @param {string} name @param {Look} look @param {string} inside */
 export const tag = (name, look, inside = "") => {
   const said = Object.entries(look).map(([key, value]) =>
-    typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "");
+    typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "",
+  );
   return `<${name}${said.join("")}>${inside}</${name}>`;
 };
 

@@ -7,11 +7,18 @@ import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
 /** @param {Fact[]} facts */
-const table = (facts) => tag("table", {}, facts.map(([name, said]) =>
-  `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`).join(""));
+const table = (facts) =>
+  tag(
+    "table",
+    {},
+    facts
+      .map(([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`)
+      .join(""),
+  );
 
 /** The colours of a kind of call, or of none. @param {number} kind */
-export const kindStyle = (kind) => kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
+export const kindStyle = (kind) =>
+  kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
 /** @param {string} label @param {number} kind */
 export const swatch = (label, kind) =>
@@ -19,25 +26,33 @@ export const swatch = (label, kind) =>
 
 /** The lines that led to a call, innermost first. @param {RawRun} run @param {number} lines */
 export const linesOf = (run, lines) =>
-  run.lines[lines].map(([source, line]) =>
-    ({ source: run.sources[source], line, at: `${run.sources[source].name}:${line}` }));
+  run.lines[lines].map(([source, line]) => ({
+    source: run.sources[source],
+    line,
+    at: `${run.sources[source].name}:${line}`,
+  }));
 
 /** Fill a section with what is known of a slot.
  * @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {number} slot @param {string} title @param {string} how */
 export function tellSlot(section, data, run, slot, title, how) {
-  const calls = callsOf(run), of = members(calls, slot);
+  const calls = callsOf(run),
+    of = members(calls, slot);
   /** Of many lanes, those with nothing different to say have one card.
    * @type {Map<string, [number[], string]>} */
   const cards = new Map();
   run.names.forEach((_, lane) => {
-    const [key, html] = card(data, run, calls, slot, lane, of.get(lane)), same = run.names.length > 4
-      ? key : `${lane}`;
+    const [key, html] = card(data, run, calls, slot, lane, of.get(lane)),
+      same = run.names.length > 4 ? key : `${lane}`;
     cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
   });
   const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.names[lane]).join(", ");
-  fill(section, title, how, [...cards.values()]
-    .map(([lanes, html]) => `<p class="jl-h">${esc(who(lanes))}</p>${html}`));
+  fill(
+    section,
+    title,
+    how,
+    [...cards.values()].map(([lanes, html]) => `<p class="jl-h">${esc(who(lanes))}</p>${html}`),
+  );
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
@@ -45,49 +60,77 @@ export function tellSlot(section, data, run, slot, title, how) {
  * @param {number | undefined} i its call @returns {[string, string]} */
 function card(data, run, calls, slot, lane, i) {
   if (i === undefined) return ["none", '<p class="jl-soft">issued no call here</p>'];
-  const code = run.columns.codes[calls.code[i]], flags = calls.flags[i], open = !!(flags & 1),
+  const code = run.columns.codes[calls.code[i]],
+    flags = calls.flags[i],
+    open = !!(flags & 1),
     failed = !!(flags & 4);
   const { first, rest, stack, made } = sorted(data, factsIn(data, run, slot, lane, calls.code[i]));
-  const lines = linesOf(run, code.lines).reverse().map(({ source, line, at }) => {
-    const text = source.text?.split("\n")[line - source.first_line];
-    const said = text?.trim() ?? "its text is not known";
-    return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
-  });
+  const lines = linesOf(run, code.lines)
+    .reverse()
+    .map(({ source, line, at }) => {
+      const text = source.text?.split("\n")[line - source.first_line];
+      const said = text?.trim() ?? "its text is not known";
+      return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
+    });
   const end = failed ? "It failed." : open ? "It never ends." : "";
-  const html = `<p>${swatch(code.label, code.kind)}</p>${made ? `<p>${esc(made)}</p>` : ""}` +
-    (end && `<p class="jl-tone-bad">${end}</p>`) + table(first.length ? first : rest) + lines.join("") +
-    (first.length ? `<details><summary>times and more</summary>${table(rest)}` +
-      `${stack ? `<pre tabindex="0">${esc(stack)}</pre>` : ""}</details>` : "");
+  const html =
+    `<p>${swatch(code.label, code.kind)}</p>${made ? `<p>${esc(made)}</p>` : ""}` +
+    (end && `<p class="jl-tone-bad">${end}</p>`) +
+    table(first.length ? first : rest) +
+    lines.join("") +
+    (first.length
+      ? `<details><summary>times and more</summary>${table(rest)}` +
+        `${stack ? `<pre tabindex="0">${esc(stack)}</pre>` : ""}</details>`
+      : "");
   return [JSON.stringify([code.label, open, failed, first, made]), html];
 }
 
 /** @param {HTMLElement} section
  * @param {string} title @param {string} how @param {string[]} cards @param {HTMLElement[]} more */
 export function fill(section, title, how, cards, ...more) {
-  section.innerHTML = `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
+  section.innerHTML =
+    `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
     `<div class="jl-two">${cards.map((one) => `<div>${one}</div>`).join("")}</div>`;
-  section.append(...more, button("✕", "Close", () => { section.hidden = true; },
-    { "aria-label": "Close", class: "jl-x" }));
+  section.append(
+    ...more,
+    button(
+      "✕",
+      "Close",
+      () => {
+        section.hidden = true;
+      },
+      { "aria-label": "Close", class: "jl-x" },
+    ),
+  );
   section.hidden = false;
 }
 
 /** The whole text of the program, with the lines in which ranks ended.
  * @param {RawRun} run @param {boolean} covered */
 export function program(run, covered) {
-  return run.sources.filter((source) => source.text !== null).map((source) => {
-    /** @type {Map<number, string[]>} */
-    const ended = new Map();
-    for (const [lane, lines] of covered ? [] : run.ended.entries())
-      for (const one of linesOf(run, lines)) if (one.source === source)
-        ended.set(one.line, [...(ended.get(one.line) ?? []), `${run.names[lane]}: ${run.ends[lane]}`]);
-    const lines = source.text.split("\n").map((text, i) => {
-      const said = ended.get(source.first_line + i)?.join("; ");
-      const mark = said ? `<span class="jl-tag">${esc(said)}</span>` : "";
-      const no = `<span class="jl-no">${source.first_line + i}</span>`;
-      return `<div class="${said ? "jl-hit" : ""}">${no}${esc(text)}${mark}</div>`;
-    });
-    return `<details><summary>The text of ${esc(source.name)}</summary>` +
-      '<div class="jl-code" tabindex="0" role="region" ' +
-      `aria-label="${esc(source.name)}">${lines.join("")}</div></details>`;
-  }).join("");
+  return run.sources
+    .filter((source) => source.text !== null)
+    .map((source) => {
+      /** @type {Map<number, string[]>} */
+      const ended = new Map();
+      for (const [lane, lines] of covered ? [] : run.ended.entries())
+        for (const one of linesOf(run, lines))
+          if (one.source === source)
+            ended.set(one.line, [
+              ...(ended.get(one.line) ?? []),
+              `${run.names[lane]}: ${run.ends[lane]}`,
+            ]);
+      const lines = source.text.split("\n").map((text, i) => {
+        const said = ended.get(source.first_line + i)?.join("; ");
+        const mark = said ? `<span class="jl-tag">${esc(said)}</span>` : "";
+        const no = `<span class="jl-no">${source.first_line + i}</span>`;
+        return `<div class="${said ? "jl-hit" : ""}">${no}${esc(text)}${mark}</div>`;
+      });
+      return (
+        `<details><summary>The text of ${esc(source.name)}</summary>` +
+        '<div class="jl-code" tabindex="0" role="region" ' +
+        `aria-label="${esc(source.name)}">${lines.join("")}</div></details>`
+      );
+    })
+    .join("");
 }

@@ -2,11 +2,15 @@
 
 /** One run, as joinlab/picture/lane_data.py writes it and data.js reads it, texts in place of numbers. */
 interface RawRun {
-  title: string; measured: string; modelled: boolean; scene: RawScene;
+  title: string;
+  measured: string;
+  modelled: boolean;
+  scene: RawScene;
   /** From here to `told` nothing is there until somebody asks for a call, and Python answers. */
   zero: number;
   /** Of every lane of `columns`; the first screen's may be fewer. */
-  names: string[]; ends: string[];
+  names: string[];
+  ends: string[];
   /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
   ended: number[];
   sources: { name: string; first_line: number; text: string | null }[];
@@ -17,26 +21,44 @@ interface RawRun {
   told: Map<string, number>;
   calls?: Calls;
   /** The number of the run that is drawn below it on the same axis, and what differs. */
-  beside?: number; apart?: string;
+  beside?: number;
+  apart?: string;
 }
 
 /** Every call, as joinlab/picture/columns.py writes it; stops and end in ns. */
 interface RawColumns {
-  planes: [name: string, size: number, n: number][]; unit: number; counts: number[]; spans: number[];
+  planes: [name: string, size: number, n: number][];
+  unit: number;
+  counts: number[];
+  spans: number[];
   codes: { kind: number; label: string; lines: number; facts: number }[];
-  names: string[]; stops: number[]; end: number; rows: number;
+  names: string[];
+  stops: number[];
+  end: number;
+  rows: number;
   read?: Record<string, Uint32Array>;
 }
 
 /** Every call by index, lane by lane in order of issue; `starts`: where each lane begins. */
 interface Calls {
-  n: number; starts: number[]; slot: Int32Array; begun: Float64Array; ended: Float64Array; flags: Uint32Array;
-  code: Uint32Array; kinds: Uint8Array; wrong: Uint8Array; offsets: Int32Array; members: Int32Array;
+  n: number;
+  starts: number[];
+  slot: Int32Array;
+  begun: Float64Array;
+  ended: Float64Array;
+  flags: Uint32Array;
+  code: Uint32Array;
+  kinds: Uint8Array;
+  wrong: Uint8Array;
+  offsets: Int32Array;
+  members: Int32Array;
   hosts: [begun: number, ended: number, open: boolean, name: string][][];
 }
 
 interface Looks {
-  kinds: string[]; first: string[]; made: string;
+  kinds: string[];
+  first: string[];
+  made: string;
   sizes: Record<"row" | "column" | "phone", Sizes>;
   gives: [Exclude<Size, "ghost">, number][];
 }
@@ -47,12 +69,22 @@ type Sizes = Record<Size | "gap" | "wide" | "far", number>;
 type Fact = [name: string, said: string];
 
 interface LaneData {
-  looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[];
+  looks: Looks;
+  texts: string[];
+  facts: [number, number][];
+  told: number[][];
+  runs: RawRun[];
   ahead?: Record<string, number>;
 }
 
 /** A call, or a stack of them, in a lane. */
-interface Box { kind: number; label: string; open: boolean; bad: boolean; failed: boolean }
+interface Box {
+  kind: number;
+  label: string;
+  open: boolean;
+  bad: boolean;
+  failed: boolean;
+}
 
 /** What the view follows: a widget's model, or a Store. */
 interface Model {
@@ -66,36 +98,73 @@ interface Model {
 }
 
 /** A widget's model as the notebook has it. */
-interface WholeModel { get(name: string): any; set_state?(state: object): void }
+interface WholeModel {
+  get(name: string): any;
+  set_state?(state: object): void;
+}
 
 /** A column of the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
 interface RawColumn {
-  slot: number; until: number; n: string; boxes: (Box | null)[]; size: Size;
+  slot: number;
+  until: number;
+  n: string;
+  boxes: (Box | null)[];
+  size: Size;
   flag: "met" | "wrong" | "apart" | "open";
-  stack: string; said: string; clashes: [number, number][]; absent: number[]; extra: number | null;
-  missing: [lane: number, call: string] | null; far: boolean;
+  stack: string;
+  said: string;
+  clashes: [number, number][];
+  absent: number[];
+  extra: number | null;
+  missing: [lane: number, call: string] | null;
+  far: boolean;
 }
-interface Placed extends RawColumn { i: number; focus: boolean; t: number; w: number }
+interface Placed extends RawColumn {
+  i: number;
+  focus: boolean;
+  t: number;
+  w: number;
+}
 
 /** Words; the kind of call whose colour they have, or -1; and a tone. */
 type ScenePiece = [text: string, kind: number, tone: string];
 
 interface RawScene {
-  names: string[]; behind: number;
-  head: ScenePiece[]; columns: RawColumn[]; focus: number | null; meant: [number, number, number, number][];
+  names: string[];
+  behind: number;
+  head: ScenePiece[];
+  columns: RawColumn[];
+  focus: number | null;
+  meant: [number, number, number, number][];
   readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][];
   odd: number | null;
-  ends: [sign: string, word: string, tone: string, more: string][]; file: string;
+  ends: [sign: string, word: string, tone: string, more: string][];
+  file: string;
   code: [sign: string, number: number | null, text: string, here: ScenePiece[]][];
-  word: string; tried: ScenePiece[];
+  word: string;
+  tried: ScenePiece[];
   story: [kind: string, pieces: ScenePiece[]][];
-  ranks: number[][]; world: number; inputs: (number | null)[];
+  ranks: number[][];
+  world: number;
+  inputs: (number | null)[];
 }
 
-interface Rect { x: number; y: number; w: number; h: number; cx: number; cy: number }
+interface Rect {
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+  cx: number;
+  cy: number;
+}
 
 /** A point on the way of the wrong value, and the position at which it is reached. */
-interface Stop { at: number; p: [number, number]; value: string; jump?: boolean }
+interface Stop {
+  at: number;
+  p: [number, number];
+  value: string;
+  jump?: boolean;
+}
 
 declare var joinlabViews: number | undefined;
 declare var joinlabRanks: number | undefined;
