@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.recorder import reducer
+from joinlab.recorder import completions, reducer
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
@@ -441,6 +441,9 @@ def buckets(tmp_path, monkeypatch):
     monkeypatch.setattr(
         reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None)
     )
+    monkeypatch.setattr(
+        completions, "_add_done_callback", lambda future, told: future.add_done_callback(told)
+    )
     kind: Any = SimpleNamespace(
         by_reducer=True,
         direct=True,
@@ -470,6 +473,7 @@ def buckets(tmp_path, monkeypatch):
             )
             call.work = SimpleNamespace(get_future=lambda: future)
             recorder.completions.issue(call, f'{{"id":{id}}}\n')
+            recorder.reducer.expect(turn)
             recorder.reducer.bracket(call, turn, None)
 
         return recorder, issue

@@ -41,6 +41,10 @@ class Reader:
 
     late = False
 
+    def barrier_element(self) -> list[torch.Tensor]:
+        """The tensor that a barrier all-reduces, if it is known: NCCL's is its own, see model."""
+        return []
+
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The input values; None if they cannot be read, or are read later."""
         return (

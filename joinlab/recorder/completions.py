@@ -12,10 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.events import EventLog, harmless, now, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, to_json, values_text
+
+_add_done_callback = torch._C.Future.add_done_callback
+"""Torch's own: `install` replaces it, to record the callbacks of the program."""
 
 
 class Turn:
@@ -52,16 +57,14 @@ class OwnTurn(threading.local):
 class Completions:
     """The open calls of one rank."""
 
-    def __init__(self, log: EventLog, prompt: bool) -> None:
+    def __init__(self, log: EventLog, now: Callable[[], int], prompt: bool) -> None:
         """`prompt`: write each completion when it happens."""
         self.log = log
+        self.now = now
         self.prompt = prompt
         self.lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
-        self.call_back: Callable[[Any, Any], Any] = lambda future, callback: (
-            future.add_done_callback(callback)
-        )
 
     def issue(self, call: RecordedCall, line: str, before: str = "") -> int:
         """Write `line`, the event of a call that is about to be issued, and its stack `before` it.
@@ -127,7 +130,7 @@ class Completions:
             self.finish(call)
             return
         with suppress(Exception):  # gloo's send and recv have no future; their wait reports them
-            self.call_back(call.work.get_future(), lambda future: self.take(call, future))
+            _add_done_callback(call.work.get_future(), lambda future: self.take(call, future))
 
     @harmless
     def take(self, call: RecordedCall, future: Any) -> None:
@@ -143,7 +146,7 @@ class Completions:
         """Record completion, with the output values."""
         with self.lock:
             if not call.done:
-                at = now()
+                at = self.now()
                 after = call.group.reader.after(call) if call.outs else None
                 values = "" if after is None else f',"v":{values_text(after)}'
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
@@ -156,7 +159,7 @@ class Completions:
                 event = {
                     "e": "fail",
                     "id": call.id,
-                    "t": now(),
+                    "t": self.now(),
                     "x": text_of(error),
                     **({"r": 1} if refused else {}),
                 }

@@ -239,6 +239,8 @@ def _method(name: str) -> Callable[..., dist.Work]:
             return _complete(args[:1]) if work is None else work
         kind = call.kind
         target = getattr(self.nearer() if kind.direct else self.real, name)
+        if kind.by_reducer:
+            recorder.reducer.expect(turn)
         if kind.blocks:  # the host waits inside the call: written before, or a hang would not be
             recorder.waits.begin((call,))
         try:

@@ -26,7 +26,6 @@ from joinlab.program.process_group import name_backend
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, RecordingGroup
 from joinlab.recorder.recorder import Recorder
-from joinlab.recorder.spans import Spanned
 
 
 def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
@@ -36,6 +35,11 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
     `about` goes into the log's first event: versions, command and the like.
     """
     recorder.begin(about)
+    patch(recorder)
+
+
+def patch(recorder: Recorder) -> None:
+    """Let torch call the recorder. Once per process; `Recorder.start` begins each rank's record."""
     _patch_group_creation(recorder)
     _patch_spans(recorder)
     _patch_futures(recorder)
@@ -48,15 +52,12 @@ def _patch_group_creation(recorder: Recorder) -> None:
     requested: list[
         tuple[dict[str, str], str, bool]
     ] = []  # the backends, the description, and whether it is eager
-    default: list[
-        dict[str, str]
-    ] = []  # the backends of the first group: new_group() without one takes them
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
         try:
             backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
-            backends = default[0] if backend == BACKEND else _backends(backend)
+            backends = recorder.default_backends if backend == BACKEND else _backends(backend)
         except Exception as error:
             recorder.log.give_up(error)
             return helper(*args, **kwargs)
@@ -66,7 +67,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
                 stacklevel=3,
             )
             return helper(*args, **kwargs)
-        default.append(backends)
+        recorder.default_backends = recorder.default_backends or backends
         device = kwargs.get("device_id")  # with a device_id, NCCL makes the communicator at once
         eager = device is not None and "nccl" in backends.values()
         requested.append((backends, kwargs.get("group_desc") or "", eager))
@@ -83,7 +84,10 @@ def _patch_group_creation(recorder: Recorder) -> None:
         return made
 
     def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
-        return _create_group(recorder, *requested[-1], options, backend_options)
+        backends, desc, eager = requested[-1]
+        if recorder.modelled is not None:
+            return recorder.modelled(backends, desc, options)
+        return _create_group(recorder, backends, desc, eager, options, backend_options)
 
     get_backend = c10d.get_backend
 
@@ -208,40 +212,41 @@ def _patch_spans(recorder: Recorder) -> None:
     forward: Any = DistributedDataParallel.forward
     backward: Any = torch.autograd.backward
 
-    steps, reducer, own, spans = recorder.steps, recorder.reducer, recorder.own, recorder.spans
-    begin_forward, begin_optimizer = (
-        Spanned(spans, "forward").begin,
-        Spanned(spans, "optimizer").begin,
-    )
-    begin_backward, end = spans.backward.begin, spans.end
-
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if steps.begin_forward():
+        if recorder.steps.begin_forward():
             recorder.begin_step()
-        span = begin_forward(sys._getframe(1), recorder.place)
+        spans = recorder.spans
+        span = spans.forward.begin(sys._getframe(1), recorder.place)
         try:
-            return forward(self, *args, **kwargs)
+            result = forward(self, *args, **kwargs)
+            recorder.clock.forward_over(self)
+            return result
         finally:
-            end(span)
+            spans.end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
+        steps, reducer, spans = recorder.steps, recorder.reducer, recorder.spans
+        recorder.clock.backward_begins()
         if steps.begin_backward():
             recorder.begin_step()
-        span = begin_backward(sys._getframe(1), recorder.place)
-        turn = own.turn
+        span = spans.backward.begin(sys._getframe(1), recorder.place)
+        turn = recorder.own.turn
         outer, turn.within = turn.within, True
         if not outer:
             turn.waiting = ()  # left over from a pass that raised and was not recorded
+        returned = False
         try:
             backward(*args, **kwargs)
+            returned = True
         except BaseException as error:
             reducer.gave_up(error)
             raise
         finally:
             turn.within = outer
             steps.end_backward()
+            recorder.clock.backward_over(returned)
             if not (turn.waiting and reducer.after(turn, span)):
-                end(span)
+                spans.end(span)
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
 
@@ -267,10 +272,12 @@ def _patch_spans(recorder: Recorder) -> None:
     )
 
     def begin_optimizing(*_: Any) -> None:
-        stepping.append(begin_optimizer(sys._getframe(2), recorder.place))
+        stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.place))
 
     register_optimizer_step_pre_hook(begin_optimizing)
-    register_optimizer_step_post_hook(lambda *_: end(stepping.pop()) if stepping else None)
+    register_optimizer_step_post_hook(
+        lambda *_: recorder.spans.end(stepping.pop()) if stepping else None
+    )
 
 
 def _patch_futures(recorder: Recorder) -> None:
@@ -281,16 +288,16 @@ def _patch_futures(recorder: Recorder) -> None:
         torch._C.Future.then,
         torch._C.Future.add_done_callback,
     )
-    waits, recorder.completions.call_back = recorder.waits, add_done_callback
 
     def recorded_then(self: Any, callback: Any) -> Any:
+        waits = recorder.waits
         following = then(self, waits.noting(self, callback) or callback)
         if self in waits.futures:
             waits.futures[following] = waits.futures[self]
         return following
 
     def recorded_callback(self: Any, callback: Any) -> None:
-        add_done_callback(self, waits.noting(self, callback) or callback)
+        add_done_callback(self, recorder.waits.noting(self, callback) or callback)
 
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -314,11 +321,11 @@ def _patch_futures(recorder: Recorder) -> None:
 
 def _patch_thread_start(recorder: Recorder) -> None:
     start: Any = threading.Thread.start
-    waits, lock = recorder.waits, threading.Lock()
+    lock = threading.Lock()
 
     def count(by: int) -> None:
         with lock:
-            waits.own_threads += by
+            recorder.waits.own_threads += by
 
     def counting_start(self: Any) -> None:
         if is_silent(self):

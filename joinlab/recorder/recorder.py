@@ -19,11 +19,11 @@ import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from joinlab.ops import Source
+from joinlab.ops import Op, Source
 from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
 from joinlab.program.labels import Stacks
 from joinlab.program.process_group import Method, Numbering
@@ -32,8 +32,9 @@ from joinlab.program.sources import MAX_TEXTS, text_event
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.clock import Clock
 from joinlab.recorder.completions import Completions, Turn
-from joinlab.recorder.events import EventLog, harmless, now, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -41,6 +42,7 @@ from joinlab.recorder.waits import Waits
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
 KEPT_WORKS = 1024
 """Number of works on small tensors that are kept alive. DDP's C++ is the only holder of the first
@@ -58,23 +60,33 @@ class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install`
     share it."""
 
-    def __init__(self, log: EventLog, rank: int) -> None:
-        """Completions are recorded when they happen; in a bounded log, those of buckets may be
-        recorded later."""
+    def __init__(self, log: EventLog, rank: int, clock: Clock | None = None) -> None:
+        self.start(log, rank, clock or Clock())
+
+    def start(self, log: EventLog, rank: int, clock: Clock) -> None:
+        """Begin to record rank `rank` of a run.
+
+        The patches of `install` are made once per process and find everything below through this
+        object. So a fork server makes them, and each rank that is forked from it starts anew.
+        Completions are recorded when they happen; in a bounded log, those of buckets may be
+        recorded later.
+        """
         if isinstance(log, BoundedLog):
             log.preamble = self._preamble
         self.log = log
+        self.clock = clock
+        self._now = clock.now
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
         self.place = '"i":null'
         """Fields of an event: the input that the rank processes, or the step if the program marks
         no inputs."""
-        self.completions = Completions(log, prompt=not isinstance(log, BoundedLog))
+        self.completions = Completions(log, clock.now, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
-        self.spans = Spans(log, self._note_sources)
+        self.spans = Spans(log, clock.now, self._note_sources)
         self.models = Models()
         self.join_hook: deque[RecordedCall] = deque()
         """Calls of the join hook whose futures the program has not waited on yet, in the order of
@@ -96,6 +108,13 @@ class Recorder:
         """Groups that DDP's Reducer uses, kept alive until the process ends, see
         RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
+        self.modelled: Callable[[Mapping[str, str], str, Any], dist.ProcessGroup] | None = None
+        """In an emulated rank: makes a process group over a modelled backend, from its backends by
+        device, its description and torch's options. None: groups have the real backends of torch."""
+        self.default_backends: dict[str, str] = {}
+        """Backends of the process's first group, by device: new_group() without one takes them."""
+        self.newest: RecordedCall | None = None
+        """The call described last: a modelled backend, which is called next, looks it up."""
 
     @property
     def issued(self) -> int:
@@ -124,19 +143,18 @@ class Recorder:
         )
 
     def _begin(self, event: dict[str, Any]) -> None:
-        line = to_json({**event, "t": now()}) + "\n"
+        line = to_json({**event, "t": self._now()}) + "\n"
         self._beginnings.append(line)
         self.log.write_text(line)
 
     def mark_input(self, index: int | None, done: int) -> None:
         """Record that the rank now processes input `index` (None: none), and has processed `done`
         inputs before."""
+        self.clock.input_begins(index)
         self.input = index
         self.steps.mark()
         self.place = f'"i":{"null" if index is None else index}'
-        self._input_event = (
-            f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
-        )
+        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{self._now()}}}\n'
         self.log.write_text(self._input_event)
 
     @harmless
@@ -185,13 +203,17 @@ class Recorder:
             kind = group.of_reducer.get((stack, tensor.dtype, tensor.shape))
         if kind is None:
             ins, outs = method.tensors(args)
+            if method.op is Op.BARRIER:
+                ins = outs = group.reader.barrier_element()
             kind = kind_of(group, self._stacks, stack, method, (*args, *kwargs.values()), ins, outs)
             if not kind.text:
                 self._know(kind, group, ins, outs)
         if turn.deferred:
             self.completions.before_issue(kind, turn)
+        if kind.bucket:
+            self.clock.bucket_ready(ins or [])
         id_ = next(self._ids)
-        call = RecordedCall(id_, kind, group)
+        self.newest = call = RecordedCall(id_, kind, group)
         numbering = group.numbering
         seq = numbering.next_seq()
         more = f',"n":{numbering.next_number(kind.collective)}'
@@ -210,7 +232,7 @@ class Recorder:
             self.waits.newly_streamed.clear()
         if kind.by_reducer and (model := self.models.of(group.label)) is not None:
             more += f',"m":{model}'
-        line = f'{{"e":"call","id":{id_},{kind.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
+        line = f'{{"e":"call","id":{id_},{kind.text},"s":{seq},{self.place}{more},"t":{self._now()}}}\n'
         if kind.segment == self.log.segment:
             self.completions.issue(call, line)
         else:

@@ -33,13 +33,21 @@ class ReducerWaits:
         self.log = waits.log
 
     @harmless
-    def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
-        """Follow a call that the Reducer issued from `frame`, and prepare to record the Reducer's
-        wait for it."""
-        issued, kind = turn.issued, call.kind
-        if issued is None:
-            issued = turn.issued = []
+    def expect(self, turn: Turn) -> None:
+        """The Reducer is about to issue a call, for which it will wait at the end of the pass.
+
+        The callback is queued before the backend has the call, since a modelled backend queues one,
+        too: it waits in Python where the Reducer would wait in C++, and that wait is to be recorded.
+        """
+        if turn.issued is None:
+            turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
+
+    @harmless
+    def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
+        """Follow a call that the Reducer has issued from `frame` (`expect`)."""
+        issued, kind = turn.issued, call.kind
+        assert issued is not None
         issued.append(call)
         if kind.direct:
             turn.frame, turn.stack = id(frame), kind.stack

@@ -9,22 +9,30 @@ from types import CodeType, FrameType
 
 from joinlab.ops import Source
 from joinlab.program.labels import kind_of, sources_under
-from joinlab.recorder.events import EventLog, harmless, now, to_json
+from joinlab.recorder.events import EventLog, harmless, to_json
 
 
 class Spans:
     """Writes the host spans of one rank."""
 
-    def __init__(self, log: EventLog, note: Callable[[Iterable[Source]], None]) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        now: Callable[[], int],
+        note: Callable[[Iterable[Source]], None],
+    ) -> None:
         """`note` writes the source texts of functions into the log."""
         self.log = log
         self.write = log.write_text
+        self.now = now
         self.note = note
         self.numbers = itertools.count()
-        self.backward = Spanned(self, "backward")
+        self.forward, self.backward, self.optimizer = (
+            Spanned(self, name) for name in ("forward", "backward", "optimizer")
+        )
 
     def end(self, number: int | None) -> None:
-        self.write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
+        self.write(f'{{"e":"span-","id":{number},"t":{self.now()}}}\n')
 
 
 class Spanned:
@@ -61,7 +69,7 @@ class Spanned:
             self._look_up(frame)
         spans = self._spans
         number = next(spans.numbers)
-        spans.write(f'{{"e":"span+","id":{number},{place},{self._fields},"t":{now()}}}\n')
+        spans.write(f'{{"e":"span+","id":{number},{place},{self._fields},"t":{spans.now()}}}\n')
         return number
 
     def _look_up(self, frame: FrameType | None) -> None:

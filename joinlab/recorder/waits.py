@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import EventLog, harmless, now, values_text
+from joinlab.recorder.events import EventLog, harmless, values_text
 
 
 class Waits:
@@ -22,6 +22,7 @@ class Waits:
     def __init__(self, log: EventLog, completions: Completions) -> None:
         self.log = log
         self.completions = completions
+        self._now = completions.now
         self.own_threads = sum(thread.name.startswith("joinlab") for thread in enumerate_threads())
         """Number of joinlab's own threads, which issue no calls and are not counted as the
         program's."""
@@ -68,7 +69,7 @@ class Waits:
         thread = get_ident()
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
-        line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}\n'
+        line = f'{{"e":"wait","id":[{ids}],"t":{self._now()},"th":{thread},"n":{live}}}\n'
         self.open[thread] = line
         self.log.write_text(line)
 
@@ -84,13 +85,13 @@ class Waits:
         thread = get_ident()
         self.open.pop(thread, None)
         with self.completions.lock:
-            at = now()
+            at = self._now()
             ids, values = ",".join([str(call.id) for call in calls]), ""
             if not completed:
                 values = f',"open":{[call.id for call in calls if not call.done]}'
             elif len(calls) > 1 or calls[0].outs:
                 values = f',"v":[{",".join(map(_values, calls))}]'
-            more = "" if span is None else f'{{"e":"span-","id":{span},"t":{now()}}}\n'
+            more = "" if span is None else f'{{"e":"span-","id":{span},"t":{self._now()}}}\n'
             self.log.write_text(
                 f'{{"e":"wake","id":[{ids}],"t":{at},"th":{thread}{values}}}\n{more}'
             )
