@@ -33,7 +33,7 @@ def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
         assert rank < len(row.inputs)
 
 
-@pytest.mark.parametrize("name", table())
+@pytest.mark.parametrize("name", [name for name in table() if "." in name])
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_said_is_so_and_nothing_is_left_out(name: str) -> None:
     for backend in BACKENDS:
@@ -169,4 +169,4 @@ def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
 def test_words_about_a_healthy_program_are_an_alarm() -> None:
     timeline, story = run("pc.c01", "gloo")
     alarm = dataclasses.replace(story, lines=(story.headline, GOOD))
-    assert any("alarm" in one for one in checker("pc.c01", timeline, alarm, text="").problems())
+    assert any("ALARM" in one for one in checker("pc.c01", timeline, alarm, text="").problems())

@@ -1,19 +1,23 @@
-"""Checks the stories of 200 programs against tests/material/unseen, which has the programs and the
-facts.
+"""Checks the stories of 490 programs against tests/material/unseen and tests/material/users, which
+have the programs and the facts.
 
     python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL
     python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend
+    python -m tests.unseen users f04             the programs of users, or those that begin so
     python -m tests.unseen --launched            60 of them, as real processes on gloo
     python -m tests.unseen --tell pd.d01         and print the story
     python -m tests.unseen --jobs                34 scripts under torchrun
 
-It prints a line per run with its errors, and a summary. There are two kinds of errors: FALSE, the
-story says something untrue, and SILENT, the story lacks a fact of the table.
+It prints a line per run with its errors, and a summary. There are five kinds of errors: FALSE, the
+story says something untrue; MISLEADING, what it says leads away from the fault; ALARM, a healthy
+program is said to have one; SILENT, the story lacks a fact of the table; LONG, a headline of more
+than 140 characters.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -23,7 +27,7 @@ import sys
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -32,12 +36,19 @@ from unittest.mock import patch
 
 import joinlab
 from joinlab.analysis.meanings import asks_of
+from joinlab.analysis.reading import read
 from joinlab.errors import LaunchError
+from joinlab.story.forms import said
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
 
 MATERIAL = Path(__file__).parent / "material" / "unseen"
+USERS = Path(__file__).parent / "material" / "users"
+KINDS = ("FALSE", "MISLEADING", "ALARM", "SILENT", "LONG")
+LONGEST = 140
+"""Characters of a headline."""
+
 LAUNCHED = ("pa", "pb")
 """The files whose programs `--launched` runs: 60."""
 
@@ -52,10 +63,10 @@ LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The facts about one program; the head of table.toml explains each field."""
+    """The facts about one program; the heads of both table.toml explain each field."""
 
-    what: str
-    inputs: tuple[int, ...]
+    what: str = ""
+    inputs: tuple[int, ...] = ()
     gloo: str = ""
     nccl: str = ""
     parts: tuple[str, ...] = ()
@@ -77,30 +88,41 @@ class Row:
     stands: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
     needs: str = ""
+    innocent: tuple[str, ...] = ()
+    misleads: tuple[str, ...] = ()
+    admits: str = ""
+    kept: str = ""
+    note: str = ""
+    silent: str = ""
 
 
 @cache
 def table() -> dict[str, Row]:
-    """The rows by name, "pa.a01"."""
+    """The rows by name: "pa.a01", and "f01_trainer_uneven" of users' programs."""
     found = {}
     for file, rows in tomllib.loads((MATERIAL / "table.toml").read_text(encoding="utf-8")).items():
-        for name, row in rows.items():
-            unknown = row.keys() - {one.name for one in fields(Row)}
-            assert not unknown, f"{file}.{name}: no field is called {', '.join(unknown)}"
-            lists = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in row.items()
-            }
-            found[f"{file}.{name}"] = Row(**lists)
+        found |= {f"{file}.{name}": row_of(f"{file}.{name}", row) for name, row in rows.items()}
+    for name, row in tomllib.loads((USERS / "table.toml").read_text(encoding="utf-8")).items():
+        text = (USERS / f"{name}.py").read_text(encoding="utf-8")
+        (counts,) = re.findall(r"(?m)^COUNTS = (.*)$", text)
+        what = text.partition("\n")[0].removeprefix("# ")
+        found[name] = row_of(name, {"what": what, "inputs": ast.literal_eval(counts), **row})
     return found
+
+
+def row_of(name: str, plain: Mapping[str, Any]) -> Row:
+    """A row from its plain data."""
+    unknown = plain.keys() - {field.name for field in fields(Row)}
+    assert not unknown, f"{name}: no field is called {', '.join(unknown)}"
+    return Row(**{key: tuple(v) if isinstance(v, list) else v for key, v in plain.items()})
 
 
 def program_of(name: str) -> Callable[..., Any]:
     """The program of a row."""
-    file, function = name.split(".")
-    program: Callable[..., Any] = getattr(
-        importlib.import_module(f"tests.material.unseen.{file}"), function
-    )
+    file, _, function = name.partition(".")
+    folder = "unseen" if function else "users"
+    module = importlib.import_module(f"tests.material.{folder}.{file}")
+    program: Callable[..., Any] = getattr(module, function or "program")
     return program
 
 
@@ -109,7 +131,7 @@ def place_in(file: Path, text: str, begin: int = 1, end: int | None = None) -> s
     none has."""
     text, _, which = text.partition("#") if re.search(r"#\d+$", text) else (text, "", "")
     lines = file.read_text(encoding="utf-8").splitlines()[begin - 1 : end and end - 1]
-    places = [at for at, line in enumerate(lines, begin) if text in line]
+    places = [n for n, line in enumerate(lines, begin) if text in line and line[:2] != "# "]
     if len(places) > 1 and not which:
         raise LookupError(f"lines {places} of {file.name} have {text!r}")
     return f"{file.name}:{places[int(which or 1) - 1]}" if places else ""
@@ -157,7 +179,7 @@ class Check:
         self.raises_only = self.row.gloo_raises and self.backend == "gloo"
 
     def problems(self) -> list[str]:
-        """What is wrong with the story: "FALSE ..." and "SILENT ..."."""
+        """What is wrong with the story, each with its kind in front."""
         ends = list(self.ends())
         if ends:
             return ends  # another run than the one that the row speaks of
@@ -169,7 +191,7 @@ class Check:
             *self.parting(),
             *self.fixes(),
         )
-        return [*false, *self.silences()]
+        return [*false, *self.misleading(), *self.silences()]
 
     def sites(self, *kinds: str) -> set[str]:
         """The places of the lines of these fields."""
@@ -195,14 +217,13 @@ class Check:
         ):
             yield "FALSE it says that every call fits"
         if self.row.healthy and "F" * len(self.row.inputs) == getattr(self.row, self.backend, ""):
-            more = [
-                line
-                for line in self.story.lines
-                if line.kind not in (LineKind.HEADLINE, LineKind.FATE)
-            ]
-            yield from (f"FALSE alarm: a {line.kind} ({line.form})" for line in more)
+            for line in self.story.lines:
+                allowed = line.kind in (LineKind.HEADLINE, LineKind.FATE)
+                noted = line.kind is LineKind.NOTE and self.row.note
+                if not allowed and not (noted and re.search(self.row.note, said(line))):
+                    yield f"ALARM: a {line.kind} ({line.form})"
             if self.text and "every call met" not in self.text.partition("\n")[0]:
-                yield f"FALSE alarm: {self.story.headline}"
+                yield f"ALARM: {self.story.sentence}"
 
     def counted(self) -> Iterator[str]:
         """Sentences with counts: "rank 0 issued one backward more than ranks 1, 2"."""
@@ -263,9 +284,10 @@ class Check:
     def parting(self) -> Iterator[str]:
         """The lines where the ways part: the first of a line's source lines is the test."""
         found = self.story.of(LineKind.PARTING)
-        known, odd = self.sites("parts", "may"), set(self.row.odd)
+        known, odd = self.sites("parts", "may", "raised", "innocent"), set(self.row.odd)
         for line in found:
-            if line.lines and short(line.lines[0].site) not in known and not self.row.healthy:
+            unknown = line.lines and short(line.lines[0].site) not in known
+            if unknown and not self.row.healthy and not self.row.silent:
                 yield f"FALSE parting: {short(line.lines[0].site)} {line.lines[0].text.strip()}"
             for rank, other in pairs(side["ranks"] for side in line.facts["went"]):
                 alike = {rank, other} <= odd or not odd & {rank, other}
@@ -274,10 +296,28 @@ class Check:
         if self.row.parts and not found and not self.launched and not self.raises_only:
             yield f"SILENT of the parting: {self.row.parts[0]}"
 
+    def misleading(self) -> Iterator[str]:
+        """What leads away from the fault: lines of AT and FIX that are innocent, and cures that
+        leave the bug."""
+        innocent, known = self.sites("innocent"), self.sites("calls", "parts", "may", "raised")
+        for line in (*self.story.of(LineKind.PARTING), *self.story.of(LineKind.FIX)):
+            for site in () if line.edits else sites_of(line)[:1]:
+                if site in innocent or (site not in known and known and line.kind is LineKind.FIX):
+                    yield f"MISLEADING {line.kind}: {site}"
+            if line.edits and self.row.admits and not re.search(self.row.admits, said(line)):
+                yield f"MISLEADING fix: it does not say its price: {said(line)}"
+        for pattern in self.row.misleads:
+            if found := re.search(pattern, self.text):
+                yield f"MISLEADING: it says {found[0]!r}"
+        if (length := len(self.story.sentence)) > LONGEST and self.text:
+            yield f"LONG headline: {length} characters"
+
     def silences(self) -> Iterator[str]:
         """Facts of the row that the story lacks: which ranks are odd, which calls met, where a rank
         raised."""
-        if self.row.healthy or self.row.free or self.raises_only:
+        if self.row.silent:
+            yield f"SILENT: {self.row.silent}"
+        if self.row.healthy or self.row.free or self.row.silent or self.raises_only:
             return
         named = {
             rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks
@@ -320,6 +360,10 @@ class Check:
         again = joinlab.emulate(program, inputs=self.row.inputs, backend=self.backend)
         if not all(end.kind is EndKind.FINISHED and not end.pending for end in again.ends):
             yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
+        elif self.row.kept and not eval(self.row.kept, {"returns": again.returns}):
+            yield f"FALSE fix: with it, the ranks return {again.returns}, not {self.row.kept}"
+        elif lost := list(lost_inputs(self.timeline, again)):
+            yield f"FALSE fix: with it, {'; '.join(lost)}"
         if (
             any(
                 now < before
@@ -328,6 +372,22 @@ class Check:
             and not fewer
         ):
             yield f"FALSE fix: it trains {trained(again)} inputs, and does not say that it leaves some out"
+
+
+def lost_inputs(before: Timeline, after: Timeline) -> Iterator[str]:
+    """Calls with other values than before the edit: of those that all ranks made, and the first
+    ones that met no counterpart, where they are still made."""
+    reading = read(before)
+    first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
+    names = ("origin", "op", "dtype", "shape")
+    for rank in range(before.world_size):
+        calls = before.calls.with_columns(slot=reading.slot).filter(rank=rank)
+        now = iter([*after.calls.filter(rank=rank).iter_rows(named=True)])
+        for row in calls.filter(calls["slot"] <= first).iter_rows(named=True):
+            same = (call for call in now if all(call[name] == row[name] for name in names))
+            call = next(same, None)
+            if call is not None and call["value_in"] != row["value_in"]:
+                yield f"rank {rank} puts {call['value_in']} into {row['op']}, not {row['value_in']}"
 
 
 def trained(timeline: Timeline) -> list[int]:
@@ -454,17 +514,13 @@ def main() -> int:
 
         return jobs.main(told.names, told.tell, told.ways)
     warnings.filterwarnings("ignore")
-    names = [
-        name
-        for name in table()
-        if not told.names or name in told.names or name.split(".")[0] in told.names
-    ]
+    names = [name for name in table() if not told.names or chosen(name, told.names)]
     if told.launched and not told.names:
-        names = [name for name in names if name.split(".")[0] in LAUNCHED]
+        names = [name for name in names if name.split(".")[0] in LAUNCHED or "." not in name]
     backends = (
         ["gloo"] if told.launched else ["gloo"] * (not told.nccl) + ["nccl"] * (not told.gloo)
     )
-    runs = wrong = silent = 0
+    runs, counts = 0, dict.fromkeys(KINDS, 0)
     for name in names:
         for backend in backends:
             try:
@@ -473,16 +529,35 @@ def main() -> int:
                 print(f"{name} {backend}: not run, {error}")
                 continue
             problems = checker(name, timeline, story).problems()
-            runs, false = runs + 1, any(one.startswith("FALSE") for one in problems)
-            wrong, silent = wrong + false, silent + (bool(problems) and not false)
+            runs += 1
+            if worst := worst_of(problems):
+                counts[worst] += 1
             if problems or not told.wrong:
                 print(f"{name} {backend}: {'; '.join(problems) or 'so'}", flush=True)
             if told.tell:
                 print("    " + str(story).replace("\n", "\n    "))
-    print(
-        f"{runs} runs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right"
-    )
-    return int(bool(wrong))
+    print(summary(runs, counts))
+    return int(any(counts[kind] for kind in KINDS if kind != "SILENT"))
+
+
+def chosen(name: str, words: Sequence[str]) -> bool:
+    """Whether a row is named: itself, its file, or the beginning of a user's program."""
+    file, _, function = name.partition(".")
+    if function:
+        return name in words or file in words
+    return "users" in words or any(name.startswith(word) for word in words)
+
+
+def worst_of(problems: Iterable[str]) -> str:
+    """The gravest kind of these problems; "" of none."""
+    kinds = {problem.split()[0].rstrip(":") for problem in problems}
+    return next((kind for kind in KINDS if kind in kinds), "")
+
+
+def summary(runs: int, counts: Mapping[str, int]) -> str:
+    """The counts of runs in words, each run by its gravest error."""
+    each = ", ".join(f"{count} {kind.lower()}" for kind, count in counts.items())
+    return f"{runs} runs: {each}; {runs - sum(counts.values())} are right"
 
 
 if __name__ == "__main__":
