@@ -3,9 +3,9 @@
 For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest
 text, truncated labels, the violations that axe-core finds (npm gets it), external requests, and for
 pages with positions how far the picture's top and the dots move between them. Only visible words
-count, without those of loops side by side; a row of dots, the scrubber and a table of small
-pictures (radio buttons, moved by arrow keys) count as one control each. One module draws both this
-page and the bench's first screen.
+count, without names in boxes, code, the legend and the words of a step; a row of dots, the scrubber
+and a table of small pictures (radio buttons, moved by arrow keys) count as one control each. One
+module draws both this page and the bench's first screen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 POSITIONS = tuple(product(range(9), repeat=2))
 """The counts of inputs that the bench shows."""
 
-MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
+MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 70, 9, 11
 
 
 def odd_of_8(rank, inputs):
@@ -127,14 +127,15 @@ SEEN = """(within) => {
         const box = one.getBoundingClientRect();
         return box.width > 1 && box.height > 1 && box.top < innerHeight && box.bottom > 0 && box.right > 0
             && seen(one); };
-    const isCode = (on) => document.querySelector('.gallery') && on.closest('code, .jl-code') && !on.closest('.jl-tag');
+    const free = '.jl-col, .jl-lane, .jl-code, .jl-legend, .jl-step, .loop code';
     const texts = [];
     const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     for (let node; (node = walk.nextNode()); ) {
-        const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName) || isCode(on);
-        if (skipped || !node.data.trim() || !inSight(on)) continue;
+        const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName) || !node.data.trim();
+        if (skipped || !inSight(on)) continue;
         const cut = on.scrollWidth > on.clientWidth + 1 && look(on).overflowX === 'hidden';
-        texts.push({ text: node.data.trim(), size: parseFloat(look(on).fontSize), cut });
+        const size = parseFloat(look(on).fontSize);
+        texts.push({ text: node.data.trim(), size, cut, free: on.closest(free) });
     }
     for (const one of [...root.querySelectorAll('select')].filter(inSight))
         texts.push({ text: one.selectedOptions[0].text, size: parseFloat(look(one).fontSize), cut: false });
@@ -144,7 +145,8 @@ SEEN = """(within) => {
         return inSight(one) && (box.right > stage.right + 1 || box.left < stage.left - 1); });
     const controls = 'button, input, select, a[href], summary, [role=slider], [tabindex="0"]';
     return {
-        words: texts.flatMap((one) => one.text.split(/\\s+/)).filter((one) => /\\p{L}/u.test(one)).length,
+        words: texts.filter((one) => !one.free).flatMap((one) => one.text.split(/\\s+/))
+            .filter((one) => /\\p{L}/u.test(one)).length,
         controls: new Set([...root.querySelectorAll(controls)].filter(inSight).map((one) => one.name || one)).size,
         least: Math.min(...texts.map((one) => one.size)),
         cut: [...cut.map((one) => one.textContent), ...texts.filter((one) => one.cut).map((one) => one.text)],

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
+from tests.bench.large import large  # noqa: E402
 from tests.browser import barriers, watched  # noqa: E402
 from tests.first_screen import (  # noqa: E402
     LEAST_TEXT,
@@ -24,6 +25,7 @@ from tests.first_screen import (  # noqa: E402
     SEEN,
     gallery,
     odd_of_8,
+    one_raises,
     positions,
 )
 
@@ -52,6 +54,9 @@ def files(tmp_path_factory):
         joinlab.diagnose(run)
         write_html(run, folder / f"{name}.html")
     write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
+    write_html(recorded(1, (5, 6)), folder / "case_1.html")
+    write_html(joinlab.emulate(one_raises, (5, 5, 5)), folder / "raises_of_3.html")
+    write_html(large(2, 1500), folder / "large.html")
     positions(folder / "positions.html")
     gallery(folder / "gallery.html")
     found = joinlab.sweep(joinlab.cases.case_4, range(3))
@@ -97,6 +102,55 @@ def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
             .evaluate("(one) => getComputedStyle(one).fill")
         )
         assert said == drawn
+
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+@pytest.mark.parametrize("name", ["case_1", "raises_of_3"])
+def test_every_call_has_its_name_on_it(opened, name, size):
+    page = opened(name, viewport=size)
+    boxes = page.locator(".jl-col:has(.jl-fill:not(.jl-pile))")
+    assert boxes.count() >= 4
+    for one in boxes.all():
+        filled = one.locator(".jl-fill").count()
+        assert one.locator("text:not(.jl-num):not(.jl-sub)").count() >= filled
+    assert page.evaluate(SEEN)["cut"] == []
+
+
+def test_a_clicked_call_is_marked_while_its_details_are_open(opened):
+    page = opened("case_4")
+    stroke = "(one) => getComputedStyle(one).stroke"
+    one, other = (column(page, number).locator(".jl-fill").first for number in ("27", "28"))
+    one.click()
+    expect(page.locator(".jl-told").first).to_contain_text("Call 27")
+    assert one.evaluate(stroke) != "none" and other.evaluate(stroke) == "none"
+    frame = page.locator(".jl-told th").first  # no frame of the page's own tables
+    assert frame.evaluate("(one) => getComputedStyle(one).borderLeftWidth") == "0px"
+    page.get_by_role("button", name="Close").click()
+    assert one.evaluate(stroke) == "none"
+
+
+def test_on_a_phone_what_a_tap_opens_is_in_sight(opened):
+    page = opened("case_4", viewport=PHONE, has_touch=True)
+    column(page, "27").locator(".jl-fill").first.tap()
+    told = page.locator(".jl-told").first
+    expect(told).to_contain_text("Call 27")
+    page.wait_for_timeout(100)
+    box = told.bounding_box()
+    assert box["y"] < box["y"] + box["height"] <= PHONE["height"]
+
+
+def test_what_never_ends_fades_within_its_column_and_numbers_stand_clear(opened):
+    page = opened("case_2")
+    ground = page.locator(".jl-ground").bounding_box()
+    plate = page.locator(".jl-onground").first.bounding_box()
+    assert plate["x"] + plate["width"] <= ground["x"] + ground["width"] + 0.5
+    page = opened("large", viewport=PHONE)
+    thumb = page.locator(".jl-thumb").bounding_box()
+    lefts = [one.bounding_box()["x"] for one in page.locator(".jl-num").all()]
+    assert len(lefts) > 3 and min(lefts) >= thumb["x"] + thumb["width"]
 
 
 def test_half_way_the_wrong_value_is_between_the_lanes(opened):
@@ -206,7 +260,7 @@ RIGHTS = (
 )
 
 
-def test_lanes_that_say_the_same_say_it_once_and_on_a_phone_nothing_is_cut(opened):
+def test_every_lane_says_what_it_issues_and_on_a_phone_nothing_is_cut(opened):
     page = opened("several_odd", viewport={"width": 390, "height": 844})
     assert page.evaluate(SEEN)["cut"] == []
     for what in (".jl-rank", ".jl-end"):
@@ -215,7 +269,7 @@ def test_lanes_that_say_the_same_say_it_once_and_on_a_phone_nothing_is_cut(opene
     page.set_viewport_size(WIDE)
     expect(page.locator(".jl-phone")).to_have_count(0)
     said = column(page, "call 8").locator("text:not(.jl-num)").all_text_contents()
-    assert said == ["broadcast", "barrier", "never ends", "broadcast", "never ends"]
+    assert said.count("barrier") == 1 and said.count("broadcast") == 4
 
 
 FILLS = "(all) => all.map((one) => one.getAttribute('fill') ?? getComputedStyle(one).fill)"

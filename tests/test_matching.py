@@ -208,4 +208,4 @@ def test_a_refused_call_takes_no_place_in_the_order(backend: str) -> None:
         assert [tuple(slot.calls) for slot in slots if slot.refused] == [(1,), (1,), (1,), (0, 1)]
         assert all(slot.expected and slot.absent == () for slot in slots)
         assert [slot.refused for slot in slots[:1]] + [slots[-1].refused] == [False, False]
-        assert "every call met a call of its kind" in diagnose(timeline).sentence
+        assert "every call met its counterpart" in diagnose(timeline).sentence

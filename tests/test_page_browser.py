@@ -117,7 +117,7 @@ def test_both_pictures_are_drawn(opened):
     expect(view.locator(".jl-end")).to_have_text(["✕ waits…", "✕ waits…"])
     assert page.locator("h2").first.text_content() == "Case 4 <b>"
     page.locator("#run-2").scroll_into_view_if_needed()
-    expect(first(page, 2).locator(".jl-end")).to_have_text(["✓ left", "✓ left"])
+    expect(first(page, 2).locator(".jl-end")).to_have_text(["✓ finished", "✓ finished"])
     assert not page.locator(".still").first.is_visible()
 
 
@@ -235,17 +235,17 @@ def test_a_slider_moved_by_keyboard_shows_the_calls_of_that_run(opened, sliders)
     def backwards() -> int:
         return sum(one.endswith("backward") for one in drawn(view) + drawn(view, 1))
 
-    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✕ waits…", "✓ left"])
+    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✕ waits…", "✓ finished"])
     assert backwards() == 2 * 2 + 1
     page.get_by_role("slider", name="rank 0: inputs").focus()
     page.keyboard.press("ArrowRight")
     assert backwards() == 2 * 3 + 1
     assert page.url.endswith("#case=2&barrier=1&inputs=3,3")
     page.get_by_role("combobox", name="Barrier").select_option("today")
-    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✓ left", "✕ waits…"])
+    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✓ finished", "✕ waits…"])
     assert view.locator(".jl-headline").text_content().endswith("Rank 1 hangs.")
     page.get_by_role("combobox", name="Program").select_option("case 1")
-    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✓ left", "✓ left"])
+    expect(view.locator(".jl-stage .jl-end")).to_have_text(["✓ finished", "✓ finished"])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])

@@ -5,17 +5,21 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
-from joinlab.cases import case_6
+from joinlab.cases import case_4, case_6
 from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
 from joinlab.picture.scene import LANES, MOST, NARROW, scene
+from joinlab.picture.svg import svg
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, timeline_from_rows
 from tests.bench.large import large
 from tests.drawn import timelines
@@ -103,10 +107,62 @@ def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
     for at, lane, other_at, other in made.meant:
         assert made.columns[at].boxes[lane].label == made.columns[other_at].boxes[other].label
     assert len(made.meant) == 2 and made.readings[0].taken == "nobody"
-    assert [end[:2] for end in made.ends] == [("✓", "left"), ("✕", "waits")] and made.inputs == (
+    assert [end[:2] for end in made.ends] == [
+        ("✓", "finished"),
+        ("✕", "waits"),
+    ] and made.inputs == (
         5,
         6,
     )
+
+
+@pytest.mark.parametrize("counts", [(5, 5, 6), (5,) * 7 + (6,), (3,) * 63 + (2,)])
+def test_with_any_number_of_ranks_the_loud_call_is_the_headlines_and_its_value_is_told(counts):
+    """Of more than four ranks, those that did the same share a lane."""
+    run = emulate(case_4, counts)
+    made = scene(run)
+    loud, reading = made.columns[made.focus], made.readings[0]
+    assert loud.missing is None and {box.label for box in loud.drawn} == {"anyone left?", "barrier"}
+    assert reading.column == made.focus and reading.taken == "nobody"
+    assert loud.boxes[reading.to].label == "anyone left?"
+    assert loud.boxes[reading.of].label == "barrier" and abs(reading.to - reading.of) == 1
+    drawn = svg(made)
+    asking = sum(box.label == "anyone left?" for box in loud.drawn)
+    assert drawn.count(">hears 0: nobody<") == asking and ">sends 0<" in drawn
+
+
+def test_a_line_that_all_ran_says_so_or_how_many_were_compared():
+    def odd(rank, inputs):
+        for _ in inputs:
+            dist.all_reduce(torch.ones(1))
+            if rank != 69:
+                dist.barrier()
+
+    run = emulate(odd, (2,) * 70)
+    diagnose(run)
+    said = [piece.text for line in scene(run).code for piece in line.here]
+    assert "33 of 70 ranks compared" in said and "ranks 0-31, 69" not in said
+    few = emulate(odd, (2,) * 6)
+    diagnose(few)
+    assert not any("compared" in piece.text for line in scene(few).code for piece in line.here)
+
+
+def test_only_numbers_that_count_up_are_shown():
+    """The numbers of sends and recvs count per pair of ranks."""
+
+    def around(rank, inputs):
+        for _ in inputs:
+            if rank == 0:
+                dist.send(torch.ones(1), 1)
+            if rank == 1:
+                dist.recv(torch.ones(1), 0)
+            dist.all_reduce(torch.ones(1))
+
+    made = scene(emulate(around, (2, 2, 2)), unfold=True)
+    sends = [box.kind is RowKind.PAIR for one in made.columns for box in one.drawn[:1]]
+    assert sends == [True, False, True, False]
+    assert [bool(one.number) for one in made.columns] == [False, True, False, True]
+    assert "call :" not in svg(made)
 
 
 def test_only_calls_that_differ_clash():
@@ -218,4 +274,4 @@ def test_a_timeline_without_calls_has_its_endings():
     made = scene(
         timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"})
     )
-    assert made.columns == () and [end[1] for end in made.ends] == ["left", "killed"]
+    assert made.columns == () and [end[1] for end in made.ends] == ["finished", "killed"]

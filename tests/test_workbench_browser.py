@@ -151,8 +151,12 @@ def test_predict_covers_until_every_rank_has_a_prediction_and_again_after_a_chan
 
 def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(notebook):
     where = cell(notebook, RUNS)
+    for what, said in ((".jl-headline", "Not run yet."), (".jl-opener .jl-word", "not run yet")):
+        expect(where.locator(what)).to_have_text(said)
+    expect(where.locator(".jl-stage .jl-cover + text")).to_have_text(["not run yet"] * 2)
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")
     where.get_by_text("Running for").wait_for()
+    expect(where.locator(".jl-headline")).to_have_text("2 processes run …")
     assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
     expect(where.get_by_label("rank 0: inputs")).to_have_attribute("aria-disabled", "true")
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")

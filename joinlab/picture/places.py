@@ -4,7 +4,7 @@ The scripts get SIZES and GIVES and compute the same for their own width. For on
 static/scene.js and `svg` draw the same boxes.
 
     t0   a stack   slim slim slim     big      mid      behind
-    rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ left
+    rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ finished
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from joinlab.picture.scene import Box, Scene
 SIZES = {
     "row": {
         "stack": 92,
-        "slim": 42,
+        "slim": 76,
         "mid": 124,
         "big": 188,
         "ghost": 128,
@@ -48,7 +48,7 @@ SIZES = {
 """Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
 
 GIVES = (
-    ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
+    ("mid", 92), ("slim", 62), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
     ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4),
     ("wide", 6), ("far", 12),
 )  # fmt: skip

@@ -276,6 +276,7 @@ class _Scene:
         for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
             one.absent = one.absent if at == focus or not meant else ()
         self._give_sizes(focus)
+        self._count_up(focus)
         return Scene(
             tuple(self.ranks),
             tuple(
@@ -447,6 +448,20 @@ class _Scene:
             else:
                 one.size = "mid" if loud else "slim"
 
+    def _count_up(self, focus: int | None) -> None:
+        """Drop the numbers that do not count up: those of sends, and of calls in several groups.
+
+        The column where the lanes part keeps its number, by which the headline may name it.
+        """
+        last = -1
+        for at, column in enumerate(self.columns):
+            sends = any(box.kind is RowKind.PAIR for box in column.drawn)
+            numbers = [int(number) for number in re.findall(r"\d+", column.number)]
+            if numbers and not sends and numbers[0] > last:
+                last = numbers[-1]
+            elif at != focus:
+                column.number = ""
+
     # ---- where they part
 
     def _mark(self) -> int | None:
@@ -459,7 +474,10 @@ class _Scene:
             None,
         )
         shift, odd = self.parting.shift, self.parting.odd
-        if focus is None or shift is None or shift.by != 1 or not odd:
+        told = (
+            self.story.headline.form == "wrong_answer"
+        )  # its calls met: none is loud for its absence
+        if focus is None or shift is None or shift.by != 1 or not odd or told:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
             return next(
@@ -520,35 +538,16 @@ class _Scene:
         then in turn."""
         last: int | None = None
         for at, column in enumerate(self.columns):
-            here = [
-                (lane, box.row)
-                for lane, box in enumerate(column.boxes)
-                if box is not None and box.row is not None
-            ]
-            if column.flag != "wrong" or len(here) != 2:
+            if column.flag != "wrong":
                 continue
-            for (to, row), (of, other) in (here, here[::-1]):
-                made = (
-                    conclusion(row["origin"], row["value_out"])
-                    if row["completed_ns"] is not None
-                    else None
-                )
-                value, sent = _single(row["value_out"]), _single(other["value_in"])
-                if (
-                    to == last
-                    or made is None
-                    or " concluded that " not in made
-                    or value is None
-                    or sent is None
-                ):
-                    continue
-                taken = "nobody" if made.endswith("all ranks have joined") else ""
-                yield Reading(at, to, of, value, sent, taken)
-                last = to
-                break
-            else:
-                if last is None:
-                    return
+            pairs = [(to, of) for pair in column.clashes for to, of in (pair, pair[::-1])]
+            answers = (_reading(at, column, to, of) for to, of in pairs if to != last)
+            reading = next((answer for answer in answers if answer is not None), None)
+            if reading is not None:
+                yield reading
+                last = reading.to
+            elif last is None:
+                return
 
     # ---- words
 
@@ -611,7 +610,7 @@ class _Scene:
             case EndKind.FINISHED:
                 return (
                     "✓",
-                    f"{many}left",
+                    f"{many}finished",
                     "warn" if end.pending else "good",
                     "call pending" if end.pending else "",
                 )
@@ -623,6 +622,17 @@ class _Scene:
             case EndKind.KILLED:
                 return "✕", f"{many}killed", "bad", ""
         return "?", f"{many}not known", "warn", ""
+
+    def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
+        """The ranks that stand at a line, in a few characters."""
+        notes = self.story.of(LineKind.NOTE)
+        left_out = sum(line.facts["count"] for line in notes if line.form == "left_out")
+        if kind is LineKind.PARTING and left_out:
+            return f"{len(ranks)} of {len(ranks) + left_out} ranks compared"
+        if len(ranks) == self.timeline.world_size > NARROW:
+            return f"all {len(ranks)} ranks"
+        text = ranks_text(ranks)
+        return text if len(text) < 32 else f"{len(ranks)} ranks"
 
     def _code(self) -> tuple[str, tuple[CodeLine, ...]]:
         """The lines that the story rests on, with who stands there, and the edit; else those that
@@ -658,8 +668,7 @@ class _Scene:
                     line.kind is LineKind.FATE and int(at) not in here
                 ):  # nothing else says who raised there
                     ranks = line.ranks
-                who = ranks_text(ranks)
-                who = who if len(who) < 32 else f"{len(ranks)} ranks"
+                who = self._who(ranks, line.kind)
                 mark = Piece(who, kind(row) if row else None, "" if row else "bad")
                 if ranks:
                     here.setdefault(int(at), {}).setdefault(mark.text, mark)
@@ -679,6 +688,19 @@ class _Scene:
             CodeLine("", at, body[at], tuple(here.get(at, {}).values())) for at in sorted(wanted)
         ]
         return source_text.name, tuple(found if edit is None else _edited(found, edit))
+
+
+def _reading(at: int, column: Column, to: int, of: int) -> Reading | None:
+    """What lane `to` took for an answer in a column, of which lane `of` sent it; None if it asked nothing."""
+    asking, answering = column.boxes[to], column.boxes[of]
+    if asking is None or answering is None or asking.row is None or answering.row is None:
+        return None
+    row = asking.row
+    made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
+    value, sent = _single(row["value_out"]), _single(answering.row["value_in"])
+    if made is None or " concluded that " not in made or value is None or sent is None:
+        return None
+    return Reading(at, to, of, value, sent, "nobody" * made.endswith("all ranks have joined"))
 
 
 _CALLS = re.compile(r"\s*(with .*join\(|for |.*backward\(|.*barrier\()")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from joinlab.analysis.wording import shown
 from joinlab.picture.places import SIDE, Across, Rect, width_of
@@ -142,25 +142,21 @@ class _Picture:
                     self.across.lane(b) - (17 if one.stack else 9),
                 )
                 yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
-        before = None
         for lane in range(len(one.boxes)):
             rect, said = self.across.box(at, lane), self._said(at, lane)
-            words = (
-                ("", "") if said == before and len(one.boxes) > 2 else said
-            )  # neighbours say the same once
-            before = said
             if rect.box is None:
-                yield self._ghost(rect, words[0]) if any(said) and one.size != "slim" else ""
+                yield self._ghost(rect, said[0]) if any(said) and one.size != "slim" else ""
             else:
                 yield from (
-                    self._stack(rect, one, words[0]) if one.stack else self._call(rect, one, *words)
+                    self._stack(rect, one, said[0]) if one.stack else self._call(rect, one, *said)
                 )
         loud = at == self.scene.focus
         if loud or (
             not one.stack
             and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))
         ):
-            number = "missing" if one.missing else f"call {one.number}" if loud else one.number
+            number = f"call {one.number}" if loud and one.number else one.number
+            number = "missing" if one.missing else number
             color = LIGHT["bad" if loud else "soft"]
             y = SIDE - (24 if loud else 14)
             yield self._text(
@@ -183,7 +179,10 @@ class _Picture:
             return missing or "nobody" * (lane in one.absent), ""
         reading = next((of for of in self.scene.readings if of.column == at), None) if big else None
         sub = "extra" if one.extra == lane else ""
-        if reading is not None and reading.to == lane:
+        asked = reading is not None and (asker := one.boxes[reading.to]) is not None and asker.label
+        if reading is not None and (
+            reading.to == lane or (reading.of != lane and box.label == asked)
+        ):
             sub = f"hears {reading.value}{f': {reading.taken}' if reading.taken else ''}"
         elif reading is not None and reading.of == lane:
             sub = f"sends {reading.sent}"
@@ -224,15 +223,14 @@ class _Picture:
         rest = f' stroke-dasharray="6 5"{fade}' if extra else fade
         if box.open:
             ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
-            yield self._rect(rect.x, rect.y, rect.w + more, rect.h, ground, 8)
+            under = rect.w + (min(more, 12) if rect.column == self.scene.focus else more)
+            yield self._rect(rect.x, rect.y, under, rect.h, ground, 8)
         slim, fill = one.size == "slim", FILLS[box.kind]
         yield self._rect(
             rect.x, rect.y, rect.w + more, rect.h, fill, 6 if slim else 8, edge, 2.4, "fill", rest
         )
-        if not slim:
-            yield from self._words(
-                rect, said, ink_of(box.kind), 17 if big else 14, loud or extra, sub
-            )
+        size = 17 if big else 12 if slim else 14
+        yield from self._words(rect, said, ink_of(box.kind), size, loud or extra, sub)
 
     def _ghost(self, rect: Rect, label: str) -> str:
         bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
@@ -278,16 +276,13 @@ class _Picture:
     def _words(
         self, rect: Rect, text: str, color: str, size: float, bold: bool = False, sub: str = ""
     ) -> Iterator[str]:
-        """A label in a box, in one or two lines; nothing where it would have to be cut or too
+        """A label in a box, in up to three lines; nothing where it would have to be cut or too
         small."""
-        lines, room, wide = [text], rect.w - 10, BOLD if bold else 1
-        if width_of(text, size * wide) > room and " " in text and rect.h > 36:
-            words = text.split(" ")
-            cut = 2 if len(words) > 2 and width_of(" ".join(words[:2]), size) < room else 1
-            lines = [" ".join(words[:cut]), " ".join(words[cut:])]
-        fits = min(size, size * room / max(*(width_of(line, size * wide) for line in lines), 1))
+        room = (rect.w - (4 if size < 13 else 10)) / (BOLD if bold else 1)
+        lines, fits = _broken(text, size, room, rect.h - 20 * bool(sub))
         if fits < 11:
             return
+        sub = sub if width_of(sub, 13) < rect.w - 4 else ""
         x, middle = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
         top = middle + fits * 0.35 - (len(lines) - 1) * fits * 0.59
         for i, line in enumerate(lines):
@@ -359,7 +354,23 @@ class _Picture:
 
 def _told(one: Column) -> str:
     labels = " · ".join(dict.fromkeys(box.label for box in one.drawn))
-    return f"{'calls' if one.stack else 'call'} {one.number}: {labels}{f'. {one.said}' if one.said else ''}"
+    number = f"{'calls' if one.stack else 'call'} {one.number}: " if one.number else ""
+    return f"{number}{labels}{f'. {one.said}' if one.said else ''}"
+
+
+def _broken(text: str, size: float, wide: float, high: float) -> tuple[list[str], float]:
+    """A label in the fewest lines that let its letters be large, and their size."""
+    words, lines, fits = text.split(" "), [text], 0.0
+    for count in range(1, min(3, len(words)) + 1):
+        if count > 1 and count * size * 1.18 >= high:
+            break
+        cuts = ([0, *cut, len(words)] for cut in combinations(range(1, len(words)), count - 1))
+        ways = [[" ".join(words[a:b]) for a, b in pairwise(cut)] for cut in cuts]
+        longest = [max(width_of(line, size) for line in way) for way in ways]
+        least = min(longest)
+        if (now := min(size, size * wide / max(least, 1))) > fits * 1.03:
+            lines, fits = ways[longest.index(least)], now
+    return lines, fits
 
 
 def _wrapped(pieces: Sequence[Piece], width: float, size: float) -> Iterator[list[Piece]]:

@@ -19,6 +19,7 @@ from joinlab.story.story import Story
 from joinlab.timeline import Timeline
 
 _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
+_PROVENANCE |= {"not run yet": "not run yet"}  # a bench before its first launch
 
 
 def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:

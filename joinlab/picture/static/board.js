@@ -51,6 +51,8 @@ class Board extends First {
           due = false;
           if (!this.alive) return;
           this.controls.draw();
+          if (!this.run) return;
+          this.tellHeadline();
           this.drawHeads();
           this.tellPrinted();
         });
@@ -91,6 +93,18 @@ class Board extends First {
         )
         .join(""),
     );
+  }
+
+  get question() {
+    return this.get("predict") || !this.get("launches")
+      ? super.question
+      : this.get("running")
+        ? `${this.counts.length} processes run …`
+        : "Not run yet.";
+  }
+
+  get cover() {
+    return this.get("predict") || !this.get("launches") ? super.cover : "not run yet";
   }
 
   /** @returns {number[]} */

@@ -54,6 +54,8 @@ export class First {
     this.every = null;
     this.turn = remembered();
     this.alive = true;
+    /** The column whose details are open. @type {number | null} */
+    this.openAt = null;
     this.width = this.least = 0;
     /** What waits for every call. @type {(() => void) | null} */
     this.wanted = null;
@@ -93,6 +95,15 @@ export class First {
   get drawn() {
     const { data, run } = this;
     return run.beside === undefined ? [run] : [run, data.runs[run.beside]];
+  }
+
+  /** What stands in place of a run that is covered, and on each of its lanes. */
+  get question() {
+    return "What will each rank do?";
+  }
+
+  get cover() {
+    return "hidden";
   }
 
   get turned() {
@@ -312,6 +323,7 @@ export class First {
           width,
           covered,
           least,
+          cover: this.cover,
           below: i < runs.length - 1,
         }),
     );
@@ -332,6 +344,7 @@ export class First {
           (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""),
       );
     this.code();
+    this.markChosen();
     if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
   }
@@ -352,7 +365,7 @@ export class First {
     const heading = this.get("heading") ? `<small>${esc(this.get("heading"))}</small>` : "";
     const { apart, scene } = this.run;
     const told = apart ? coded(apart) : this.pieces(scene.head);
-    const said = this.covered.length ? "What will each rank do?" : told;
+    const said = this.covered.length ? this.question : told;
     const html = `${heading}<span>${said}</span>`;
     write(this.headline, html);
   }
@@ -454,7 +467,7 @@ export class First {
     const ticks = scene.columns
       .filter(({ i }) => this.scenes.some(({ columns }) => loud(columns[i])))
       .map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
-    const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
+    const [one, other] = turned ? [0, 10] : [t0 - 66, scene.scrub - 19];
     const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
     const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
     const play = { type: "button", class: "jl-play", "aria-label": "Play" };
@@ -530,18 +543,25 @@ export class First {
     this.show_(at);
   }
 
+  /** The last number of a column, by which an address names it; where calls have none, its row.
+   * @param {Placed} one */
+  numberOf({ n, until }) {
+    const counted = this.scene.columns.every((one) => one.n || one.missing);
+    return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
+  }
+
   /** The position as an address has it: a call's number and a fraction; null at rest. */
   get address() {
     if (this.at === null || this.play.on || !this.scene?.columns.length) return null;
     const here = clamp(Math.floor(this.at), 0, this.scene.columns.length - 1),
-      number = parseInt(this.scene.columns[here].n.split("-").at(-1) || "0");
+      number = this.numberOf(this.scene.columns[here]);
     return Math.round((number + Math.min(0.99, this.at - here)) * 100) / 100;
   }
 
   /** @param {number} address */
   goTo(address) {
     const { columns } = this.scene,
-      last = (/** @type {Placed} */ one) => parseInt(one.n.split("-").at(-1) || "-1");
+      last = (/** @type {Placed} */ one) => this.numberOf(one);
     const here = Math.max(
       0,
       columns.findIndex((one) => last(one) >= Math.floor(address)),
@@ -565,7 +585,8 @@ export class First {
       if (hit(event, ".jl-play")) return this.play.on ? this.play.stop() : this.play.start();
       const call = hit(event, ".jl-col");
       if (!call) return;
-      const { columns, run } = this.scenes[[...stage.children].indexOf(hit(event, ".jl-picture"))];
+      const at = [...stage.children].indexOf(hit(event, ".jl-picture")),
+        { columns, run } = this.scenes[at];
       this.open(columns[Number(call.dataset.i)], run);
     });
     stage.addEventListener("pointerdown", (event) => {
@@ -628,6 +649,9 @@ export class First {
   open(one, run = this.run) {
     const { names } = run.scene;
     if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
+    this.openAt = one.i;
+    this.markChosen();
+    requestAnimationFrame(() => this.details.scrollIntoView({ block: "nearest" }));
     if (one.stack || one.missing) {
       const how = one.missing
         ? "It was never issued: the next call came in its place."
@@ -660,16 +684,18 @@ export class First {
         open: "A rank never came, or it never ended.",
       }[one.flag];
     if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
+    const title = one.n ? `Call ${one.n}` : one.boxes.find(Boolean).label;
     this.withCalls(() =>
-      tellSlot(
-        this.details,
-        this.data,
-        run.columns ? run : this.run,
-        one.slot,
-        `Call ${one.n}`,
-        how,
-      ),
+      tellSlot(this.details, this.data, run.columns ? run : this.run, one.slot, title, how),
     );
+  }
+
+  /** Mark the call that the details are about; style sheets show it while they are open. */
+  markChosen() {
+    for (const one of /** @type {NodeListOf<SVGElement>} */ (
+      this.stage.querySelectorAll(".jl-col")
+    ))
+      one.classList.toggle("jl-chosen", Number(one.dataset.i) === this.openAt);
   }
 
   // -- the program

@@ -1,7 +1,7 @@
 // The first screen's picture: lanes of calls, drawn from a scene (joinlab/picture/scene.py), with time to the
 // right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
 
-import { esc, line, px, rect, tag, widthOf } from "./text.js";
+import { clamp, esc, line, px, rect, tag, widthOf } from "./text.js";
 
 /** The columns of a scene, before they have places. @param {RawRun} run @returns {Placed[]} */
 export const columnsOf = ({ scene }) =>
@@ -34,14 +34,47 @@ export function along(columns, looks, how, room) {
   return length;
 }
 
+/** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
+ * @param {string} text @param {number} size @param {number} wide @param {number} high of the room */
+function broken(text, size, wide, high) {
+  let best = { lines: [text], fits: 0 };
+  for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
+    const lines = split(text.split(" "), count, size);
+    if (lines.length < count) break;
+    const fits = Math.min(
+      size,
+      (size * wide) / Math.max(...lines.map((line) => widthOf(line, size))),
+    );
+    if (fits > best.fits * 1.03) best = { lines, fits };
+  }
+  return best;
+}
+
+/** Words in so many lines, of which the longest is as short as can be.
+ * @param {string[]} words @param {number} count @param {number} size @returns {string[]} */
+function split(words, count, size) {
+  if (count === 1 || words.length < count) return [words.join(" ")];
+  const ways = words
+    .slice(1)
+    .map((_, i) => [
+      words.slice(0, i + 1).join(" "),
+      ...split(words.slice(i + 1), count - 1, size),
+    ]);
+  const longest = (/** @type {string[]} */ lines) =>
+    Math.max(...lines.map((line) => widthOf(line, size)));
+  return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
+}
+
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
 export class Scene {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
    * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
-   *   below?: boolean }} how
-   *   `least`: of the height of columns; `below`: another picture follows on the same axis */
-  constructor(data, run, name, { turned, phone, width, covered, least, below }) {
+   *   below?: boolean, cover?: string }} how
+   *   `least`: of the height of columns; `below`: another picture follows on the same axis; `cover`: what
+   *   covered lanes say */
+  constructor(data, run, name, { turned, phone, width, covered, least, below, cover = "" }) {
+    this.covers = cover;
     this.data = data;
     this.run = run;
     this.name = name;
@@ -55,7 +88,19 @@ export class Scene {
     this.n = run.scene.names.length;
     const few = this.n < 3,
       apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
-    const between = !turned ? (few ? 68 : apart) : this.n > 4 ? 10 : phone ? 36 : few ? 72 : 28;
+    const between = !turned
+      ? few
+        ? 68
+        : apart
+      : this.n > 4
+        ? 10
+        : phone
+          ? few
+            ? 36
+            : 16
+          : few
+            ? 72
+            : 28;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
@@ -65,7 +110,7 @@ export class Scene {
       );
       this.length = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
       this.height = Math.max(least, this.t0 + this.length + 64);
-      this.scrub = 19;
+      this.scrub = 12;
     } else {
       this.t0 = width < 1000 ? 190 : 214;
       this.side = 44;
@@ -114,21 +159,16 @@ export class Scene {
     );
   }
 
-  /** A label in a box, in one or two lines; nothing where it would be cut or under 11 px: pointing at it
+  /** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
    * tells.
    * @param {Rect} b @param {string} text @param {string} colour
    * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
   words(b, text, colour, { size = 14, bold = false, sub = "", left = false } = {}) {
-    const room = b.w - (left ? 20 : 10),
+    const room = b.w - (left ? 20 : size < 13 ? 4 : 10),
       wider = bold ? 1.08 : 1.02;
-    const wide = (/** @type {string} */ said) => widthOf(said, size) * wider;
-    let lines = [text];
-    if (wide(text) > room && text.includes(" ") && b.h > 36) {
-      const all = text.split(" "),
-        cut = all.length > 2 && wide(`${all[0]} ${all[1]}`) < room ? 2 : 1;
-      lines = [all.slice(0, cut).join(" "), all.slice(cut).join(" ")];
-    }
-    const fits = Math.min(size, (size * room) / Math.max(...lines.map(wide))),
+    const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
+    if (!small) sub = "";
+    const { lines, fits } = broken(text, size, room / wider, b.h - (sub ? 20 : 0)),
       step = fits * 1.18;
     if (fits < 11) return "";
     const y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
@@ -145,14 +185,14 @@ export class Scene {
       ...look,
       class: "jl-sub",
       y: y + (lines.length - 1) * step + 20,
-      "font-size": 13,
+      "font-size": small,
     };
     return drawn.join("") + (sub && tag("text", below, esc(sub)));
   }
 
   /** ≠ between two lanes. @param {[number, number]} at @param {boolean} big */
   sign([cx, cy], big) {
-    const r = big ? (this.phone ? 14 : 17) : Math.min(11, this.between / 2 - 3),
+    const r = big ? (this.phone ? 14 : 17) : clamp(this.between / 2 - 3, 8, 11),
       w = big ? 2.5 : 1.8;
     const bar = (/** @type {number} */ up) =>
       `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`;
@@ -216,8 +256,8 @@ export class Scene {
   said() {
     const focus = this.columns.find((one) => one.focus),
       all = this.scene.names;
-    if (this.covered.size) return `${all.join(", ")}: hidden.`;
-    if (!focus) return `${all.join(", ")}: every call met its partner.`;
+    if (this.covered.size) return `${all.join(", ")}: ${this.covers}.`;
+    if (!focus) return `${all.join(", ")}: every call met its counterpart.`;
     const issued = (/** @type {number} */ lane) =>
       focus.missing?.[0] === lane
         ? `no ${focus.missing[1]}`
@@ -230,7 +270,7 @@ export class Scene {
     const [x, y] = this.at(this.t0, this.lane(lane));
     const [w, h] = this.at(this.turned ? 260 : this.width - this.t0 - 20, this.thick);
     const look = { x: x + w / 2, y: y + h / 2 + 5, "text-anchor": "middle", "font-size": 14 };
-    return rect({ x, y, w, h }, { rx: 8, class: "jl-cover" }) + tag("text", look, "hidden");
+    return rect({ x, y, w, h }, { rx: 8, class: "jl-cover" }) + tag("text", look, this.covers);
   }
 
   /** The one loud place. */
@@ -261,7 +301,7 @@ export class Scene {
   column(one) {
     const { turned } = this,
       t = this.centre(one),
-      [x, y] = turned ? [58, t + 4] : [t, this.side - (one.focus ? 24 : 14)];
+      [x, y] = turned ? [62, t + 4] : [t, this.side - (one.focus ? 24 : 14)];
     const inside = one.stack
       ? this.stack(one)
       : one.missing
@@ -273,7 +313,7 @@ export class Scene {
       y,
       "text-anchor": turned ? "end" : "middle",
     };
-    const said = `${one.focus && !turned ? "call " : ""}${esc(one.n)}`;
+    const said = one.n && `${one.focus && !turned ? "call " : ""}${esc(one.n)}`;
     const number = one.stack || one.missing || !this.numbered(one) ? "" : tag("text", look, said);
     const title = tag("title", {}, esc(this.titleOf(one)));
     return tag(
@@ -295,7 +335,8 @@ export class Scene {
     if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
     if (!one.boxes.some(Boolean)) return "no call here";
     const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(" · ");
-    return one.stack ? `calls ${one.n}: ${labels}, ${one.said}` : `call ${one.n}: ${labels}`;
+    const number = one.n && `call${one.stack ? "s" : ""} ${one.n}: `;
+    return number + labels + (one.stack ? `, ${one.said}` : "");
   }
 
   /** @param {Placed} one */
@@ -312,7 +353,6 @@ export class Scene {
         const sheets = [8, 4, 0].map((by) =>
           rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }),
         );
-        if (!this.tells(one, lane)) return sheets.join("");
         return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
       })
       .join("");
@@ -337,7 +377,7 @@ export class Scene {
   under(one, box, lane) {
     if (one.size !== "big") return one.extra === lane ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
-    if (to === lane) {
+    if (to === lane || (of !== lane && box.label === one.boxes[to]?.label)) {
       const { w } = this.box(one, lane),
         heard = `hears ${value}`;
       return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
@@ -346,40 +386,24 @@ export class Scene {
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
   }
 
-  /** What a column says in a lane. @param {Placed} one @param {number} lane */
-  told(one, lane) {
-    const box = one.boxes[lane];
-    return box
-      ? one.stack || box.label + this.under(one, box, lane)
-      : one.absent.includes(lane) && "nobody";
-  }
-
-  /** Of more than two lanes, neighbours that would say the same say it once.
-   * @param {Placed} one @param {number} lane */
-  tells(one, lane) {
-    return this.n < 3 || !lane || this.told(one, lane) !== this.told(one, lane - 1);
-  }
-
   /** @param {Placed} one @param {Box | null} box @param {number} lane */
   call(one, box, lane) {
     const big = one.size === "big",
-      slim = one.size === "slim",
-      tells = this.tells(one, lane);
+      slim = one.size === "slim";
     if (!box)
-      return one.absent.includes(lane) && !slim
-        ? this.dashed(this.box(one, lane), tells ? "nobody" : "")
-        : "";
+      return one.absent.includes(lane) && !slim ? this.dashed(this.box(one, lane), "nobody") : "";
     const loud = one.focus && big && one.flag !== "met",
       extra = one.extra === lane;
     const more =
       box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
     const q = this.box(one, lane, more),
       edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "";
-    const plate = box.open ? rect(q, { class: one.focus ? "jl-onground" : "jl-plain" }) : "";
+    const under = { ...q, w: q.w - (one.focus ? Math.max(more - 12, 0) : 0) }; // no wider than the ground
+    const plate = box.open ? rect(under, { class: one.focus ? "jl-onground" : "jl-plain" }) : "";
     const look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` };
     const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
-    if (slim || !tells) return drawn;
-    const how = { size: big ? 17 : 14, bold: loud || extra, sub: this.under(one, box, lane) };
+    const size = big ? 17 : slim ? 12 : 14;
+    const how = { size, bold: loud || extra, sub: this.under(one, box, lane) };
     const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
     return drawn + this.words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });

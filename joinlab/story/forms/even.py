@@ -40,7 +40,7 @@ def _all_finished(line: Line) -> Text:
         return say(
             "{} finished, but {} left a call pending.", every_rank(line.facts["world"]), pending
         )
-    return say("{} finished; every call met a call of its kind.", every_rank(line.facts["world"]))
+    return say("{} finished; every call met its counterpart.", every_rank(line.facts["world"]))
 
 
 def _same_calls(line: Line) -> Text:
