@@ -36,7 +36,7 @@ def memory(tensor: torch.Tensor) -> Bytes:
         window: Any = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
         found: Bytes = np.frombuffer(window, np.uint8)
         return found
-    return _numpy(tensor.detach().reshape(-1).view(torch.uint8))
+    return _numpy(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
 
 
 def look(tensors: Sequence[torch.Tensor]) -> Bytes:

@@ -46,7 +46,7 @@ class Call:
     reduce_op  "sum", "avg", ..., where it reduces
     method     of ProcessGroup, where another one than the first for the op is meant: "_allgather_base"
     waits      it is waited for at once, as with async_op=False: by the host, or on NCCL by the stream
-    options    the object that the method takes at the end instead of the one made of these fields
+    args       what the method takes, where these fields cannot say it
     """
 
     op: str
@@ -59,7 +59,7 @@ class Call:
     reduce_op: str = "sum"
     method: str = ""
     waits: bool = True
-    options: Any = None
+    args: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +356,8 @@ def method_of(call: Call) -> str:
 
 def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     """What torch.distributed hands the method `name` for a call in a group of these ranks."""
+    if call.args is not None:
+        return call.args
     ins, outs = list(call.ins), list(call.outs or ())
     one_each = "coalesced" in name  # a list of tensors in, a list of tensors out
     whole = not one_each and ("base" in name or "single" in name)  # one tensor each
@@ -397,7 +399,7 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     if facts.reduces:
         options.reduceOp = getattr(dist.ReduceOp, call.reduce_op.upper())
     options.asyncOp = not call.waits
-    return (*args, options if call.options is None else call.options)
+    return (*args, options)
 
 
 def _group(host: SessionRank, name: str) -> RankGroup:
