@@ -16,6 +16,7 @@ from hypothesis import settings
 # is deterministic.
 os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progress in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
+settings.register_profile("nightly", deadline=None, max_examples=2_000)  # others every night
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 
 # A shell's background job ignores SIGINT, but tests interrupt their own process.

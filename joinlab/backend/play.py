@@ -23,7 +23,7 @@ from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.backend.payload import memory
 from joinlab.backend.session import MakeFabric, RankGroup, Session, SessionRank
 from joinlab.errors import JoinlabError, ProgramError
-from joinlab.ops import FACTS, Op
+from joinlab.ops import FACTS, CallRow, Op
 from joinlab.program.process_group import METHODS
 
 COSTS = Costs((), latency_ns=20_000, bytes_per_second=10e9)
@@ -115,24 +115,34 @@ Step = Call | Batch | Wait | Poll | Sync | Synchronize | Destroy | Sleep
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of one call. Times are virtual, in ns.
+    """What became of one call.
 
-    issued_ns     when the host had handed it to the backend
-    completed_ns  None: it never did, or failed
-    error         what its backend raised for it, type and text
-    held          the bytes of its output tensors, one after the other: when it completed; at the end, if it is open
+    row   its columns of a Timeline, as far as the network knows them; times are virtual, in ns
+    held  the bytes of its output tensors, one after the other: when it completed; at the end, if it is open
     """
 
     call: Call
-    issued_ns: int
-    started_ns: int | None
-    completed_ns: int | None
-    error: str | None
+    row: CallRow
     held: bytes
+
+    @property
+    def issued_ns(self) -> int:
+        """When the host had handed it to the backend."""
+        return self.row.get("enqueued_ns") or 0
+
+    @property
+    def completed_ns(self) -> int | None:
+        """None: it never did, or failed."""
+        return self.row.get("completed_ns")
 
     @property
     def completed(self) -> bool:
         return self.completed_ns is not None
+
+    @property
+    def error(self) -> str | None:
+        """What its backend raised for it, type and text."""
+        return self.row.get("error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +274,7 @@ class _Lane:
         return [
             CallResult(
                 step,
-                call.row.get("enqueued_ns") or 0,
-                call.row.get("started_ns"),
-                call.row.get("completed_ns"),
-                call.row.get("error"),
+                call.row,
                 self._held[call.id] if call.id in self._held else _bytes(call.tensors_out),
             )
             for step, call in self.issued

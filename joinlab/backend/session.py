@@ -216,7 +216,8 @@ class SessionRank:
             self.wait_inside((), f"for the other ranks of group {label!r} to make it too")
         else:
             for host in made:
-                host.wake()
+                if host.rank != self.rank:
+                    host.wake()
         self.reach(max(host.now for host in made))
 
     def describe(
@@ -248,6 +249,8 @@ class SessionRank:
                 "number": numbering.next_number(kind.collective),
                 "op": kind.op.value,
                 "dtype": row["d"],
+                "shape": row["sh"],
+                "reduce_op": row.get("reduce_op"),
                 "root": row.get("root"),
                 "peer": row.get("peer"),
                 "tag": row.get("tag"),
