@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
-from typing import Any
+from functools import lru_cache
 
 from joinlab import Timeline, emulate
 from joinlab.emulator.outcomes import PADS
@@ -53,12 +53,7 @@ def disagreements(program: Program, launched: Timeline) -> list[str]:
     in all other values. Return values are compared if all ranks finish, and if all emulations
     return the same.
     """
-    backend, counts = launched.meta["backend"], launched.meta["inputs"]
-    knobs: list[dict[str, Any]] = [
-        {"pad": pad} for pad in (PADS if backend == "nccl" else PADS[:1])
-    ]
-    knobs.append({"seed": 1})  # which is 0 elsewhere
-    emulations = [emulate(program, counts, backend=backend, **each) for each in knobs]
+    emulations = _emulations(program, launched.meta["backend"], tuple(launched.meta["inputs"]))
     unknown = _differing(emulations)
     returned = {repr(one.returns) for one in emulations}
     found = min((differences(one, launched, unknown) for one in emulations), key=len)
@@ -66,6 +61,14 @@ def disagreements(program: Program, launched: Timeline) -> list[str]:
     if not found and finished and len(returned) == 1 and repr(launched.returns) not in returned:
         found = [f"they return {emulations[0].returns!r} / {launched.returns!r}"]
     return found
+
+
+@lru_cache(maxsize=4)
+def _emulations(program: Program, backend: str, counts: tuple[int, ...]) -> tuple[Timeline, ...]:
+    """For several contents of unset memory and parameters of DDP; one program is compared often."""
+    pads = PADS if backend == "nccl" else PADS[:1]
+    made = [emulate(program, counts, backend, pad=pad) for pad in pads]
+    return (*made, emulate(program, counts, backend, seed=1))  # which is 0 elsewhere
 
 
 def _differing(emulations: Sequence[Timeline]) -> Set[tuple[int, int]]:

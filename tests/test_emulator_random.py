@@ -46,7 +46,8 @@ def test_wild_programs_hold_what_they_promise():
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_without_mismatch_they_finish(backend):
-    for seed in range(60):
+    """`test_network.py` plays lists of calls that agree; these have DDP, join() and loops, too."""
+    for seed in range(16):
         plan = draw(seed, mismatch=0)
         if len(set(plan.counts)) > 1 or (backend == "gloo" and "AVG" in str(plan)):
             continue  # without join, uneven counts are a mismatch; gloo has no AVG of integers
@@ -56,7 +57,7 @@ def test_without_mismatch_they_finish(backend):
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_the_same_program_gives_the_same_timeline_with_times_in_order(backend):
-    for seed in range(40):
+    for seed in range(10):
         plan = draw(seed)
         timeline, other = (
             emulate(program_of(plan), plan.counts, backend=backend) for _ in range(2)

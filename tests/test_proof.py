@@ -187,12 +187,13 @@ def test_random_programs_are_proven_from_what_is_recorded_and_never_wrongly(back
     """Ranks that the emulation shows to hang are mostly proven to; `python -m tests.proofs` says
     why others are not.
 
-    Without being told which calls completed, the rules claim of none that did that it cannot.
+    Without being told which calls completed, the rules claim of none that did that it cannot, which
+    test_network.py asks of lists of calls.
     """
-    for found, share in zip(zip(*runs(backend, range(70)), strict=True), least, strict=True):
+    for found, share in zip(zip(*runs(backend, range(30)), strict=True), least, strict=True):
         assert [(one.seed, one.false) for one in found if one.false] == []
         hung, proven = sum(one.hung for one in found), sum(one.proven for one in found)
-        assert hung > 50 and proven >= share * hung
+        assert hung > 20 and proven >= share * hung
 
 
 CROSSED = [ar(0, 0, "a"), ar(0, 0, "b"), ar(1, 0, "b")]
