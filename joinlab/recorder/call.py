@@ -30,6 +30,7 @@ class RecordedCall:
         None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     )
     done: bool = False
+    below: Any = None  # the Turn of the thread that waits for it below Python
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
@@ -44,6 +45,13 @@ class Reader:
     def barrier_element(self) -> list[torch.Tensor]:
         """The tensor that a barrier all-reduces, if it is known: NCCL's is its own, see model."""
         return []
+
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is captured now, so that calls do not run."""
+        return False
+
+    def begins(self, call: RecordedCall) -> None:
+        """Called before a call is issued."""
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The input values; None if they cannot be read, or are read later."""

@@ -26,12 +26,15 @@ _add_done_callback = torch._C.Future.add_done_callback
 class Turn:
     """The state of one thread of the program."""
 
-    __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
+    __slots__ = ("below", "buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
         self.deferred: list[
             RecordedCall
         ] = []  # calls whose completion nothing reports yet, see Completions
+        self.below: tuple[int, Sequence[RecordedCall]] | None = (
+            None  # its id, and the calls that C++ reads on the host, see Waits.begin_below
+        )
         # The backward pass that it is in, see reducer.py:
         self.issued: list[RecordedCall] | None = (
             None  # calls of the Reducer in this pass; None: none yet
@@ -142,11 +145,11 @@ class Completions:
         else:
             self.finish(call)
 
-    def finish(self, call: RecordedCall) -> None:
-        """Record completion, with the output values."""
+    def finish(self, call: RecordedCall, at_ns: int | None = None) -> None:
+        """Record completion, with the output values: now, or at `at_ns`, as far as is known."""
         with self.lock:
             if not call.done:
-                at = self.now()
+                at = at_ns or self.now()
                 after = call.group.reader.after(call) if call.outs else None
                 values = "" if after is None else f',"v":{values_text(after)}'
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')

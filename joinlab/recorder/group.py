@@ -57,6 +57,8 @@ class RecordedWork(dist.Work):
             result = bool(real.wait())
             for call in calls:
                 call.group.reader.after_wait(call)
+            if calls[0].kind.syncs_host and not calls[0].done:
+                waits.begin_below(calls)
             return result
         if all(call.done for call in calls):
             return bool(real.wait(timeout) if timeout else real.wait())
@@ -229,6 +231,10 @@ def _method(name: str) -> Callable[..., dist.Work]:
         turn = recorder.own.turn
         try:
             record = self.record if self.only else self.record_of(method, args)
+            if record.reader.late and record.reader.capturing():
+                recorder.note_captured(record)
+                work = getattr(self.real, name)(*args, **kwargs)
+                return _complete(args[:1]) if work is None else work
             # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would
             # raise.
             frame = sys._getframe().f_back
@@ -241,6 +247,8 @@ def _method(name: str) -> Callable[..., dist.Work]:
         target = getattr(self.nearer() if kind.direct else self.real, name)
         if kind.by_reducer:
             recorder.reducer.expect(turn)
+        if record.reader.late:
+            record.reader.begins(call)
         if kind.blocks:  # the host waits inside the call: written before, or a hang would not be
             recorder.waits.begin((call,))
         try:

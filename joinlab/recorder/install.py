@@ -132,10 +132,32 @@ def _create_group(
     options: Any,
     backend_options: Any,
 ) -> dist.ProcessGroup:
-    rank, size = options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group) or list(range(size))
-    real = dist.ProcessGroup(options.store, rank, size)
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    real, inner = _real_group(backends, ranks, options, backend_options)
+    try:
+        label = str(options.group_id)
+        readers = {
+            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
+            for device, name in backends.items()
+        }
+        alone = next(iter(inner.values())) if len(inner) == 1 else None
+        group = RecordingGroup(
+            recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
+        )
+    except Exception as error:
+        recorder.log.give_up(error)
+        return real
+    _register(group, backends, inner)  # for calls of C++ other than collectives
+    return group
+
+
+def _real_group(
+    backends: Mapping[str, str], ranks: list[int], options: Any, backend_options: Any
+) -> tuple[dist.ProcessGroup, dict[str, Any]]:
+    """The group that torch would have made, and its backends by name."""
+    real = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     real._set_group_name(options.group_id)
+    real._set_default_backend(_KINDS[backends.get("cuda") or backends["cpu"]])
     inner: dict[str, Any] = {}  # by name of the backend
     names = set(backends.values())
     for name in names:
@@ -145,25 +167,16 @@ def _create_group(
         )
         if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this
             inner[name]._set_sequence_number_for_group()
-    alone = next(iter(inner.values())) if len(inner) == 1 else None
-    real._set_default_backend(_KINDS[backends.get("cuda") or backends["cpu"]])
-    owners = [real]
-    try:
-        label = str(options.group_id)
-        readers = {
-            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
-            for device, name in backends.items()
-        }
-        group = RecordingGroup(
-            recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
-        )
-        owners.append(group)  # for calls of C++ other than collectives
-    except Exception as error:
-        recorder.log.give_up(error)
+    _register(real, backends, inner)
+    return real, inner
+
+
+def _register(
+    group: dist.ProcessGroup, backends: Mapping[str, str], inner: Mapping[str, Any]
+) -> None:
     for device, name in backends.items():
-        for owner in owners:
-            owner._register_backend(torch.device(device), _KINDS[name], inner[name])
-    return owners[-1]
+        if name in inner:
+            group._register_backend(torch.device(device), _KINDS[name], inner[name])
 
 
 _KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
@@ -305,7 +318,12 @@ def _patch_futures(recorder: Recorder) -> None:
             and recorder.join_hook
         ):
             call = recorder.join_hook.popleft()
-            if not call.done and call.kind.host_waits:
+            if not call.kind.host_waits:
+                result = wait(self, *args, **kwargs)
+                recorder.waits.begin_expected(call)
+                call.group.reader.after_wait(call)
+                return result
+            if not call.done:
                 with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)
