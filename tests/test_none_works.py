@@ -113,6 +113,7 @@ PIECES = {
     "Waits.noting": "waits",
     "Completions.watch": "completions",
     "Completions.finish": "completions",
+    "ReducerWaits.expect": "reducer",
     "ReducerWaits.bracket": "reducer",
     "ReducerWaits._before": "reducer",
     "Spanned._look_up": "spans",
