@@ -70,8 +70,8 @@ class Reader:
         """Begin to poll for the completion of `call`; False if its future reports it."""
         return False
 
-    def settle(self) -> None:
-        """Write the completions that are not yet written."""
+    def settle(self, patience_s: float = 0.0) -> None:
+        """Write what has arrived of completions and values; wait so long for the rest."""
 
 
 class RecordedGroup:

@@ -16,8 +16,11 @@ import torch
 
 from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
-from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.events import EventLog, harmless, to_json, values_text
+
+END_S = 0.02
+"""At the end of a rank, so long is waited for what a GPU has still to write."""
 
 _add_done_callback = torch._C.Future.add_done_callback
 """Torch's own: `install` replaces it, to record the callbacks of the program."""
@@ -66,6 +69,8 @@ class Completions:
         self.now = now
         self.prompt = prompt
         self.lock = threading.RLock()
+        self.late_reader: Reader | None = None
+        """Of calls on a GPU, once there are any."""
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
 
@@ -127,7 +132,7 @@ class Completions:
 
     def watch(self, call: RecordedCall) -> None:
         """Have the completion of `call` reported by its group's reader, or by its future."""
-        if call.done or call.group.reader.watch(call):
+        if call.group.reader.watch(call) or call.done:
             return
         if call.work is None:  # the backend has waited for it
             self.finish(call)
@@ -185,8 +190,8 @@ class Completions:
 
     def settle(self) -> None:
         """Record every completion that has not been reported. Called before the rank ends."""
-        for reader in {call.group.reader for call in self.open_calls()}:
-            reader.settle()
+        if self.late_reader is not None:
+            self.late_reader.settle(END_S)
         for call in self.open_calls():
             with suppress(Exception):  # gloo's send and recv have no future
                 if not call.group.reader.late and (future := call.work.get_future()).done():

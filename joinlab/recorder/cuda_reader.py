@@ -17,6 +17,7 @@ of the group were captured.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -98,6 +99,7 @@ class CudaReader(Reader):
         own."""
         self.log = log
         self._completions = completions
+        completions.late_reader = self
         self._waits = waits
         self._on_other_stream = on_other_stream
         self._clock: GpuClock | None = None  # made at the first call: by then the GPU is chosen
@@ -159,8 +161,15 @@ class CudaReader(Reader):
         """Nothing is read at completion."""
 
     @harmless
-    def settle(self) -> None:
-        """Record the completions and copies that have arrived."""
+    def settle(self, patience_s: float = 0.0) -> None:
+        """Record the completions and copies that have arrived; wait so long for the rest."""
+        give_up = time.monotonic() + patience_s
+        self._look()
+        while (self._open or self._copies) and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+            self._look()
+
+    def _look(self) -> None:
         with self._polling:
             if self._clock is None or self._captures:
                 return

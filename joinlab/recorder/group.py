@@ -37,6 +37,9 @@ BACKEND = "joinlab"
 class."""
 
 
+KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
+
+
 class RecordedWork(dist.Work):
     """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real
     Work."""
@@ -203,6 +206,28 @@ class RecordingGroup(dist.ProcessGroup):
             return work
         self.recorder.follow_batch(calls, work)
         return RecordedWork(self.recorder, work, calls)
+
+    def get_group_store(self) -> Any:
+        return self.real.get_group_store()
+
+    def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> Any:
+        """dist.split_group: the backend makes the new group, on all ranks of this one."""
+        split = self.real.split_group(new_ranks, *args, **kwargs)
+        return split if split is None else self._wrapped(split, new_ranks) or split
+
+    @harmless
+    def _wrapped(self, split: dist.ProcessGroup, places: list[int]) -> RecordingGroup:
+        ranks = [self.record.ranks[place] for place in places]
+        readers = {name: (record.backend, record.reader) for name, record in self.records.items()}
+        label, desc = str(split.group_name), str(split.group_desc)
+        timeout = timedelta(microseconds=self.record.limit_ns / 1000)
+        group = RecordingGroup(self.recorder, split, label, ranks, readers, desc, True, timeout)
+        group._set_default_backend(KINDS[group.backend])
+        for device, record in self.records.items():
+            place = torch.device(device)
+            group._register_backend(place, KINDS[record.backend], split._get_backend(place))
+        group._set_group_name(split.group_name)
+        return group
 
     def shutdown(self) -> None:
         """destroy_process_group."""

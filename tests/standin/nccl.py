@@ -46,7 +46,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.program.process_group import HOST_SYNCS, METHODS
+from joinlab.program.process_group import HOST_SYNCS, METHODS, batching
 from tests.standin.network import receive, send, tensor_of
 
 PATH = "JOINLAB_TEST_NETWORK"
@@ -264,11 +264,14 @@ class StandInWork(dist.Work):
 class StandInNccl(dist.ProcessGroup):
     """In place of a ProcessGroup on NCCL."""
 
+    backend = "nccl"
+
     def __init__(self, rank: int, size: int, label: str, ranks: list[int], bound: bool) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         version = os.environ.get(VERSION) or torch.__version__
         self.gives_none = tuple(map(int, version.split(".")[:2])) >= (2, 8)
         self.label = label
+        self.ranks = ranks
         self.batch: list[tuple[str, tuple[Any, ...]]] | None = None
         self.batch_async = False
         self.batch_outs: list[Any] = []
@@ -289,6 +292,15 @@ class StandInNccl(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Nothing to free."""
+
+    def split_group(self, new_ranks: list[int], *_: Any, group_name: Any, **__: Any) -> Any:
+        """[py] split_group: every rank of the parent calls it; one that is in no part gets None."""
+        if self.rank() not in new_ranks:
+            return None
+        ranks = [self.ranks[place] for place in new_ranks]
+        split = StandInNccl(new_ranks.index(self.rank()), len(ranks), str(group_name), ranks, True)
+        _name(split, group_name)
+        return split
 
     def _start_coalescing(self, device: torch.device) -> None:
         self.batch, self.batch_async, self.batch_outs = [], False, []
@@ -374,30 +386,53 @@ def _in_copy() -> bool:
     return frame is not None and frame.f_code.co_name in COPYING
 
 
-def _real_group(backends: Any, ranks: list[int], options: Any, backend_options: Any) -> Any:
+def _real_group(backends: Any, ranks: list[int], device: Any, options: Any, *_: Any) -> Any:
     """In place of install._real_group: the group below the recorder, and its backends by name."""
     if set(backends.values()) != {"nccl"}:
         raise NotImplementedError("the stand-in is for NCCL alone")
-    real = StandInNccl(options.group_rank, options.group_size, str(options.group_id), ranks, False)
-    _name(real, options)
+    bound = device is not None
+    real = StandInNccl(options.group_rank, options.group_size, str(options.group_id), ranks, bound)
+    if bound:
+        real.bound_device_id = device
+    _name(real, options.group_id)
     _HostSyncs().__enter__()
     return real, {}
 
 
-def _name(group: dist.ProcessGroup, options: Any) -> None:
+class _Backend:
+    """What distributed_c10d.py asks of the ProcessGroupNCCL of a group to which a GPU is bound."""
+
+    supports_splitting = True
+    options = None
+
+    def comm_split_count(self) -> int:
+        return 0
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """`open` has connected the ranks."""
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """A rank outside the new group has nothing to do."""
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing asks for it."""
+
+
+def _name(group: dist.ProcessGroup, name: Any) -> None:
     """Give the group a backend of C++, which has its name, and to which no call comes."""
     kind = dist.ProcessGroup.BackendType.NCCL
     fake = torch._C._distributed_c10d.FakeProcessGroup  # type: ignore[attr-defined]
-    backend = fake._create_internal(options.group_rank, options.group_size, fake.Options())
+    backend = fake._create_internal(group.rank(), group.size(), fake.Options())
     group._set_default_backend(kind)
     group._register_backend(torch.device("cuda"), kind, backend)
-    group._set_group_name(str(options.group_id))
+    group._set_group_name(name)
 
 
 def take_place() -> None:
     """Put the stand-in in NCCL's and CUDA's place in this process, and in those forked from it."""
     from joinlab.launcher import default_device
     from joinlab.recorder import cuda_reader, install
+    from joinlab.recorder.group import RecordingGroup
 
     cuda: Any = torch.cuda
     cuda.is_available = lambda: True
@@ -424,13 +459,33 @@ def take_place() -> None:
         if RANK.link is None:
             recorder.waits.own_threads += 1  # the link's
         group = create(recorder, *args)
-        _name(group, args[3])
+        _name(group, args[3].group_id)
         return group
 
+    RecordingGroup._get_backend = lambda self, device: _Backend()  # type: ignore[method-assign,assignment,return-value]
+    accelerator: Any = torch.accelerator
+    accelerator.is_available = lambda: True
+    accelerator.current_accelerator = lambda: torch.device("cuda", RANK.device)
     install._create_group, install._real_group = create_group, _real_group
     cuda_reader.on_gpu = lambda *_: True
     cuda_reader.pinned = lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)
     default_device.make_default = lambda device: None
+
+
+def without_recorder() -> None:
+    """Let init_process_group("nccl") give the stand-in in a process that nobody records."""
+
+    def create(options: Any, backend_options: Any) -> Any:
+        ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+        return _real_group({"cuda": "nccl"}, ranks, None, options)[0]
+
+    # torch issues a batch as one for its own class of group alone
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
+    helper = c10d._new_process_group_helper
+    dist.Backend.register_backend("standin", create, extended_api=True, devices=["cpu", "cuda"])
+    c10d._new_process_group_helper = lambda *args, **kwargs: helper(
+        *args[:3], dist.Backend("standin"), *args[4:], **kwargs
+    )
 
 
 def _set_device(device: Any) -> None:
