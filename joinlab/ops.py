@@ -57,12 +57,14 @@ class OpFacts:
 
     needs     whose contribution the result depends on
     alike     columns of a call that must be equal on all ranks, besides op and origin
-    reduces   it combines elements in their dtype, by a reduce_op; the others move bytes
+    reduces   it combines elements in their dtype, by a reduce_op: who receives gets all ranks' inputs combined, or all
+              parts for it (for_each); the others move bytes
     rooted    it has a root
     pairwise  each rank's data goes straight to the rank that needs it (NCCL sends and receives); no other rank
               passes it on
     for_each  a rank's input has one part per rank; otherwise every receiver gets the whole input
-    one_size  calls with the same dtype, shape, root and reduce_op agree; nothing else needs comparing
+    one_size  its tensors have the same size on all ranks: calls with the same dtype, shape, root and reduce_op agree;
+              nothing else needs comparing
     empty_returns  gloo returns at once from a call whose tensors are empty
     """
 
@@ -117,6 +119,9 @@ if FACTS.keys() != set(Op):
     )
 
 POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
+NEEDS_ALL = frozenset(op for op in Op if FACTS[op].needs is Needs.EVERYONE)
+"""Collectives that complete nowhere before every rank has issued them."""
+ONE_SIZE = frozenset(op for op in Op if FACTS[op].one_size)
 COUNTERPART: Mapping[object, Op] = {Op.SEND: Op.RECV, Op.RECV: Op.SEND}
 """What meets a send, or a recv."""
 
@@ -205,13 +210,11 @@ class AboutNccl(TypedDict, total=False):
 
     rings        by group of more than two ranks: their order on the ring, if NCCL's log has it
     coalesced    groups that issued several calls as one: a batch of sends and recvs, or several collectives
-    captured     groups of which calls were captured into a CUDA graph: what its replays call is not recorded
     warps_apart  False: the GPUs are older than Volta, so the threads of a warp run in lockstep
     """
 
     rings: dict[str, list[int]]
     coalesced: list[str]
-    captured: list[str]
     warps_apart: bool
 
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.own import World
-from joinlab.program.process_group import METHODS
+from joinlab.program.process_group import METHODS, Form
 
 NO_COLLECTIVES = {
     *(
@@ -52,10 +52,28 @@ NO_COLLECTIVES = {
 }
 """Public names of the ProcessGroup of torch 2.13 to 2.15 that issue no collective call."""
 
+NO_COLLECTIVES_EITHER = {
+    *("_backend_id", "_device_types", "_enable_collectives_timing", "_end_coalescing"),
+    *("_get_backend", "_get_backend_name", "_get_sequence_number_for_group", "_has_hooks", "_id"),
+    *("_pybind11_conduit_v1_", "_register_backend", "_register_on_completion_hook"),
+    *("_set_default_backend", "_set_group_desc", "_set_group_name"),
+    *("_set_sequence_number_for_group", "_start_coalescing", "_wait_for_pending_works"),
+}
+"""Those with an underscore, of torch 2.13."""
+
 
 def test_every_collective_of_torch_is_known() -> None:
-    public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
-    assert public - set(METHODS) - NO_COLLECTIVES == set()
+    """Also where its name begins with an underscore, as `_allgather_base`."""
+    names = {name for name in dir(dist.ProcessGroup) if not name.startswith("__")}
+    assert names - set(METHODS) - NO_COLLECTIVES - NO_COLLECTIVES_EITHER == set()
+    assert not set(METHODS) & (NO_COLLECTIVES | NO_COLLECTIVES_EITHER)
+
+
+def test_the_form_of_a_method_is_what_its_name_says() -> None:
+    for name, method in METHODS.items():
+        single = ("base" in name or "single" in name or "into" in name) and "coalesced" not in name
+        assert (method.form is Form.COALESCED) == ("coalesced" in name)
+        assert (method.form is Form.SINGLE) == single, name
 
 
 def test_what_a_rank_knows_of_its_groups_has_all_that_torch_asks_of_it() -> None:

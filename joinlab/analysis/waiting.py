@@ -42,12 +42,10 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.strays import Paths, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
-from joinlab.ops import COUNTERPART, FACTS, Op
+from joinlab.ops import COUNTERPART, FACTS, NEEDS_ALL, Needs
 from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
-_NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
-"""Collectives that no rank completes without data from every other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,7 @@ class _Job:
             for one in (self.open[group, rank] for rank in known if (group, rank) in self.open):
                 # Where another member completed the call, the absent one has given what is needed
                 # for it.
-                if one.number == furthest + 1 or one.op not in _NEEDS_ALL:
+                if one.number == furthest + 1 or one.op not in NEEDS_ALL:
                     yield from (
                         (one.rank, other) for other in self.groups[group] if other in self.unknown
                     )
@@ -533,9 +531,11 @@ def _first(calls: pl.DataFrame, *names: str) -> pl.DataFrame:
 
 def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> str:
     """The properties that a collective must share with the calls it meets, in words."""
-    alike = FACTS[op].alike if op in FACTS else ()
-    if shape is None or op == Op.BARRIER or not ("shape" in alike or op == Op.ALL_GATHER):
-        return op  # all-to-all may split as it likes
+    facts = FACTS.get(op)
+    if shape is None or facts is None or not facts.alike:
+        return op
+    if facts.pairwise and facts.needs is Needs.EVERYONE:  # an all-to-all may split as it likes
+        return op
     count = elements_of(shape)
     return f"{op} of {count} element{'' if count == 1 else 's'}{f' ({dtype})' if dtype else ''}"
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, OpFacts
-from joinlab.program.process_group import METHODS, tensors_in
+from joinlab.program.process_group import METHODS, Form, tensors_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -99,21 +99,18 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[P
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
-    if (
-        name in ("alltoall_base", "all_to_all_single") and not streams
-    ):  # gloo's workers split it, or fail to
-        return [Part([args[1]], [args[0]])]
-    if name in ("_allgather_base", "all_gather_single") and not streams:
-        return [Part([args[1]], list(torch.chunk(args[0], size)))]
-    if name in ("alltoall_base", "all_to_all_single"):
+    single = method.form is Form.SINGLE
+    if method.op is Op.ALL_TO_ALL and single:
+        if not streams:  # gloo's workers split it, or fail to
+            return [Part([args[1]], [args[0]])]
         return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
-    if name == "alltoall":
-        return [Part(tensors_in(args[1]), tensors_in(args[0]))]
+    if method.op is Op.ALL_GATHER and single and not streams:
+        return [Part([args[1]], list(torch.chunk(args[0], size)))]
     outs, ins = args[method.outs or 0], args[method.ins or 0]
     pairs: Sequence[tuple[Any, Any]]
     if name == "allgather_coalesced":  # one list of outputs per rank
         pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
-    elif "coalesced" in name:
+    elif method.form is Form.COALESCED:
         pairs = list(zip(outs, ins, strict=True))
     else:
         pairs = [(outs, ins)]

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, assert_never
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions
 
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.backend.payload import memory
 from joinlab.backend.session import MakeFabric, RankGroup, Session, SessionRank
 from joinlab.errors import JoinlabError, ProgramError
-from joinlab.ops import FACTS, CallRow, Op
-from joinlab.program.process_group import METHODS
+from joinlab.ops import FACTS, CallRow, Needs, Op
+from joinlab.program.process_group import METHODS, Form
 
 COSTS = Costs((), latency_ns=20_000, bytes_per_second=10e9)
 """Those of `joinlab.emulate`."""
@@ -365,48 +365,32 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     """What torch.distributed hands the method `name` for a call in a group of these ranks."""
     if call.args is not None:
         return call.args
+    method = METHODS[name]
+    facts, single = FACTS[method.op], method.form is Form.SINGLE
     ins, outs = list(call.ins), list(call.outs or ())
-    one_each = "coalesced" in name  # a list of tensors in, a list of tensors out
-    whole = not one_each and ("base" in name or "single" in name)  # one tensor each
-    op = METHODS[name].op
-    options: Any
-    args: tuple[Any, ...]
-    match op:
-        case Op.SEND | Op.RECV:
-            tensors = ins if op is Op.SEND else outs
-            to = [] if call.peer is None else [ranks.index(call.peer) if call.peer in ranks else -1]
-            return (tensors, *to, call.tag)
-        case Op.ALL_REDUCE:
-            options = dist.AllreduceCoalescedOptions() if one_each else dist.AllreduceOptions()
-            args = (ins,)
-        case Op.BROADCAST:
-            options, args = dist.BroadcastOptions(), (ins,)
-        case Op.REDUCE:
-            options, args = dist.ReduceOptions(), (ins,)
-        case Op.ALL_GATHER:
-            options = AllgatherOptions()
-            args = (outs[0], ins[0]) if whole else (outs, ins) if one_each else ([outs], ins)
-        case Op.GATHER:
-            options, args = dist.GatherOptions(), ([outs] if outs else [], ins)
-        case Op.SCATTER:
-            options, args = dist.ScatterOptions(), (outs, [ins] if ins else [])
-        case Op.REDUCE_SCATTER:
-            options = dist.ReduceScatterOptions()
-            args = (outs[0], ins[0]) if whole else (outs, ins) if one_each else (outs, [ins])
-        case Op.ALL_TO_ALL:
-            options = dist.AllToAllOptions()
-            args = (outs[0], ins[0], [], []) if whole else (outs, ins)
-        case Op.BARRIER:
-            options, args = dist.BarrierOptions(), ()
-        case _:
-            assert_never(op)
-    facts = FACTS[op]
-    if facts.rooted:
-        options.rootRank = ranks.index(call.root) if call.root in ranks else call.root
-    if facts.reduces:
-        options.reduceOp = getattr(dist.ReduceOp, call.reduce_op.upper())
-    options.asyncOp = not call.waits
-    return (*args, options)
+    if facts.point_to_point:
+        to = [] if call.peer is None else [ranks.index(call.peer) if call.peer in ranks else -1]
+        return (ins or outs, *to, call.tag)
+    options = SimpleNamespace(
+        rootRank=ranks.index(call.root) if call.root in ranks else call.root,
+        reduceOp=getattr(dist.ReduceOp, call.reduce_op.upper()),
+        asyncOp=not call.waits,
+    )
+    if method.ins is None:
+        return (options,)
+    if method.ins == method.outs:
+        return ins, options
+    if single:
+        splits: list[list[int]] = [[], []] if method.op is Op.ALL_TO_ALL else []
+        return (outs[0], ins[0], *splits, options)
+    # The side with a part per rank is in a list for each device, of which a rank has one; an all_to_all has two such
+    # sides, and no such list.
+    sends_parts = facts.for_each
+    takes_parts = facts.needs in (Needs.EVERYONE, Needs.AT_ROOT) and not facts.reduces
+    nested: Any = [outs if takes_parts else ins] if (outs if takes_parts else ins) else []
+    if method.form is Form.COALESCED or sends_parts == takes_parts:
+        return outs, ins, options
+    return (nested, ins, options) if takes_parts else (outs, nested, options)
 
 
 def _group(host: SessionRank, name: str) -> RankGroup:

@@ -16,18 +16,16 @@ import torch
 
 from joinlab.backend.checks import C_NAMES, check_alike, check_at_root, sizes
 from joinlab.backend.model import EmulatedCall
-from joinlab.gloo.jobs import SINCE_2_15, WHOLE
+from joinlab.gloo.jobs import SINCE_2_15
 from joinlab.ops import FACTS, Op
-from joinlab.program.process_group import METHODS, tensors_in
-
-_C_OPS = {"_allgather_base": "allgather", "all_gather_single": "allgather"}
+from joinlab.program.process_group import METHODS, Form, tensors_in
 
 
 def check(call: EmulatedCall) -> None:
     """Raise what PyTorch raises at once for this call."""
     name, args, size = call.method, call.args, len(call.group.ranks)
-    op = METHODS[name].op
-    told = _C_OPS.get(name, name)
+    op, form = METHODS[name].op, METHODS[name].form
+    told = "allgather" if op is Op.ALL_GATHER and form is Form.SINGLE else name  # what it calls
     if op in (Op.SEND, Op.RECV):
         _check_pair(call)
         return
@@ -41,12 +39,12 @@ def check(call: EmulatedCall) -> None:
     match op:
         case Op.ALL_REDUCE:
             _check_all_reduce(told, tensors, call.reduce_op)
-        case Op.ALL_GATHER if "coalesced" in name:
+        case Op.ALL_GATHER if form is Form.COALESCED:
             _check_coalesced_gather(args, size)
         case Op.ALL_GATHER:
             (one,) = tensors_in(args[1])
             outs = tensors_in(args[0])
-            outs = list(torch.chunk(outs[0], size)) if name in WHOLE else outs
+            outs = list(torch.chunk(outs[0], size)) if form is Form.SINGLE else outs
             if len(outs) != size:
                 raise _refused(
                     told,
@@ -57,7 +55,7 @@ def check(call: EmulatedCall) -> None:
             check_at_root(partial(_refused, told), op, args, size)
         case Op.REDUCE_SCATTER:
             _check_reduce_scatter(name, tensors_in(args[0]), tensors_in(args[1]), call)
-        case Op.ALL_TO_ALL if name == "alltoall":
+        case Op.ALL_TO_ALL if form is Form.LIST:
             outs, ins = tensors_in(args[0]), tensors_in(args[1])
             for side, list_ in (("input", ins), ("output", outs)):
                 if len(list_) != size:

@@ -32,7 +32,7 @@ from joinlab.backend.payload import Part, len_of, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of, program
 from joinlab.gloo.network import Buffer, Network, Waits, advance
-from joinlab.ops import GLOO_THREADS, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class Task:
@@ -345,17 +345,14 @@ class Pair:
 def run_alone(task: Task, size: int) -> None:
     """An empty tensor, or a group of one: the call only copies."""
     part = task.part
-    if size == 1 and task.op not in (Op.BROADCAST, Op.BARRIER) and part.ins and part.outs:
+    if size == 1 and part.ins and part.outs:
         write(part.outs, read(part.ins))
 
 
 def _is_empty(task: Task) -> bool:
-    part, op = task.part, task.op
-    if task.job.sparse is not None:
-        return False
-    if op in (Op.ALL_REDUCE, Op.REDUCE):
-        return not sum(map(len_of, part.ins))
-    return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
+    """Whether gloo returns at once: what comes out has no bytes."""
+    returns = FACTS[task.op].empty_returns and task.job.sparse is None
+    return returns and not sum(map(len_of, task.part.outs))
 
 
 def _timed_out(way: str, ms: int) -> RuntimeError:

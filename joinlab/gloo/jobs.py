@@ -33,13 +33,7 @@ from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Waits, play
 from joinlab.gloo.sums import DTYPES, all_reduce_sparse, combine
 from joinlab.ops import Op
-from joinlab.program.process_group import METHODS, tensors_in
-
-SPLIT = ("alltoall_base", "all_to_all_single")
-"""Methods that split one tensor."""
-
-WHOLE = ("_allgather_base", "all_gather_single")
-"""Methods that gather into one tensor."""
+from joinlab.program.process_group import METHODS, Form, tensors_in
 
 _BITWISE = ("band", "bor", "bxor")
 _NUMBERS = {
@@ -102,7 +96,7 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
     """The collectives that gloo runs for a call, in order. A call that has several has as many
     numbers."""
     args, size = call.args, len(call.group.ranks)
-    op = METHODS[call.method].op
+    op, form = METHODS[call.method].op, METHODS[call.method].form
     match op:
         case Op.BARRIER:
             return [Job(op, lambda: Part([], []))]
@@ -134,7 +128,7 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             ]
         case Op.ALL_TO_ALL:
             return [
-                _splitting(args, size, call.place) if call.method in SPLIT else _all_to_all(args)
+                _splitting(args, size, call.place) if form is Form.SINGLE else _all_to_all(args)
             ]
         case Op.SEND | Op.RECV:
             raise ValueError(f"{op} is no collective")
@@ -307,11 +301,15 @@ def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
 
 def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
     """AsyncAllgatherWork and AsyncAllgatherCoalescedWork."""
-    if "coalesced" not in name:
+    form = METHODS[name].form
+    if form is not Form.COALESCED:
         (one,) = tensors_in(args[1])
         outs = tensors_in(args[0])
         return _collecting(
-            Op.ALL_GATHER, one, torch.chunk(outs[0], size) if name in WHOLE else outs, _unknown(one)
+            Op.ALL_GATHER,
+            one,
+            torch.chunk(outs[0], size) if form is Form.SINGLE else outs,
+            _unknown(one),
         )
     ins = tensors_in(args[1])
     if name == "allgather_coalesced":  # one list per rank

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joinlab.ops import CallRow, Op
-
-NEEDS_ALL = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
-"""Collectives that complete on no rank before every rank of the group has issued them."""
+from joinlab.ops import NEEDS_ALL, CallRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from joinlab.backend.checks import check_at_root
 from joinlab.backend.model import EmulatedCall
 from joinlab.ops import FACTS, Op
-from joinlab.program.process_group import tensors_in
+from joinlab.program.process_group import METHODS, Form, tensors_in
 
 _THEN = frozenset(
     (
@@ -88,7 +88,8 @@ def _check_memory(call: EmulatedCall) -> None:
 
 
 def _check_sizes(call: EmulatedCall) -> None:
-    size, args = len(call.group.ranks), call.args
+    size, args, method = len(call.group.ranks), call.args, METHODS[call.method]
+    single = method.form is Form.SINGLE
     match call.method:
         case "allreduce" if len(tensors_in(args[0])) > 1:
             raise ValueError(
@@ -106,14 +107,14 @@ def _check_sizes(call: EmulatedCall) -> None:
                 raise refused(f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
             if call.place == call.root:
                 check_at_root(refused, call.op, args, size)
-        case "_allgather_base" | "all_gather_single":
+        case _ if method.op is Op.ALL_GATHER and single:
             if args[0].dtype != args[1].dtype:
                 raise TypeError("output tensor must have the same type as input tensor")
             if args[1].numel() * size != args[0].numel():
                 raise ValueError(
                     "output tensor size must be equal to world_size times input tensor size"
                 )
-        case "_reduce_scatter_base" | "reduce_scatter_single":
+        case _ if method.op is Op.REDUCE_SCATTER and single:
             if args[0].dtype != args[1].dtype:
                 raise TypeError("input tensor must be the same type as the output tensor.")
             if args[1].numel() != args[0].numel() * size:

@@ -36,6 +36,7 @@ from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
 from joinlab.nccl.ring import ALIGNS, BUFFERED_BYTES, GPUS, TUNED_RANKS, Ring, part_bytes
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
+from joinlab.program.process_group import METHODS, Form
 
 ASSUMES = (
     f"Assumed: one node, a ring in the order of the ranks, the LL protocol. With more than {TUNED_RANKS} ranks NCCL "
@@ -278,19 +279,16 @@ class Communicator:
             order = [(last + 1 + turn) % size for turn in range(size)]
             return self._wiring.kernels.chain(dtype, reduce_op, each, order, factors)
 
-        each = [look(part.ins) for part in parts]
-        if op is Op.REDUCE:
+        each, facts = [look(part.ins) for part in parts], FACTS[op]
+        if facts.needs is Needs.AT_ROOT:
             write(parts[root].outs, chain(each, root))
             return
-        if op not in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
-            raise ValueError(f"{op!r} is not modelled")
         chunk = part_bytes(op, len(each[0]), size, self._wiring.align)
         lengths = [chunk] * size
-        if (
-            op is Op.REDUCE_SCATTER and len(parts[0].ins) == size
-        ):  # of unequal parts: one reduce for each, to its rank
+        if facts.for_each and len(parts[0].ins) == size:
+            # of unequal parts: one reduce for each, to its rank
             lengths = [len_of(tensor) for tensor in parts[0].ins]
-        if op is Op.ALL_REDUCE and len(each[0]) <= chunk:
+        if not facts.for_each and len(each[0]) <= chunk:
             totals = [chain(each, 0)]
         else:
             ends = list(accumulate(lengths))
@@ -298,10 +296,12 @@ class Communicator:
             totals = [chain([data[span] for data in each], c) for c, span in enumerate(spans)]
         whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
         for place, part in enumerate(parts):
-            if op is Op.ALL_REDUCE and part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
+            if facts.for_each:
+                write(part.outs, totals[place])
+            elif part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
                 each[place][:] = whole  # `look` gave its memory: 3 us less than to find that again
             else:
-                write(part.outs, whole if op is Op.ALL_REDUCE else totals[place])
+                write(part.outs, whole)
 
     def _to_ring(self) -> None:
         self._ring = Ring(self.size, GPUS[self.run.knobs.gpu].warps_apart)
@@ -447,19 +447,20 @@ class NcclFabric:
 
 
 _OP_TYPES = {
-    **dict.fromkeys(("_allgather_base", "all_gather_single"), "_ALLGATHER_BASE"),
-    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "_REDUCE_SCATTER_BASE"),
-    **dict.fromkeys(("alltoall_base", "all_to_all_single"), "ALLTOALL_BASE"),
-    "reduce_scatter": "REDUCE_SCATTER",
+    (Op.ALL_GATHER, Form.SINGLE): "_ALLGATHER_BASE",
+    (Op.REDUCE_SCATTER, Form.SINGLE): "_REDUCE_SCATTER_BASE",
+    (Op.ALL_TO_ALL, Form.SINGLE): "ALLTOALL_BASE",
+    (Op.REDUCE_SCATTER, Form.LIST): "REDUCE_SCATTER",
 }
-"""By method, where it is not the op in capitals: opTypeToString in ProcessGroup.cpp, PyTorch
+"""By op and form, where it is not the op in capitals: opTypeToString in ProcessGroup.cpp, PyTorch
 v2.13.0."""
 
 
 def watchdog_text(call: EmulatedCall, ms: int) -> str:
     """What the watchdog says of a call that has taken `ms`: WorkNCCL::checkTimeout,
     ProcessGroupNCCL.cpp, v2.13.0."""
-    kind = _OP_TYPES.get(call.method, call.op.value.replace("_", "").upper())
+    form = METHODS[call.method].form
+    kind = _OP_TYPES.get((call.op, form), call.op.value.replace("_", "").upper())
     ins, outs = (
         sum(one.numel() for part in call.parts for one in getattr(part, side))
         for side in ("ins", "outs")

@@ -222,13 +222,17 @@ def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
 
 def part_bytes(op: Op, nbytes: int, size: int, align: int = 16) -> int:
     """Bytes of the tensor that go around the ring as one."""
-    return (
-        chunk_bytes(nbytes, size, align)
-        if op is Op.ALL_REDUCE
-        else nbytes // size
-        if op is Op.REDUCE_SCATTER
-        else nbytes
-    )
+    match op:
+        case Op.ALL_REDUCE | Op.BARRIER:
+            return chunk_bytes(nbytes, size, align)
+        case Op.REDUCE_SCATTER:
+            return nbytes // size
+        case Op.BROADCAST | Op.REDUCE | Op.ALL_GATHER | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
+            return nbytes
+        case Op.SEND | Op.RECV:
+            return nbytes
+        case _:
+            assert_never(op)
 
 
 def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, bool, bool]:
@@ -255,8 +259,10 @@ def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, b
             return 0, place != (root + 1) % size, place == root
         case Op.BROADCAST:
             return 0, False, place != root
-        case _:
+        case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.BARRIER | Op.SEND | Op.RECV:
             raise ValueError(f"a {op} does not run on the ring")
+        case _:
+            assert_never(op)
 
 
 def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:

@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypedDict
 
 import torch
@@ -28,14 +29,23 @@ class NoSuchRank(Exception):
         super().__init__(f"no rank {place} is in its group, which has {size} ranks")
 
 
+class Form(Enum):
+    """What a method of ProcessGroup takes for a side that has a part per rank."""
+
+    LIST = "a tensor for each part"
+    SINGLE = "one tensor, which holds all parts"
+    COALESCED = "several tensors, for as many collectives"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A method of ProcessGroup: its op, and which of its arguments are the input and output
-    tensors."""
+    """A method of ProcessGroup: its op, which of its arguments are the input and output tensors,
+    and their form."""
 
     op: Op
     ins: int | None
     outs: int | None
+    form: Form = Form.LIST
 
     def tensors(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The input and the output tensors; the same list if a call replaces its input."""
@@ -47,34 +57,34 @@ class Method:
 
 METHODS = {
     "allreduce": Method(Op.ALL_REDUCE, 0, 0),
-    "allreduce_coalesced": Method(Op.ALL_REDUCE, 0, 0),
+    "allreduce_coalesced": Method(Op.ALL_REDUCE, 0, 0, Form.COALESCED),
     "broadcast": Method(Op.BROADCAST, 0, 0),
     "reduce": Method(Op.REDUCE, 0, 0),
     "allgather": Method(Op.ALL_GATHER, 1, 0),
-    "allgather_coalesced": Method(Op.ALL_GATHER, 1, 0),
-    "_allgather_base": Method(Op.ALL_GATHER, 1, 0),
-    "all_gather_single": Method(Op.ALL_GATHER, 1, 0),
-    "all_gather_single_coalesced": Method(Op.ALL_GATHER, 1, 0),
-    "allgather_into_tensor_coalesced": Method(Op.ALL_GATHER, 1, 0),
+    "allgather_coalesced": Method(Op.ALL_GATHER, 1, 0, Form.COALESCED),
+    "_allgather_base": Method(Op.ALL_GATHER, 1, 0, Form.SINGLE),
+    "all_gather_single": Method(Op.ALL_GATHER, 1, 0, Form.SINGLE),
+    "all_gather_single_coalesced": Method(Op.ALL_GATHER, 1, 0, Form.COALESCED),
+    "allgather_into_tensor_coalesced": Method(Op.ALL_GATHER, 1, 0, Form.COALESCED),
     "gather": Method(Op.GATHER, 1, 0),
-    "gather_single": Method(Op.GATHER, 1, 0),
-    "gather_into_tensor": Method(Op.GATHER, 1, 0),
+    "gather_single": Method(Op.GATHER, 1, 0, Form.SINGLE),
+    "gather_into_tensor": Method(Op.GATHER, 1, 0, Form.SINGLE),
     "scatter": Method(Op.SCATTER, 1, 0),
     "reduce_scatter": Method(Op.REDUCE_SCATTER, 1, 0),
-    "_reduce_scatter_base": Method(Op.REDUCE_SCATTER, 1, 0),
-    "reduce_scatter_single": Method(Op.REDUCE_SCATTER, 1, 0),
-    "reduce_scatter_single_coalesced": Method(Op.REDUCE_SCATTER, 1, 0),
-    "reduce_scatter_tensor_coalesced": Method(Op.REDUCE_SCATTER, 1, 0),
+    "_reduce_scatter_base": Method(Op.REDUCE_SCATTER, 1, 0, Form.SINGLE),
+    "reduce_scatter_single": Method(Op.REDUCE_SCATTER, 1, 0, Form.SINGLE),
+    "reduce_scatter_single_coalesced": Method(Op.REDUCE_SCATTER, 1, 0, Form.COALESCED),
+    "reduce_scatter_tensor_coalesced": Method(Op.REDUCE_SCATTER, 1, 0, Form.COALESCED),
     "alltoall": Method(Op.ALL_TO_ALL, 1, 0),
-    "alltoall_base": Method(Op.ALL_TO_ALL, 1, 0),
-    "all_to_all_single": Method(Op.ALL_TO_ALL, 1, 0),
+    "alltoall_base": Method(Op.ALL_TO_ALL, 1, 0, Form.SINGLE),
+    "all_to_all_single": Method(Op.ALL_TO_ALL, 1, 0, Form.SINGLE),
     "barrier": Method(Op.BARRIER, None, None),
     "send": Method(Op.SEND, 0, None),
     "recv": Method(Op.RECV, None, 0),
     "recv_anysource": Method(Op.RECV, None, 0),
 }
 
-COALESCED = frozenset(name for name in METHODS if "coalesced" in name)
+COALESCED = frozenset(name for name, method in METHODS.items() if method.form is Form.COALESCED)
 """Methods that make one call of several collectives."""
 
 _REDUCE_OPS = {

@@ -16,11 +16,8 @@ import torch
 
 from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
-from joinlab.recorder.call import Reader, RecordedCall
+from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.events import EventLog, harmless, to_json, values_text
-
-END_S = 0.02
-"""At the end of a rank, so long is waited for what a GPU has still to write."""
 
 _add_done_callback = torch._C.Future.add_done_callback
 """Torch's own: `install` replaces it, to record the callbacks of the program."""
@@ -29,15 +26,12 @@ _add_done_callback = torch._C.Future.add_done_callback
 class Turn:
     """The state of one thread of the program."""
 
-    __slots__ = ("below", "buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
+    __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
         self.deferred: list[
             RecordedCall
         ] = []  # calls whose completion nothing reports yet, see Completions
-        self.below: tuple[int, Sequence[RecordedCall]] | None = (
-            None  # its id, and the calls that C++ reads on the host, see Waits.begin_below
-        )
         # The backward pass that it is in, see reducer.py:
         self.issued: list[RecordedCall] | None = (
             None  # calls of the Reducer in this pass; None: none yet
@@ -69,8 +63,6 @@ class Completions:
         self.now = now
         self.prompt = prompt
         self.lock = threading.RLock()
-        self.late_reader: Reader | None = None
-        """Of calls on a GPU, once there are any."""
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
 
@@ -132,7 +124,7 @@ class Completions:
 
     def watch(self, call: RecordedCall) -> None:
         """Have the completion of `call` reported by its group's reader, or by its future."""
-        if call.group.reader.watch(call) or call.done:
+        if call.done or call.group.reader.watch(call):
             return
         if call.work is None:  # the backend has waited for it
             self.finish(call)
@@ -150,11 +142,11 @@ class Completions:
         else:
             self.finish(call)
 
-    def finish(self, call: RecordedCall, at_ns: int | None = None) -> None:
-        """Record completion, with the output values: now, or at `at_ns`, as far as is known."""
+    def finish(self, call: RecordedCall) -> None:
+        """Record completion, with the output values."""
         with self.lock:
             if not call.done:
-                at = at_ns or self.now()
+                at = self.now()
                 after = call.group.reader.after(call) if call.outs else None
                 values = "" if after is None else f',"v":{values_text(after)}'
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
@@ -190,8 +182,8 @@ class Completions:
 
     def settle(self) -> None:
         """Record every completion that has not been reported. Called before the rank ends."""
-        if self.late_reader is not None:
-            self.late_reader.settle(END_S)
+        for reader in {call.group.reader for call in self.open_calls()}:
+            reader.settle()
         for call in self.open_calls():
             with suppress(Exception):  # gloo's send and recv have no future
                 if not call.group.reader.late and (future := call.work.get_future()).done():

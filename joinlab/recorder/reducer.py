@@ -33,7 +33,6 @@ class ReducerWaits:
         self.log = waits.log
 
     @harmless
-    @harmless
     def expect(self, turn: Turn) -> None:
         """The Reducer is about to issue a call, for which it will wait at the end of the pass.
 

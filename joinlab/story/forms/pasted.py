@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.wording import by_key, short_site
-from joinlab.ops import Op
+from joinlab.ops import ONE_SIZE
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Line, LineKind, SourceLine
@@ -57,10 +57,6 @@ WAITED = (
     "but store->get(",
 )
 """Parts of errors that a rank raises because another rank did not come or is gone."""
-
-SAME_SIZE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
-"""Calls of the same size on all ranks; in other calls a root, or each rank, may have another
-size."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
@@ -200,7 +196,7 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     number if asked."""
     found: dict[str, list[CallRow]] = {}
     for row in rows:
-        sized = row["op"] in SAME_SIZE and all(one["shape"] for one in rows)
+        sized = row["op"] in ONE_SIZE and all(one["shape"] for one in rows)
         sized = sized or _NOT_MET in (row["error"] or "")
         key = (row["op"], row["shape"] if sized else None, row["number"] if numbers else None)
         found.setdefault(repr(key), []).append(row)
