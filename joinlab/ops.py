@@ -210,11 +210,13 @@ class AboutNccl(TypedDict, total=False):
 
     rings        by group of more than two ranks: their order on the ring, if NCCL's log has it
     coalesced    groups that issued several calls as one: a batch of sends and recvs, or several collectives
+    captured     groups of which calls were captured into a CUDA graph: what its replays call is not recorded
     warps_apart  False: the GPUs are older than Volta, so the threads of a warp run in lockstep
     """
 
     rings: dict[str, list[int]]
     coalesced: list[str]
+    captured: list[str]
     warps_apart: bool
 
 

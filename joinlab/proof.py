@@ -128,7 +128,9 @@ def blocked_calls(
     backends = {name: setting.backends.get(name, backend) for name in lanes}
 
     def ask(held: Mapping[str, Blocked]) -> dict[str, Blocked]:
-        rules = {name: RULES.get(own) for name, own in backends.items()}
+        rules = {
+            name: RULES.get(own) for name, own in backends.items() if name not in setting.captured
+        }
         return {
             name: rule(replace(lanes[name], held=held.get(name, {})), gone) if rule else {}
             for name, rule in rules.items()

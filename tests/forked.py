@@ -68,7 +68,8 @@ def starter() -> Iterator[subprocess.Popen[bytes]]:
 def forked(
     starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Sequence[str]
 ) -> Iterator[Job]:
-    """`ranks` processes that run `python -m joinlab WORDS` in the folder; killed in the end."""
+    """`ranks` processes that run `python -m joinlab WORDS` in the folder, or a script that WORDS
+    begin with; killed in the end."""
     from torch.distributed import TCPStore
 
     store = TCPStore(
@@ -122,9 +123,14 @@ def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
-        sys.argv = ["joinlab", *words]
-        as_main = partial(runpy.run_module, run_name="__main__", alter_sys=True)
-        call_program(as_main, "joinlab", None)  # frames further out are not the script's
+        if words[0].endswith(".py"):  # as nobody records it
+            sys.argv = list(words)
+            runpy.run_path(words[0], run_name="__main__")
+            code = 0
+        else:
+            sys.argv = ["joinlab", *words]
+            as_main = partial(runpy.run_module, run_name="__main__", alter_sys=True)
+            call_program(as_main, "joinlab", None)  # frames further out are not the script's
     except SystemExit as error:
         code = int(error.code or 0)
     finally:

@@ -8,7 +8,6 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 import joinlab
-from joinlab.recorder.cuda_reader import CudaReader
 from joinlab.timeline import Timeline
 from tests.forked import forked, starter
 
@@ -103,27 +101,6 @@ def test_who_calls_the_group_itself_gets_a_work_that_is_complete() -> None:
     assert run(behind(program)).raise_for_ending().returns[1] == (True, True, [3.0], [3.0])
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_a_work_is_asked_for_its_error_only_if_it_has_failed(failed: bool) -> None:
-    """Work.exception() prints a warning into every rank's output."""
-    asked: list[str] = []
-    result = SimpleNamespace(done=lambda: True, value=lambda: 1 if failed else 0)
-    work = SimpleNamespace(
-        is_completed=lambda: True,
-        get_future_result=lambda: result,
-        exception=lambda: asked.append("exception") or "the communicator was aborted",
-    )
-    reader = CudaReader.__new__(CudaReader)
-    ended: list[str] = []
-    reader._completions = SimpleNamespace(  # type: ignore[assignment]
-        finish=lambda call: ended.append("done"), fail=lambda call, error: ended.append(str(error))
-    )
-    assert reader._completed(SimpleNamespace(work=work))  # type: ignore[arg-type]
-    assert (asked, ended) == (
-        (["exception"], ["the communicator was aborted"]) if failed else ([], ["done"])
-    )
-
-
 PIECES = {
     "Recorder.describe": "recorder",
     "Recorder.track": "recorder",
@@ -136,6 +113,7 @@ PIECES = {
     "Waits.noting": "waits",
     "Completions.watch": "completions",
     "Completions.finish": "completions",
+    "ReducerWaits.expect": "reducer",
     "ReducerWaits.bracket": "reducer",
     "ReducerWaits._before": "reducer",
     "Spanned._look_up": "spans",

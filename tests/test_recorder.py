@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +19,6 @@ import joinlab
 from joinlab.recorder import completions, reducer
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.call import Reader, RecordedCall
-from joinlab.recorder.completions import Completions
-from joinlab.recorder.cuda_reader import CudaReader
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.recorder import Recorder
 from joinlab.timeline import Timeline
@@ -393,45 +390,6 @@ def test_a_check_that_torch_was_asked_for_still_raises() -> None:
     assert all(
         "Detected mismatch between collectives on ranks" in end.text for end in run(program).ends
     )
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits(
-    late: bool,
-) -> None:
-    """No GPU is needed to see it: a poll may find a call complete long before the program waits for
-    it."""
-    copied: list[Any] = []
-    reader = CudaReader.__new__(CudaReader)
-    reader._copy = lambda call, column, tensors: copied.append((column, tensors))  # type: ignore[method-assign]
-    group: Any = SimpleNamespace(reader=reader if late else Reader())
-    call: Any = SimpleNamespace(id=1, outs=["what came out"], kept=None, done=False, group=group)
-    Completions.close(SimpleNamespace(_open={1: call}), call)  # type: ignore[arg-type]
-    assert call.done
-    for _ in range(2):  # a second wait reads nothing again
-        call.group.reader.after_wait(call)
-    assert copied == ([("value_out", ["what came out"])] if late else [])
-
-
-def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
-    """No GPU is needed to see it. A call that is known to have completed holds nothing up, and is
-    left out."""
-    others: list[str] = []
-    waits: Any = SimpleNamespace(newly_streamed=[])
-    reader = CudaReader.__new__(CudaReader)
-    reader._waits, reader._on_other_stream, reader._open = (
-        waits,
-        lambda: others.append("other"),
-        deque(),
-    )
-    for stream, id, done in ((0, 1, False), (0, 2, True), (7, 3, False)):
-        monkeypatch.setattr(
-            torch.cuda, "current_stream", lambda stream=stream: SimpleNamespace(cuda_stream=stream)
-        )
-        call: Any = SimpleNamespace(id=id, outs=None, done=done, work=object())
-        assert reader.watch(call)
-        reader.after_wait(call)
-    assert waits.newly_streamed == [1, 3] and others == ["other", "other"]
 
 
 @pytest.fixture

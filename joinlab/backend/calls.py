@@ -210,6 +210,7 @@ class Setting:
     rings      on NCCL, by group: its ranks in the order of the ring, where NCCL's log told it
     version    of NCCL, "2.29.7"
     coalesced  groups in which calls were issued as one; None: not known
+    captured   groups of which a CUDA graph has calls: nothing is known of them, since its replays are not recorded
     warps_apart  False: on the GPUs the threads of a warp wait for each other, as before Volta
     threads    of each rank and group on gloo
     sends_wait on NCCL, sends that only some machines buffer wait for their recvs, as the emulator's do
@@ -223,6 +224,7 @@ class Setting:
     rings: Mapping[str, Sequence[int]] = field(default_factory=dict)
     version: str | None = None
     coalesced: Collection[str] | None = None
+    captured: Collection[str] = ()
     warps_apart: bool = True
     threads: int | None = None
     sends_wait: bool = False
@@ -319,6 +321,7 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         nccl.get("rings") or {},
         versions.get("nccl"),
         nccl.get("coalesced", () if emulated else None),
+        nccl.get("captured", ()),
         nccl.get("warps_apart", True),
         GLOO_THREADS if meta.get("engine") in ("emulated", "launched", "recorded") else None,
         emulated,

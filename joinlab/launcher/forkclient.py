@@ -27,6 +27,9 @@ from joinlab.interrupts import LOOK_S, take_interrupt
 ROOT = Path(__file__).parents[2]
 """The folder of the package: first on the server's path, in whatever folder the server starts."""
 
+SERVER = "joinlab.launcher.forkserver"
+"""The module whose `main` the server runs."""
+
 START_S = 120.0
 """Longest time for the server to import torch."""
 TAKE_S = 10.0
@@ -58,9 +61,7 @@ class ForkServer:
             raise LaunchError(no_temporary_folder(error)) from error
         here, there = map(_above_streams, socket.socketpair())
         self.control = here
-        serve = (
-            f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
-        )
+        serve = f"from {SERVER} import main; main({there.fileno()}, {self.owner})"
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
         try:
             with there:

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from joinlab.launcher import descendants
+from joinlab.launcher import default_device, descendants
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import begin
@@ -205,7 +205,7 @@ def _set_device(rank: int, request: Mapping[str, Any]) -> None:
     if request["backend"] == "nccl":
         device = torch.device("cuda", rank % request["gpus"])
         torch.cuda.set_device(device)
-        torch.set_default_device(device)
+        default_device.make_default(device)
 
 
 def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ class CallKind:
     host_waits    a wait for it blocks the host, not only the stream
     syncs_host    torch reads its result on the host, as soon as it has waited for it
     waited_at_once  the host waits for it as soon as it is issued
+    on_stream     it runs on the current stream: on NCCL with async_op=False, since PyTorch 2.8
     blocks        the host may wait inside the call, before there is a Work: NCCL's synchronous barrier, since PyTorch
                   2.8 (ProcessGroupNCCL::barrier synchronizes the current stream)
     in_backward   it was issued inside a backward pass
@@ -64,6 +65,7 @@ class CallKind:
     host_waits: bool = True
     syncs_host: bool = False
     waited_at_once: bool = False
+    on_stream: bool = False
     blocks: bool = False
     in_backward: bool = False
     by_reducer: bool = False
@@ -135,7 +137,8 @@ def kind_of(
         or "_verify_param_shape_across_processes" in functions
     )
     found.waited_at_once = not asynchronous and found.host_waits
-    found.blocks = group.backend == "nccl" and method.op is Op.BARRIER and not asynchronous
+    found.on_stream = group.backend == "nccl" and not asynchronous
+    found.blocks = found.on_stream and method.op is Op.BARRIER
     found.in_backward = "_engine_run_backward" in functions
     found.by_reducer = from_reducer(frames)
     found.direct = method is ALL_REDUCE and issued_in_backward(frames)

@@ -30,6 +30,7 @@ class RecordedCall:
         None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     )
     done: bool = False
+    below: Any = None  # the Turn of the thread that waits for it below Python
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
@@ -44,6 +45,13 @@ class Reader:
     def barrier_element(self) -> list[torch.Tensor]:
         """The tensor that a barrier all-reduces, if it is known: NCCL's is its own, see model."""
         return []
+
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is captured now, so that calls do not run."""
+        return False
+
+    def begins(self, call: RecordedCall) -> None:
+        """Called before a call is issued."""
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The input values; None if they cannot be read, or are read later."""
@@ -62,8 +70,8 @@ class Reader:
         """Begin to poll for the completion of `call`; False if its future reports it."""
         return False
 
-    def settle(self) -> None:
-        """Write the completions that are not yet written."""
+    def settle(self, patience_s: float = 0.0) -> None:
+        """Write what has arrived of completions and values; wait so long for the rest."""
 
 
 class RecordedGroup:

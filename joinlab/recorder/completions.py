@@ -16,8 +16,11 @@ import torch
 
 from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
-from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.events import EventLog, harmless, to_json, values_text
+
+END_S = 0.02
+"""At the end of a rank, so long is waited for what a GPU has still to write."""
 
 _add_done_callback = torch._C.Future.add_done_callback
 """Torch's own: `install` replaces it, to record the callbacks of the program."""
@@ -26,12 +29,15 @@ _add_done_callback = torch._C.Future.add_done_callback
 class Turn:
     """The state of one thread of the program."""
 
-    __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
+    __slots__ = ("below", "buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
         self.deferred: list[
             RecordedCall
         ] = []  # calls whose completion nothing reports yet, see Completions
+        self.below: tuple[int, Sequence[RecordedCall]] | None = (
+            None  # its id, and the calls that C++ reads on the host, see Waits.begin_below
+        )
         # The backward pass that it is in, see reducer.py:
         self.issued: list[RecordedCall] | None = (
             None  # calls of the Reducer in this pass; None: none yet
@@ -63,6 +69,8 @@ class Completions:
         self.now = now
         self.prompt = prompt
         self.lock = threading.RLock()
+        self.late_reader: Reader | None = None
+        """Of calls on a GPU, once there are any."""
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
 
@@ -124,7 +132,7 @@ class Completions:
 
     def watch(self, call: RecordedCall) -> None:
         """Have the completion of `call` reported by its group's reader, or by its future."""
-        if call.done or call.group.reader.watch(call):
+        if call.group.reader.watch(call) or call.done:
             return
         if call.work is None:  # the backend has waited for it
             self.finish(call)
@@ -142,11 +150,11 @@ class Completions:
         else:
             self.finish(call)
 
-    def finish(self, call: RecordedCall) -> None:
-        """Record completion, with the output values."""
+    def finish(self, call: RecordedCall, at_ns: int | None = None) -> None:
+        """Record completion, with the output values: now, or at `at_ns`, as far as is known."""
         with self.lock:
             if not call.done:
-                at = self.now()
+                at = at_ns or self.now()
                 after = call.group.reader.after(call) if call.outs else None
                 values = "" if after is None else f',"v":{values_text(after)}'
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
@@ -182,8 +190,8 @@ class Completions:
 
     def settle(self) -> None:
         """Record every completion that has not been reported. Called before the rank ends."""
-        for reader in {call.group.reader for call in self.open_calls()}:
-            reader.settle()
+        if self.late_reader is not None:
+            self.late_reader.settle(END_S)
         for call in self.open_calls():
             with suppress(Exception):  # gloo's send and recv have no future
                 if not call.group.reader.late and (future := call.work.get_future()).done():

@@ -9,10 +9,11 @@ reader subtracts the start of the run.
     begin   rank, pid, host, versions              group   name, ranks, backend
     issued  group, collectives issued in it so far  (a bounded log's preamble)
     gpu     device, its name and its compute capability's first number
+    captured  group of which calls are captured into a CUDA graph
     ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
     stack   id, frames                             input   i (null: exhausted)
     call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
-    begun   id (emulated on NCCL: its kernel runs)
+    begun   id (on NCCL: its kernel runs, since then)
     value   id, column, values (from a GPU)         wait   ids, thread, live threads
     wake    ids, thread, values; these calls are now complete, except those listed in `open`
     then    number of a callback, id of the call that it runs after (null: running, or may run)    ran   number

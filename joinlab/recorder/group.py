@@ -37,6 +37,9 @@ BACKEND = "joinlab"
 class."""
 
 
+KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
+
+
 class RecordedWork(dist.Work):
     """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real
     Work."""
@@ -57,6 +60,8 @@ class RecordedWork(dist.Work):
             result = bool(real.wait())
             for call in calls:
                 call.group.reader.after_wait(call)
+            if calls[0].kind.syncs_host and not calls[0].done:
+                waits.begin_below(calls)
             return result
         if all(call.done for call in calls):
             return bool(real.wait(timeout) if timeout else real.wait())
@@ -202,6 +207,28 @@ class RecordingGroup(dist.ProcessGroup):
         self.recorder.follow_batch(calls, work)
         return RecordedWork(self.recorder, work, calls)
 
+    def get_group_store(self) -> Any:
+        return self.real.get_group_store()
+
+    def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> Any:
+        """dist.split_group: the backend makes the new group, on all ranks of this one."""
+        split = self.real.split_group(new_ranks, *args, **kwargs)
+        return split if split is None else self._wrapped(split, new_ranks) or split
+
+    @harmless
+    def _wrapped(self, split: dist.ProcessGroup, places: list[int]) -> RecordingGroup:
+        ranks = [self.record.ranks[place] for place in places]
+        readers = {name: (record.backend, record.reader) for name, record in self.records.items()}
+        label, desc = str(split.group_name), str(split.group_desc)
+        timeout = timedelta(microseconds=self.record.limit_ns / 1000)
+        group = RecordingGroup(self.recorder, split, label, ranks, readers, desc, True, timeout)
+        group._set_default_backend(KINDS[group.backend])
+        for device, record in self.records.items():
+            place = torch.device(device)
+            group._register_backend(place, KINDS[record.backend], split._get_backend(place))
+        group._set_group_name(split.group_name)
+        return group
+
     def shutdown(self) -> None:
         """destroy_process_group."""
         self.real.shutdown()
@@ -229,6 +256,10 @@ def _method(name: str) -> Callable[..., dist.Work]:
         turn = recorder.own.turn
         try:
             record = self.record if self.only else self.record_of(method, args)
+            if record.reader.late and record.reader.capturing():
+                recorder.note_captured(record)
+                work = getattr(self.real, name)(*args, **kwargs)
+                return _complete(args[:1]) if work is None else work
             # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would
             # raise.
             frame = sys._getframe().f_back
@@ -241,6 +272,8 @@ def _method(name: str) -> Callable[..., dist.Work]:
         target = getattr(self.nearer() if kind.direct else self.real, name)
         if kind.by_reducer:
             recorder.reducer.expect(turn)
+        if record.reader.late:
+            record.reader.begins(call)
         if kind.blocks:  # the host waits inside the call: written before, or a hang would not be
             recorder.waits.begin((call,))
         try:

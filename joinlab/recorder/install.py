@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
 from joinlab.recorder.call import Reader
-from joinlab.recorder.group import BACKEND, RecordingGroup
+from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
 
 
@@ -50,8 +50,8 @@ def patch(recorder: Recorder) -> None:
 def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
     requested: list[
-        tuple[dict[str, str], str, bool]
-    ] = []  # the backends, the description, and whether it is eager
+        tuple[dict[str, str], str, torch.device | None]
+    ] = []  # the backends, the description, and the GPU that is bound to the group
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
@@ -68,9 +68,8 @@ def _patch_group_creation(recorder: Recorder) -> None:
             )
             return helper(*args, **kwargs)
         recorder.default_backends = recorder.default_backends or backends
-        device = kwargs.get("device_id")  # with a device_id, NCCL makes the communicator at once
-        eager = device is not None and "nccl" in backends.values()
-        requested.append((backends, kwargs.get("group_desc") or "", eager))
+        device = kwargs.get("device_id")
+        requested.append((backends, kwargs.get("group_desc") or "", device))
         if "backend" in kwargs:
             kwargs["backend"] = dist.Backend(BACKEND)
         else:
@@ -79,15 +78,15 @@ def _patch_group_creation(recorder: Recorder) -> None:
             made = helper(*args, **kwargs)
         finally:
             requested.clear()  # a rank outside the group made none
-        if eager and isinstance(made[0], RecordingGroup):
+        if device is not None and isinstance(made[0], RecordingGroup):
             made[0].look_for_ring()
         return made
 
     def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
-        backends, desc, eager = requested[-1]
+        backends, desc, device = requested[-1]
         if recorder.modelled is not None:
             return recorder.modelled(backends, desc, options)
-        return _create_group(recorder, backends, desc, eager, options, backend_options)
+        return _create_group(recorder, backends, desc, device, options, backend_options)
 
     get_backend = c10d.get_backend
 
@@ -128,14 +127,42 @@ def _create_group(
     recorder: Recorder,
     backends: Mapping[str, str],
     desc: str,
-    eager: bool,
+    device: torch.device | None,
     options: Any,
     backend_options: Any,
 ) -> dist.ProcessGroup:
-    rank, size = options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group) or list(range(size))
-    real = dist.ProcessGroup(options.store, rank, size)
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    real, inner = _real_group(backends, ranks, device, options, backend_options)
+    try:
+        label = str(options.group_id)
+        readers = {
+            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
+            for device, name in backends.items()
+        }
+        alone = next(iter(inner.values())) if len(inner) == 1 else None
+        # with a GPU bound to it, NCCL makes the communicator at once
+        eager = device is not None and "nccl" in backends.values()
+        group = RecordingGroup(
+            recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
+        )
+    except Exception as error:
+        recorder.log.give_up(error)
+        return real
+    _register(group, backends, device, inner)  # for calls of C++ other than collectives
+    return group
+
+
+def _real_group(
+    backends: Mapping[str, str],
+    ranks: list[int],
+    device: torch.device | None,
+    options: Any,
+    backend_options: Any,
+) -> tuple[dist.ProcessGroup, dict[str, Any]]:
+    """The group that torch would have made, and its backends by name."""
+    real = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     real._set_group_name(options.group_id)
+    real._set_default_backend(KINDS[backends.get("cuda") or backends["cpu"]])
     inner: dict[str, Any] = {}  # by name of the backend
     names = set(backends.values())
     for name in names:
@@ -145,28 +172,23 @@ def _create_group(
         )
         if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this
             inner[name]._set_sequence_number_for_group()
-    alone = next(iter(inner.values())) if len(inner) == 1 else None
-    real._set_default_backend(_KINDS[backends.get("cuda") or backends["cpu"]])
-    owners = [real]
-    try:
-        label = str(options.group_id)
-        readers = {
-            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
-            for device, name in backends.items()
-        }
-        group = RecordingGroup(
-            recorder, real, label, ranks, readers, desc, eager, options.timeout, alone
-        )
-        owners.append(group)  # for calls of C++ other than collectives
-    except Exception as error:
-        recorder.log.give_up(error)
+    _register(real, backends, device, inner)
+    return real, inner
+
+
+def _register(
+    group: dist.ProcessGroup,
+    backends: Mapping[str, str],
+    bound: torch.device | None,
+    inner: Mapping[str, Any],
+) -> None:
+    """Bind the group to a GPU, which its backends learn when they are registered, and split_group
+    and barrier ask for; torch does so with the group that it drops for ours."""
+    if bound is not None:
+        group.bound_device_id = bound
     for device, name in backends.items():
-        for owner in owners:
-            owner._register_backend(torch.device(device), _KINDS[name], inner[name])
-    return owners[-1]
-
-
-_KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
+        if name in inner:
+            group._register_backend(torch.device(device), KINDS[name], inner[name])
 
 
 def _create_backend(
@@ -182,7 +204,20 @@ def _create_backend(
     nccl._timeout = options.timeout
     nccl.global_ranks_in_group = ranks
     nccl.group_name = options.group_id
+    split_from = _split_from()
+    if split_from is not None:
+        nccl.split_from = split_from
+        nccl.split_color = c10d._process_group_color(ranks)
     return dist.ProcessGroupNCCL(store, rank, size, nccl)
+
+
+def _split_from() -> Any:
+    """The backend from whose communicator a new group's is split, as in torch's helper: where a GPU
+    is bound to the default group. All ranks must do it, so the others' part is torch's."""
+    torch_own: Any = c10d
+    if not dist.is_initialized() or not c10d._get_default_group().bound_device_id:
+        return None
+    return torch_own._get_split_source(c10d._get_default_group())
 
 
 def _checked(backend: Any, store: Any, options: Any) -> Any:
@@ -305,7 +340,12 @@ def _patch_futures(recorder: Recorder) -> None:
             and recorder.join_hook
         ):
             call = recorder.join_hook.popleft()
-            if not call.done and call.kind.host_waits:
+            if not call.kind.host_waits:
+                result = wait(self, *args, **kwargs)
+                recorder.waits.begin_expected(call)
+                call.group.reader.after_wait(call)
+                return result
+            if not call.done:
                 with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)

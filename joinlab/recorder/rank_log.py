@@ -75,6 +75,8 @@ class RankLog:
     """By group whose first rank this is: its ranks in the order of NCCL's ring."""
     coalesced: set[str] = field(default_factory=set)
     """Groups in which calls were issued as one."""
+    captured: set[str] = field(default_factory=set)
+    """Groups of which calls were captured into a CUDA graph."""
     streamed: dict[int, int] = field(default_factory=dict)
     """On NCCL: id of a call that the stream was made to wait for -> id of the first call issued
     after that."""
@@ -191,7 +193,9 @@ class RankLog:
                 for id in event.get("w") or ():
                     self.streamed.setdefault(id, event["id"])
             case "begun":
-                self.calls[event["id"]]["started_ns"] = at
+                begun = self.calls.get(event["id"])  # a bounded log may have dropped the call
+                if begun is not None:
+                    begun["started_ns"] = at
             case "done":
                 done = self.calls.get(event["id"])  # a bounded log may have dropped the call
                 if done is not None:
@@ -284,6 +288,8 @@ class RankLog:
                 self.rings[event["g"]] = event["r"]
             case "coalesced":
                 self.coalesced.add(event["g"])
+            case "captured":
+                self.captured.add(event["g"])
             case "streams":
                 self.one_stream = False
 
@@ -345,6 +351,8 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     about: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
     if all("coalesced" in log.begin for log in logs):
         about["coalesced"] = sorted({name for log in logs for name in log.coalesced})
+    if captured := sorted({name for log in logs for name in log.captured}):
+        about["captured"] = captured
     if logs and all(log.gpu_major is not None and log.gpu_major < VOLTA for log in logs):
         about["warps_apart"] = False
     return about
@@ -421,6 +429,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "issued": {"g": _text, "k": _count},
     "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
+    "captured": {"g": _text},
     "begun": {"t": _count, "id": _number},
     "done": {"t": _count, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},

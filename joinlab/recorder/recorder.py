@@ -102,6 +102,7 @@ class Recorder:
         self._one_stream = True
         self.nccl_log: NcclLog | None = None
         self._coalesced: set[str] = set()
+        self._captured: set[str] = set()
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -208,6 +209,8 @@ class Recorder:
             kind = kind_of(group, self._stacks, stack, method, (*args, *kwargs.values()), ins, outs)
             if not kind.text:
                 self._know(kind, group, ins, outs)
+        if turn.below is not None:
+            self.waits.end_turns_below(turn)
         if turn.deferred:
             self.completions.before_issue(kind, turn)
         if kind.bucket:
@@ -319,6 +322,13 @@ class Recorder:
         if group.label not in self._coalesced:
             self._coalesced.add(group.label)
             self._begin({"e": "coalesced", "g": group.label})
+
+    def note_captured(self, group: RecordedGroup) -> None:
+        """Record that calls of this group are captured into a CUDA graph: they run when it is
+        replayed, unseen."""
+        if group.label not in self._captured:
+            self._captured.add(group.label)
+            self._begin({"e": "captured", "g": group.label})
 
     def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:
         """Record the order of this group's ranks on NCCL's ring."""

@@ -33,6 +33,7 @@ class ReducerWaits:
         self.log = waits.log
 
     @harmless
+    @harmless
     def expect(self, turn: Turn) -> None:
         """The Reducer is about to issue a call, for which it will wait at the end of the pass.
 

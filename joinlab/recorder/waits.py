@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.completions import Completions
+from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, harmless, values_text
 
 
@@ -67,6 +67,7 @@ class Waits:
         it also counts as one that does not wait, and no hang is proven from it.
         """
         thread = get_ident()
+        self.end_turns_below(self.completions.own.turn)
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
         line = f'{{"e":"wait","id":[{ids}],"t":{self._now()},"th":{thread},"n":{live}}}\n'
@@ -75,14 +76,19 @@ class Waits:
 
     @harmless
     def end(
-        self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None
+        self,
+        calls: Sequence[RecordedCall],
+        completed: bool = True,
+        span: int | None = None,
+        thread: int = 0,
     ) -> None:
         """Record, in one event, that the wait ended; unless `completed` is False, all of `calls`
         are complete.
 
         span  number of a host span that ends with the wait
+        thread  the one that waited; 0: the calling one
         """
-        thread = get_ident()
+        thread = thread or get_ident()
         self.open.pop(thread, None)
         with self.completions.lock:
             at = self._now()
@@ -99,6 +105,28 @@ class Waits:
                 for call in calls:
                     if not call.done:
                         self.completions.close(call)
+
+    def begin_below(self, calls: Sequence[RecordedCall]) -> None:
+        """Record that C++ now reads on the host what `calls` write on a GPU, which no Python code
+        sees. The wait has ended once they are complete, or their thread does something else."""
+        self.begin(calls)
+        turn = self.completions.own.turn
+        turn.below = get_ident(), calls
+        for call in calls:
+            call.below = turn
+
+    def end_below(self, call: RecordedCall) -> None:
+        """End the wait of `begin_below` for this call, which is complete."""
+        if call.below is not None:
+            self.end_turns_below(call.below)
+
+    def end_turns_below(self, turn: Turn) -> None:
+        """End the wait of `begin_below` that a thread is in, if it is in one."""
+        with self.completions.lock:
+            below, turn.below = turn.below, None
+        if below is not None:
+            thread, calls = below
+            self.end(calls, thread=thread)
 
     @harmless
     def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:

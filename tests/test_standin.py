@@ -1,0 +1,169 @@
+"""The launcher, the recorder and the proofs over a stand-in for NCCL on two GPUs: see
+tests/standin. The endings are those of joinlab's model; the interface is ProcessGroupNCCL's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import torch.distributed as dist
+
+import joinlab
+from joinlab.timeline import Timeline
+from tests.agreement import what
+from tests.standin.network import Network
+from tests.standin.server import standing_in
+
+
+@pytest.fixture(scope="module")
+def standin() -> Iterator[Network]:
+    with standing_in() as network:
+        yield network
+
+
+def run(program: Any, inputs: tuple[int, ...] = (1, 1), **options: Any) -> Timeline:
+    return joinlab.launch(
+        program, inputs, "nccl", **{"on_output": None, "progress": False, **options}
+    )
+
+
+COUNTS = [(1, 2), (2, 3), (5, 6), (3, 2), (6, 5), (4, 2), (2, 2), (1, 4), (0, 1)]
+SEEN = ("rank", "seq", "number", "op", "origin", "dtype", "shape", "call_site", "error")
+
+
+def calls(timeline: Timeline, *columns: str) -> list[Any]:
+    return timeline.calls.sort("rank", "group", "seq").select(columns).rows()
+
+
+def ends(timeline: Timeline) -> list[Any]:
+    return [replace(end, text=what(end.text)) for end in timeline.ends]
+
+
+def pending(timeline: Timeline) -> list[Any]:
+    never = timeline.calls.filter(pl.col("completed_ns").is_null())
+    return never.sort("rank", "group", "seq").select("rank", "seq", "op").rows()
+
+
+@pytest.mark.parametrize("case", joinlab.cases.CASES)
+def test_a_case_ends_as_modelled_with_its_calls_and_each_hang_is_proven(
+    case: int, standin: Network
+) -> None:
+    program = joinlab.cases.CASES[case].program
+    for counts in COUNTS:
+        timeline, modelled = run(program, counts), joinlab.emulate(program, counts)
+        assert ends(timeline) == ends(modelled), counts
+        assert calls(timeline, *SEEN) == calls(modelled, *SEEN), counts
+        assert timeline.returns == modelled.returns, counts
+        assert pending(timeline) == pending(modelled), counts
+
+
+@pytest.mark.parametrize("version", ["2.6", "2.7"])
+def test_each_version_of_the_interface_gives_the_same_endings(version: str) -> None:
+    with standing_in(version):
+        for case in joinlab.cases.CASES.values():
+            timeline, modelled = run(case.program, (2, 3)), joinlab.emulate(case.program, (2, 3))
+            assert ends(timeline) == ends(modelled)
+            assert calls(timeline, *SEEN) == calls(modelled, *SEEN)
+
+
+def test_the_host_waits_for_item_and_barrier_and_for_no_all_reduce(standin: Network) -> None:
+    """Synchronous calls give no Work; each has its times and its values all the same."""
+
+    def program(rank: int, inputs: Any) -> Any:
+        x = torch.full((1,), 1.0 + rank)
+        works = [dist.all_reduce(x), dist.barrier()]
+        return works, x.item()
+
+    timeline = run(program).raise_for_ending()
+    assert timeline.returns == (([None, None], 3.0),) * 2
+    rows = calls(timeline, "origin", "value_in", "value_out", "host_wait_begin_ns", "error")
+    assert [(*row[:3], row[3] is not None, row[4]) for row in rows] == [
+        ("all-reduce", f"[[{1.0 + rank}]]", "[[3.0]]", False, None)
+        if origin == "all-reduce"
+        else (origin, None, None, True, None)
+        for rank in range(2)
+        for origin in ("all-reduce", "all-reduce (barrier)")
+    ]
+    assert timeline.calls["started_ns"].null_count() == 0
+    assert timeline.calls["completed_ns"].null_count() == 0
+    assert timeline.calls.filter(pl.col("started_ns") > pl.col("completed_ns")).is_empty()
+    assert all(not text for text in timeline.output)
+
+
+def test_a_hang_in_a_barrier_is_proven(standin: Network) -> None:
+    """It blocks below Python; without a wait written before it there would be nothing to prove."""
+
+    def two_groups(rank: int, inputs: Any) -> None:
+        groups = [dist.new_group([0, 1]) for _ in range(2)]
+        for group in groups:
+            dist.all_reduce(torch.ones(1), group=group)
+        dist.barrier(group=groups[rank])
+
+    timeline = run(two_groups)
+    assert [end.proven for end in timeline.ends] == [True, True]
+    assert [end.group for end in timeline.ends] == list(timeline.meta["groups"])[1:]
+
+
+@pytest.mark.parametrize("coalesced", ["sends", "all_reduces", "broadcasts"])
+def test_calls_in_a_batch_complete_with_it_and_none_fails(coalesced: str, standin: Network) -> None:
+    def program(rank: int, inputs: Any) -> Any:
+        x, y = torch.full((2,), 1.0 + rank), torch.zeros(2)
+        if coalesced == "sends":
+            ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        elif coalesced == "all_reduces":
+            with dist._coalescing_manager():
+                dist.all_reduce(x)
+                dist.all_reduce(y)
+        else:
+            with dist._coalescing_manager(device=torch.device("cuda")):
+                dist.broadcast(x, 0)
+                dist.broadcast(y, 1)
+        return x.tolist(), y.tolist()
+
+    timeline = run(program).raise_for_ending()
+    x, y = {
+        "sends": ([1.0 + 1] * 2, [1.0] * 2),
+        "all_reduces": ([3.0] * 2, [0.0] * 2),
+        "broadcasts": ([1.0] * 2, [0.0] * 2),
+    }[coalesced]
+    assert timeline.returns[1] == (x, y)
+    assert timeline.calls["completed_ns"].null_count() == 0
+    assert timeline.calls["error"].null_count() == timeline.calls.height
+    assert timeline.meta["nccl"]["coalesced"] == ["0"]
+    outs = timeline.calls.filter(pl.col("op") != "send")["value_out"]
+    assert outs.null_count() == 0
+
+
+def test_two_ranks_on_one_gpu_are_refused_as_nccl_does(standin: Network) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        torch.cuda.set_device(0)
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1), group=group)
+
+    timeline = run(program)
+    assert all("Duplicate GPU detected" in end.text for end in timeline.ends)
+
+
+def test_a_bound_gpu_is_known_to_the_group_that_the_program_gets(standin: Network) -> None:
+    """split_group and barrier ask for it; torch gives it to the group that it drops for ours."""
+
+    def program(rank: int, inputs: Any) -> Any:
+        group = dist.group.WORLD
+        group.bound_device_id = group.real.bound_device_id = torch.device("cuda", rank)  # type: ignore
+        other = dist.new_group([0, 1], device_id=torch.device("cuda", rank))
+        split = dist.split_group(split_ranks=[[0, 1]])
+        x = torch.ones(2)
+        dist.all_reduce(x, group=split)
+        dist.barrier(group=other)
+        return x.tolist(), str(other.bound_device_id), str(split.bound_device_id)  # type: ignore[union-attr]
+
+    timeline = run(program).raise_for_ending()
+    assert timeline.returns == tuple(([2.0, 2.0], f"cuda:{r}", f"cuda:{r}") for r in range(2))
+    assert timeline.calls.height == 4 and timeline.calls["completed_ns"].null_count() == 0
+    assert len(timeline.meta["eager_groups"]) == 2
