@@ -22,7 +22,7 @@ from joinlab.errors import ProgramError
 from joinlab.launcher.apart import Lost, apart
 from joinlab.picture.theme import RIGHT, WRONG
 
-TRIALS = 4
+TRIALS = 2
 """Number of random cases per check, beside the known ones."""
 
 
@@ -130,8 +130,9 @@ def judged(exercise: str, answer: Answer, seed: int | None = None) -> tuple[bool
     if the answer keeps the GIL. `seed` is that of the random cases; None draws others each time."""
     judge, rng = _exercise(exercise).judge, random.Random(seed)
     try:
-        for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):
-            judge.hold(answer, case)
+        judge.hold_known(answer)
+        for _ in range(TRIALS):
+            judge.hold(answer, judge.draw(rng))
     except Wrong as wrong:
         return False, str(wrong)
     except Exception as error:

@@ -1,22 +1,27 @@
 """The parts that all judges share: cases, running an answer, and reporting a wrong value.
 
-A judge has two kinds of cases. Each plausible mistake fails at least one of the known cases; the
-drawn cases catch an answer that only lists the known results.
+A judge has two kinds of cases, most of them made of the situations in answers/situations.py. Each
+plausible mistake fails at least one of the known cases; the drawn cases catch an answer that only
+lists the known results.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isclose
 from textwrap import shorten
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_hook
 
 from joinlab.emulator.emulate import emulate
 from joinlab.errors import LaunchError
+from joinlab.program.process_group import values_in
 from joinlab.story.judge import tell
 from joinlab.timeline import EndKind, Timeline
 
@@ -31,6 +36,10 @@ SECONDS_IN_ALL = 60.0
 KEPT = 64
 """Cached results of PyTorch's own classes per judge; every check runs the known cases again."""
 
+CLOSE = 2e-5
+"""Numbers may differ by this share. Sums of 60 float32 differ by less; three digits or half precision
+by more."""
+
 
 class Wrong(Exception):
     """A wrong answer; the text says why."""
@@ -40,24 +49,22 @@ class Wrong(Exception):
 class Judge:
     """The judge of one exercise.
 
-    known  cases that catch the plausible mistakes; every check runs them first
-    draw   draws a random case
-    hold   runs an answer on a case and raises Wrong if it fails
+    known   cases that catch the plausible mistakes; every check runs them first
+    draw    draws a random case
+    hold    runs an answer on a case and raises Wrong if it fails
+    before  runs once, before all cases, and raises Wrong if an earlier step is not right
     """
 
     known: tuple[Any, ...]
     draw: Callable[[random.Random], Any]
     hold: Callable[[Answer, Any], None]
+    before: Callable[[Answer], None] = lambda answer: None
 
-
-def uneven(
-    rng: random.Random, ranks: int | None = None, least: int = 0, most: int = 4
-) -> tuple[int, ...]:
-    """Uneven counts of inputs for 2 to 4 ranks."""
-    while True:
-        counts = tuple(rng.randint(least, most) for _ in range(ranks or rng.randint(2, 4)))
-        if len(set(counts)) > 1:
-            return counts
+    def hold_known(self, answer: Answer) -> None:
+        """Raise Wrong if the answer fails a known case."""
+        self.before(answer)
+        for case in self.known:
+            self.hold(answer, case)
 
 
 def run(
@@ -83,8 +90,7 @@ def run(
 
 
 class Fed(Sequence[torch.Tensor]):
-    """A rank's inputs with distinct values, 3 ** rank * 2 ** i, so that sums do not coincide by
-    chance.
+    """A rank's inputs: tensors of shape (1,) with these values.
 
     Iterating over it also advances the rank's own inputs, so calls get the number of their input.
     """
@@ -105,9 +111,39 @@ class Fed(Sequence[torch.Tensor]):
             yield torch.tensor([value])
 
 
-def fed(rank: int, count: int) -> list[float]:
-    """The values of a rank's inputs."""
-    return [3.0**rank * 2.0**i for i in range(count)]
+@contextmanager
+def trained() -> Iterator[list[float]]:
+    """Within it, the inputs on which this rank computes gradients of a `Linear` that are not all
+    zero, whichever way it calls the layer. Reading them makes no rank wait."""
+    own = dist.get_rank()
+    inputs: list[float] = []
+
+    def called(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(layer, torch.nn.Linear) and output.requires_grad and dist.get_rank() == own:
+            output.register_hook(lambda gradient: computed(arguments[0], gradient))
+
+    def computed(argument: torch.Tensor, gradient: torch.Tensor) -> None:
+        if any(number for row in values_in([gradient]) or () for number in row):
+            inputs.extend(number for row in values_in([argument]) or () for number in row)
+
+    handle = register_module_forward_hook(called)
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+def compare_trained(got: Sequence[float], expected: Sequence[float], given: str, who: str) -> None:
+    """Raise Wrong unless a rank trained once on each of these inputs, in any order."""
+    if _difference(sorted(got), sorted(expected)):
+        raise Wrong(
+            f"with {given}, {who} has trained on the inputs {_list(got)}; expected "
+            f"{_list(expected)}, each of them once."
+        )
+
+
+def _list(numbers: Sequence[float]) -> str:
+    return shorten(", ".join(f"{number:.6g}" for number in numbers), 120, placeholder=" ...") or "-"
 
 
 def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
@@ -130,38 +166,55 @@ def call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
     return run(lambda rank, inputs: plain(answer(*arguments)), (1,), given).returns[0]
 
 
-def compare(got: Any, expected: Any, given: str, what: str) -> None:
-    """Raise Wrong at the first difference: lists are compared by element, numbers within 1e-3.
+def call_each(answer: Answer, calls: Sequence[tuple[Sequence[Any], str]]) -> list[Any]:
+    """The same for several calls, each with its arguments and what a message says of them; all in
+    one emulated rank, as long as none of them fails."""
+    try:
+        together = run(
+            lambda rank, inputs: [plain(answer(*arguments)) for arguments, _ in calls], (1,), "it"
+        )
+    except Wrong:
+        return [call(answer, arguments, given) for arguments, given in calls]
+    return list(together.returns[0])
+
+
+def compare(got: Any, expected: Any, given: str, what: str, close: float = CLOSE) -> None:
+    """Raise Wrong at the first difference: lists are compared by element, numbers within `close`.
 
     >>> compare([1.0, 5.0], [1.0, 2.0], "2 ranks", "what rank 0 returns")
     Traceback (most recent call last):
     joinlab.course.judge.Wrong: with 2 ranks, what rank 0 returns is wrong: element 1: expected 2, got 5.
     """
-    if difference := _difference(plain(got), plain(expected)):
+    if difference := _difference(plain(got), plain(expected), close):
         raise Wrong(f"with {given}, {what} is wrong: {difference}.")
 
 
 def plain(value: Any) -> Any:
-    """A value as lists and numbers: tensors become lists, and scalar tensors become numbers."""
+    """A value as lists and numbers: tensors become lists; scalar tensors, fractions and other
+    numbers become floats."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (bool, str)) or type(value) is int or not hasattr(value, "__float__"):
+        return value
+    return int(value) if isinstance(value, int) else float(value)
 
 
-def _difference(got: Any, expected: Any, path: tuple[int, ...] = ()) -> str:
+def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, ...] = ()) -> str:
     where = f"element {', '.join(map(str, path))}: " if path else ""
     if not isinstance(expected, list):
         same = (
-            isclose(got, expected, rel_tol=1e-3, abs_tol=1e-3)
-            if _is_number(got)
+            isclose(got, expected, rel_tol=close, abs_tol=close)
+            if _is_number(got) and _is_number(expected)
             else got == expected
         )
         return "" if same else f"{where}expected {_short(expected)}, got {_short(got)}"
     if not isinstance(got, list):
         return f"{where}expected a list of {len(expected)}, got {_short(got)}"
-    for at, (one, other) in enumerate(zip(got, expected, strict=False)):
-        if found := _difference(one, other, (*path, at)):
-            return found
+    for at, (own, wanted) in enumerate(zip(got, expected, strict=False)):
+        if difference := _difference(own, wanted, close, (*path, at)):
+            return difference
     if len(got) != len(expected):
         return f"{where}expected {len(expected)} elements, got {len(got)}"
     return ""

@@ -6,7 +6,10 @@ forkserver.py and keeper.py describe the messages on the sockets.
 from __future__ import annotations
 
 import atexit
+import ctypes
+import io
 import json
+import operator
 import os
 import select
 import socket
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -210,10 +214,40 @@ def no_temporary_folder(error: OSError) -> str:
     )
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, and classes of ctypes that were typed into a notebook, whose fields are
+    descriptors that no pickler can send."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            if issubclass(obj, ctypes.Array):  # c_uint8 * 4 is of the module that multiplies
+                return operator.mul, (obj._type_, obj._length_)
+            if issubclass(obj, (ctypes.Structure, ctypes.Union)):
+                return types.new_class, (obj.__name__, obj.__bases__, None, _Fill(obj))
+        return super().reducer_override(obj)
+
+
+class _Fill:
+    """Fills the namespace from which ctypes makes a class again: `_fields_`, methods, constants."""
+
+    def __init__(self, structure: type) -> None:
+        made_by_python = ("__dict__", "__weakref__")
+        self._namespace = {
+            name: value
+            for name, value in vars(structure).items()
+            if name not in made_by_python and type(value).__name__ != "CField"
+        }
+
+    def __call__(self, namespace: dict[str, Any]) -> None:
+        namespace.update(self._namespace)
+
+
 def pickled(sent: object, name: str) -> bytes:
     """`sent` as bytes for another process. Raises ProgramError, which names the program `name`."""
+    buffer = io.BytesIO()
     try:
-        return bytes(cloudpickle.dumps(sent))
+        _Pickler(buffer).dump(sent)
+        return buffer.getvalue()
     except Exception as error:
         raise ProgramError(
             f"{name} cannot be sent to another process ({type(error).__name__}: {error}). It refers to something "

@@ -8,10 +8,9 @@ rebuilding its buckets) are left out.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -19,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from joinlab.course.judge import KEPT, Answer, Judge, Wrong, call, compare, issued, run, uneven
+from joinlab.course.answers.situations import SITUATIONS, Shape, Situation, distinct, draw
+from joinlab.course.judge import KEPT, Answer, Fed, Judge, Wrong, call, compare, issued, run
 from joinlab.emulator.scheduler import current
 from joinlab.timeline import Timeline
 
-BACKENDS = ("nccl", "gloo")
-STEP = 0.05
+STEP = 0.001
 SECOND = 10**9
 INPUTS = 3
 
@@ -33,15 +32,16 @@ class Chain(torch.nn.Module):
     """The product of its parts; `backward` reaches the last-used part first. Each number has a
     weight of its own."""
 
-    def __init__(self, sizes: Sequence[int], turned: bool = False) -> None:
+    def __init__(self, shapes: Sequence[Shape], turned: bool = False) -> None:
         super().__init__()
-        self.parts = torch.nn.ParameterList(torch.rand(size) + 0.5 for size in sizes)
+        self.parts = torch.nn.ParameterList(torch.rand(shape) + 0.5 for shape in shapes)
         self._turned = turned
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = list(self.parts)
         for part in reversed(parts) if self._turned else parts:
-            x = x * (part * torch.arange(1.0, len(part) + 1)).mean()
+            weights = torch.arange(1.0, part.numel() + 1).view_as(part) * 2 / (part.numel() + 1)
+            x = x * (part * weights).mean()
         return x
 
 
@@ -76,27 +76,14 @@ def _numbers(row: Mapping[str, Any]) -> int:
 # ---- a small DDP
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Sizes of a model's parameters, numbers per bucket and number of ranks.
+def _module(case: Situation, rank: int) -> Chain:
+    return Chain(case.shapes, case.turned and rank % 2 == 1)
 
-    turned  odd ranks use the parameters in reverse, so their gradients are computed in another order
-    """
 
-    sizes: tuple[int, ...]
-    numbers: int
-    ranks: int = 2
-    turned: bool = False
-
-    def __str__(self) -> str:
-        turned = ", gradients in another order on odd ranks" if self.turned else ""
-        sizes = ", ".join(map(str, self.sizes))
-        return (
-            f"parameters of {sizes} numbers, buckets of {self.numbers}, {self.ranks} ranks{turned}"
-        )
-
-    def module(self, rank: int) -> Chain:
-        return Chain(self.sizes, self.turned and rank % 2 == 1)
+def _given(case: Situation) -> str:
+    turned = ", gradients in another order on odd ranks" if case.turned else ""
+    shapes = ", ".join("×".join(map(str, shape)) for shape in case.shapes)
+    return f"parameters of {shapes} numbers, buckets of {case.bucket}, {case.ranks} ranks{turned}"
 
 
 def busy(_: torch.Tensor) -> None:
@@ -106,14 +93,21 @@ def busy(_: torch.Tensor) -> None:
 
 
 def _trained(
-    wrap: Callable[[torch.nn.Module], Any], case: Model, backend: str, given: str
+    wrap: Callable[[torch.nn.Module], Any],
+    case: Situation,
+    backend: str,
+    given: str,
+    computes: Callable[[torch.Tensor], None] = busy,
 ) -> Timeline:
-    """Each rank returns its parameters after construction, and its gradients after each input."""
+    """Each rank returns its parameters after construction, and its gradients after each input.
+
+    computes  called with each parameter whose gradient has been computed
+    """
 
     def program(rank: int, inputs: Any) -> tuple[Any, Any]:
-        module = case.module(rank)
+        module = _module(case, rank)
         for parameter in module.parameters():
-            parameter.register_post_accumulate_grad_hook(busy)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(computes)  # type: ignore[no-untyped-call]
         model = wrap(module)
         begun = [parameter.tolist() for parameter in module.parameters()]
         found = []
@@ -135,10 +129,10 @@ def _trained(
 
 
 @lru_cache(KEPT)
-def _by_ddp(case: Model, backend: str) -> Timeline:
-    cap = case.numbers * 4 / 2**20
+def _by_ddp(case: Situation, backend: str) -> Timeline:
+    cap = case.bucket * 4 / 2**20
     return _trained(
-        lambda module: DDP(module, bucket_cap_mb=cap), case, backend, f"{case} on {backend}"
+        lambda module: DDP(module, bucket_cap_mb=cap), case, backend, f"{_given(case)} on {backend}"
     )
 
 
@@ -160,28 +154,28 @@ def _reductions(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def _hand_out(answer: Answer, case: Model) -> None:
+def _hand_out(answer: Answer, case: Situation) -> None:
     def program(rank: int, inputs: Any) -> list[Any]:
-        module = case.module(rank)
+        module = _module(case, rank)
         answer(module)
         return [parameter.tolist() for parameter in module.parameters()]
 
-    for backend in BACKENDS:
-        given = f"{case} on {backend}"
+    for backend in case.backends:
+        given = f"{_given(case)} on {backend}"
         timeline = run(
             program, (1,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks))
         )
         _begins_alike([*timeline.returns], case, backend, given)
 
 
-def _begins_alike(begun: Sequence[Any], case: Model, backend: str, given: str) -> None:
+def _begins_alike(begun: Sequence[Any], case: Situation, backend: str, given: str) -> None:
     for rank, parameters in enumerate(begun):
         wanted = _by_ddp(case, backend).returns[rank][0]
         compare(parameters, wanted, given, f"the list of parameters that rank {rank} begins with")
 
 
-def _buckets_of(answer: Answer, case: Model) -> None:
-    module = case.module(0)
+def _buckets_of(answer: Answer, case: Situation) -> None:
+    module = _module(case, 0)
     parameters = list(module.parameters())
     places = {id(parameter): at for at, parameter in enumerate(parameters)}
 
@@ -195,24 +189,26 @@ def _buckets_of(answer: Answer, case: Model) -> None:
             )
         return [[places.get(id(one), -1) for one in bucket] for bucket in found]
 
-    got = call(numbered, (module, case.numbers), str(case))
+    got = call(numbered, (module, case.bucket), _given(case))
     left = len(parameters)
     wanted: list[list[int]] = []
     for row in _reductions(_by_ddp(case, "nccl"), 0):
         if row["input"] == 1:
             bucket: list[int] = []
-            while sum(case.sizes[at] for at in bucket) < row["numbers"]:
+            while sum(parameters[at].numel() for at in bucket) < row["numbers"]:
                 left -= 1
                 bucket.append(left)
             wanted.append(bucket)
-    compare(got, wanted, str(case), "the list of buckets, with the number of each parameter,")
+    compare(got, wanted, _given(case), "the list of buckets, with the number of each parameter,")
 
 
-def _small_ddp(answer: Answer, case: Model) -> None:
-    for backend in BACKENDS:
-        given = f"{case} on {backend}"
+def _small_ddp(answer: Answer, case: Situation) -> None:
+    if case in UNEQUAL:
+        return _waits_for_all(answer, case)
+    for backend in case.backends:
+        given = f"{_given(case)} on {backend}"
         own, real = (
-            _trained(lambda module: answer(module, case.numbers), case, backend, given),
+            _trained(lambda module: answer(module, case.bucket), case, backend, given),
             _by_ddp(case, backend),
         )
         _begins_alike([begun for begun, _ in own.returns], case, backend, given)
@@ -245,22 +241,36 @@ def _waits_at_the_end(timeline: Timeline, rank: int, given: str) -> None:
             )
 
 
-def _draw_model(rng: random.Random) -> Model:
-    sizes = tuple(rng.randint(1, 9) for _ in range(rng.randint(2, 5)))
-    return Model(sizes, rng.randint(1, 15), rng.randint(2, 3), rng.random() < 0.5)
+UNEQUAL = tuple(
+    Situation((3, 3), shapes, bucket=1) for shapes in (((1,), (10_000,)), ((10_000,), (1,)))
+)
+"""One of two buckets takes much longer than the other."""
 
 
-MODELS = (
-    Model((4, 2, 3, 1), 4),
-    Model((2, 2, 2), 100),
-    Model((3, 5, 2), 1, ranks=3),
-    Model((2, 6, 1, 3), 4, turned=True),
-)
-hand_out = Judge(MODELS[:3], _draw_model, _hand_out)
-buckets_of = Judge(
-    MODELS[:3], lambda rng: Model(_draw_model(rng).sizes, rng.randint(1, 15)), _buckets_of
-)
-small_ddp = Judge(MODELS, _draw_model, _small_ddp)
+def _waits_for_all(answer: Answer, case: Situation) -> None:
+    """Raise Wrong if a rank goes on before all of its reductions are done."""
+    given = f"{_given(case)} on gloo"
+    timeline = _trained(
+        lambda module: answer(module, case.bucket), case, "gloo", given, computes=lambda _: None
+    )
+    for rank, input in product(range(case.ranks), range(INPUTS)):
+        rows = [row for row in issued(timeline, rank) if row["input"] == input]
+        waited = max((row["host_wait_end_ns"] or 0 for row in rows), default=0)
+        if any(row["completed_ns"] > waited for row in rows):
+            raise Wrong(
+                f"with {given}, rank {rank} goes on while a bucket of input {input} is still being reduced. Call "
+                "wait() on the work of each bucket: a later one may be done before an earlier one."
+            )
+
+
+def _of_models(case: Situation) -> object:
+    return (case.ranks, case.shapes, case.bucket, case.turned)
+
+
+MODELS = distinct(_of_models)
+hand_out = Judge(MODELS, draw, _hand_out)
+buckets_of = Judge(distinct(lambda case: (case.shapes, case.bucket)), draw, _buckets_of)
+small_ddp = Judge((*MODELS, *UNEQUAL), draw, _small_ddp)
 
 # ---- a small join()
 
@@ -272,21 +282,17 @@ def _moved(model: torch.nn.Module) -> None:
         parameter.grad = None
 
 
-def _values(rank: int, inputs: Any) -> list[torch.Tensor]:
-    return [torch.tensor([rank + i + 1.0]) for i, _ in enumerate(inputs)]
-
-
 @lru_cache(KEPT)
-def _by_join(counts: tuple[int, ...], backend: str) -> Timeline:
+def _by_join(case: Situation, backend: str) -> Timeline:
     def program(rank: int, inputs: Any) -> list[Any]:
-        model = DDP(Chain((2, 3)))
+        model = DDP(Chain(case.shapes))
         with model.join():
-            for value in _values(rank, inputs):
+            for value in Fed(inputs, case.inputs(rank)):
                 model(value).sum().backward()
                 _moved(model)
         return [parameter.tolist() for parameter in model.parameters()]
 
-    return run(program, counts, f"inputs={counts} on {backend}", backend=backend)
+    return run(program, case.counts, f"{case} on {backend}", backend=backend)
 
 
 def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
@@ -306,27 +312,29 @@ def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
     return found
 
 
-def _small_join(answer: Answer, counts: tuple[int, ...]) -> None:
+def _small_join(answer: Answer, case: Situation) -> None:
     def program(rank: int, inputs: Any) -> list[Any]:
-        model = Chain((2, 3))
+        model = Chain(case.shapes)
 
         def train(value: torch.Tensor) -> None:
             model(value).sum().backward()
+            parameters = list(model.parameters())
             flat = torch.cat(
-                [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+                [parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]
             )
             dist.all_reduce(flat.div_(dist.get_world_size()))
-            for parameter, mean in zip(model.parameters(), torch.split(flat, [2, 3]), strict=True):
-                parameter.grad = mean
+            means = torch.split(flat, [parameter.numel() for parameter in parameters])
+            for parameter, mean in zip(parameters, means, strict=True):
+                parameter.grad = mean.view_as(parameter)
             _moved(model)
 
-        answer(model, _values(rank, inputs), train)
+        answer(model, Fed(inputs, case.inputs(rank)), train)
         return [parameter.tolist() for parameter in model.parameters()]
 
-    for backend in BACKENDS:
-        given = f"inputs={counts} on {backend}"
-        own, real = run(program, counts, given, backend=backend), _by_join(counts, backend)
-        for rank in range(len(counts)):
+    for backend in case.backends:
+        given = f"{case} on {backend}"
+        own, real = run(program, case.counts, given, backend=backend), _by_join(case, backend)
+        for rank in range(case.ranks):
             at, what = difference(_asked(own, rank), _asked(real, rank))
             if at:
                 raise Wrong(
@@ -340,6 +348,4 @@ def _small_join(answer: Answer, counts: tuple[int, ...]) -> None:
             )
 
 
-small_join = Judge(
-    ((2, 3), (3, 1), (0, 2), (2, 2), (1, 3, 3), (2, 0, 1)), lambda rng: uneven(rng), _small_join
-)
+small_join = Judge(SITUATIONS, draw, _small_join)

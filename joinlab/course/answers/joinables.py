@@ -6,7 +6,6 @@ with its main hook and no post hook. So each mistake is reported at its own step
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,11 +14,32 @@ import torch
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from joinlab.analysis.matching import match
-from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run, uneven
+from joinlab.course.answers.situations import SHORT, SITUATIONS, Situation, draw
+from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run
 from joinlab.timeline import Timeline
 
 Numbers = Sequence[Sequence[float]]
 """The numbers of each rank, one per input."""
+
+LOWEST = -3.4e38
+"""Nearly the lowest float32: only a hook that sends less leaves the maximum alone."""
+
+
+def _numbers(case: Situation) -> Numbers:
+    """The numbers of a situation: negative, positive, or nearly the lowest."""
+    of = (lambda value: 100 * value, lambda value: -value, lambda value: LOWEST - 1e33 * value)
+    return [[of[case.seed % 3](value) for value in case.inputs(rank)] for rank in range(case.ranks)]
+
+
+def _largest_last(case: Situation) -> Numbers:
+    """The same, but the largest is the last of a rank with the most inputs: it comes when others
+    have joined."""
+    numbers = [[*own] for own in _numbers(case)]
+    longest = max(numbers, key=len)
+    largest = max((own for own in numbers if own), key=max)
+    at = largest.index(max(largest))
+    longest[-1], largest[at] = largest[at], longest[-1]
+    return numbers
 
 
 class _MainOnly(JoinHook):
@@ -52,8 +72,16 @@ def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str
         return float(joinable.largest.item())  # type: ignore[attr-defined]
 
     counts = tuple(map(len, numbers))
-    given = f"inputs={counts} and the numbers {[list(own) for own in numbers]}"
+    given = f"inputs={counts}"
+    if sum(counts) <= MANY:
+        given += (
+            f" and the numbers {[[float(f'{number:.4g}') for number in own] for own in numbers]}"
+        )
     return run(program, counts, given), given
+
+
+MANY = 14
+"""A message lists no more numbers than this."""
 
 
 def _largest(numbers: Numbers) -> float:
@@ -67,7 +95,8 @@ def _is_notice(row: Mapping[str, Any]) -> bool:
 # ---- step 1
 
 
-def _notify(answer: Answer, numbers: Numbers) -> None:
+def _notify(answer: Answer, case: Situation) -> None:
+    numbers = _numbers(case.even())
     timeline, given = _judged(answer, numbers, "none")
     for rank, own in enumerate(numbers):
         rows = [
@@ -94,24 +123,23 @@ def _notify(answer: Answer, numbers: Numbers) -> None:
             )
         compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
 
-    def without_join(rank: int, inputs: Any) -> None:
+
+def _without_join(answer: Answer) -> None:
+    """Raise Wrong if the answer does not work without Join."""
+
+    def program(rank: int, inputs: Any) -> None:
         answer()(torch.tensor([1.0]))
 
-    run(without_join, (1,) * len(numbers), "no Join around it")
+    run(program, (1, 1), "no Join around it")
 
 
-def _draw_even(rng: random.Random) -> Numbers:
-    count = rng.randint(1, 3)
-    return [[float(rng.randint(-99, 99)) for _ in range(count)] for _ in range(rng.randint(2, 3))]
-
-
-notify = Judge((((-5.0, -7.0), (-9.0, -3.0)), ((2.0,), (1.0,), (4.0,))), _draw_even, _notify)
+notify = Judge(SHORT, draw, _notify, _without_join)
 
 # ---- step 2
 
 
-def _main_hook(answer: Answer, numbers: Numbers) -> None:
-    _earlier(notify, answer, "step 1 (notify)")
+def _main_hook(answer: Answer, case: Situation) -> None:
+    numbers = _numbers(case)
     timeline, given = _judged(answer, numbers, "main")
     _alike(timeline, given)
     if any("nan" in str(text).lower() for text in timeline.calls["value_in"]):
@@ -137,34 +165,17 @@ def _alike(timeline: Timeline, given: str) -> None:
                 )
 
 
-def _draw_uneven(rng: random.Random) -> Numbers:
-    counts = uneven(rng)
-    numbers = [[float(rng.randint(-99, -9)) for _ in range(count)] for count in counts]
-    numbers[counts.index(max(counts))][-1] = -float(
-        rng.randint(1, 8)
-    )  # the largest comes when others have joined
-    return numbers
+def _after_step_1(answer: Answer) -> None:
+    _earlier(notify, answer, "step 1 (notify)")
 
 
-LOW = -3.4e38
-"""Nearly the lowest float32: a hook has to send less than this to leave the maximum alone."""
-
-main_hook = Judge(
-    (
-        ((-9.0,), (-8.0, -7.0)),
-        ((LOW,), (LOW, LOW, LOW)),
-        ((-3.0, -2.0, -1.0), (), (-5.0,)),
-        ((), (4.0, 5.0)),
-    ),
-    _draw_uneven,
-    _main_hook,
-)
+main_hook = Judge(SITUATIONS, draw, _main_hook, _after_step_1)
 
 # ---- step 3
 
 
-def _post_hook(answer: Answer, numbers: Numbers) -> None:
-    _earlier(main_hook, answer, "step 2 (main_hook)")
+def _post_hook(answer: Answer, case: Situation) -> None:
+    numbers = _largest_last(case)
     timeline, given = _judged(answer, numbers, "both")
     _alike(timeline, given)
     for rank in range(len(numbers)):
@@ -173,27 +184,24 @@ def _post_hook(answer: Answer, numbers: Numbers) -> None:
 
 def _earlier(judge: Judge, answer: Answer, step: str) -> None:
     try:
-        for case in judge.known[:2]:
+        for case in judge.known[:3]:
             judge.hold(answer, case)
-    except Wrong as wrong:
-        said = str(wrong)
-        raise Wrong(
-            said
-            if said.startswith("step ")
-            else f"{step} is not right yet: its own check says why."
-        ) from None
+    except Wrong:
+        raise Wrong(f"{step} is not right yet: its own check says why.") from None
+
+
+def _after_step_2(answer: Answer) -> None:
+    _after_step_1(answer)
+    _earlier(main_hook, answer, "step 2 (main_hook)")
 
 
 post_hook = Judge(
     (
-        ((-9.0,), (-8.0, -7.0)),  # each rank in turn has joined before the largest number comes
-        ((-8.0, -7.0), (-9.0,)),
-        ((-6.0, -1.0), (-9.0,), (-6.0, -2.0)),
-        ((-9.0,), (-6.0, -1.0), (-6.0, -2.0)),
-        ((-6.0, -2.0), (-6.0, -1.0), (-9.0,)),
-        ((5.0,), (6.0,)),
-        ((-5.0, -4.0), (-3.0, -2.0, -1.0), (), (-7.0,)),
-    ),
-    _draw_uneven,
+        *SITUATIONS,
+        Situation((1, 2, 2), seed=13),
+        Situation((2, 1, 2), seed=10),
+    ),  # ties, in every place
+    draw,
     _post_hook,
+    _after_step_2,
 )

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -22,88 +20,122 @@ from joinlab import scenarios
 from joinlab.analysis.matching import match
 from joinlab.cases import CASES
 from joinlab.course.answers.repairs import nothing_crosses
+from joinlab.course.answers.situations import BOTH, SHORT, SITUATIONS, Situation, distinct, draw
 from joinlab.course.judge import (
     KEPT,
     Answer,
+    Fed,
     Judge,
     Wrong,
     call,
+    call_each,
     compare,
+    compare_trained,
     issued,
     plain,
     run,
-    uneven,
+    trained,
 )
 from joinlab.emulator.emulate import emulate
-from joinlab.emulator.scheduler import current
 
 # ---- gather_list: one collective for a list of tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
-    """A number of ranks with `each` tensors per rank; `seed` draws their values, which do not
-    reveal the rank."""
-
-    ranks: int
-    each: int
-    seed: int = 0
-
-    def own(self, rank: int) -> list[torch.Tensor]:
-        """The tensors of a rank, each of shape (1, 2)."""
-        rng = random.Random(f"{self.seed} {rank}")
-        return [torch.tensor([[rng.uniform(-9, 9), rng.uniform(-9, 9)]]) for _ in range(self.each)]
-
-    def __str__(self) -> str:
-        return f"{self.ranks} ranks of {self.each} tensors each"
+def _tensors(case: Situation, rank: int) -> list[torch.Tensor]:
+    """A rank's tensors, each of shape (1, 2), as many on every rank."""
+    return [torch.tensor([[value, -value / 3]]) for value in case.even().inputs(rank)]
 
 
-def _gather_list(answer: Answer, case: Tensors) -> None:
+def _gather_list(answer: Answer, case: Situation) -> None:
+    given = f"{case.ranks} ranks of {max(case.counts)} tensors each"
+
     def program(rank: int, inputs: Any) -> Any:
-        found = answer(own := case.own(rank))
-        if not isinstance(found, (list, tuple)):
-            raise TypeError(
-                f"it returns {type(found).__name__}; it should return a list of tensors"
-            )
-        if [one.tolist() for one in own] != [one.tolist() for one in case.own(rank)]:
+        got = answer(own := _tensors(case, rank))
+        if not isinstance(got, (list, tuple)):
+            raise TypeError(f"it returns {type(got).__name__}; it should return a list of tensors")
+        if plain(own) != plain(_tensors(case, rank)):
             raise ValueError("it changed the list or the tensors that it was given")
-        return plain(found)
+        return plain(got)
 
-    timeline = run(program, (1,) * case.ranks, str(case))
-    wanted = [tensor for rank in range(case.ranks) for tensor in case.own(rank)]
-    for rank, found in enumerate(timeline.returns):
-        compare(found, wanted, str(case), f"what rank {rank} returns")
-        if (made := len(issued(timeline, rank))) != 1:
-            raise Wrong(f"with {case}, rank {rank} made {made} collective calls; one is enough.")
+    timeline = run(program, (1,) * case.ranks, given)
+    wanted = [tensor for rank in range(case.ranks) for tensor in _tensors(case, rank)]
+    for rank, got in enumerate(timeline.returns):
+        compare(got, wanted, given, f"what rank {rank} returns")
+        origins = [row["origin"] for row in issued(timeline, rank)]
+        if len(origins) != 1:
+            raise Wrong(
+                f"with {given}, rank {rank} made {len(origins)} collective calls; one is enough."
+            )
+        if "barrier" in origins[0]:
+            raise Wrong(
+                f"with {given}, rank {rank} called only a barrier, which carries no tensor: the "
+                "ranks are processes and share no memory."
+            )
 
 
-gather_list = Judge(
-    (Tensors(2, 3), Tensors(3, 2), Tensors(4, 1)),
-    lambda rng: Tensors(rng.randint(2, 4), rng.randint(2, 5), rng.randrange(10**9)),
-    _gather_list,
-)
+gather_list = Judge(distinct(lambda case: case.ranks), draw, _gather_list)
 
 # ---- ring_sum: an all-reduce of sends and receives
 
 
-def _ring_sum(answer: Answer, ranks: int) -> None:
-    for backend in ("nccl", "gloo"):
-        given = f"{ranks} ranks on {backend}"
+def _ring_sum(answer: Answer, case: Situation) -> None:
+    shape = case.shapes[0]
 
-        def program(rank: int, inputs: Any) -> Any:
-            return plain(answer(torch.tensor([rank + 1.0, 3.0**rank])))
+    def own(rank: int) -> torch.Tensor:
+        rng = random.Random(f"{case.seed} {rank}")
+        return torch.tensor([rng.uniform(-9, 9) for _ in range(torch.Size(shape).numel())]).reshape(
+            shape
+        )
 
-        timeline = run(program, (1,) * ranks, given, backend=backend)
-        wanted = [float(sum(range(1, ranks + 1))), sum(3.0**rank for rank in range(ranks))]
-        for rank, found in enumerate(timeline.returns):
-            compare(found, wanted, given, f"the sum on rank {rank}")
-            if others := {row["op"] for row in issued(timeline, rank)} - {"send", "recv"}:
+    def program(rank: int, inputs: Any) -> Any:
+        _refuse_shared_buffers()
+        return plain(answer(own(rank)))
+
+    wanted = sum(own(rank).double() for rank in range(case.ranks))
+    for backend in case.backends:
+        given = f"{case.ranks} ranks and a tensor of shape {shape} on {backend}"
+        timeline = run(program, (1,) * case.ranks, given, backend=backend)
+        for rank, got in enumerate(timeline.returns):
+            compare(got, wanted, given, f"the sum on rank {rank}")
+            rows = issued(timeline, rank)
+            if others := {row["op"] for row in rows} - {"send", "recv"}:
                 raise Wrong(
                     f"with {given}, rank {rank} called {', '.join(sorted(others))}; send and receive only."
                 )
+            for op, step in (("send", 1), ("recv", -1)):
+                peers = {row["peer"] for row in rows if row["op"] == op}
+                if peers not in ({(rank + step) % case.ranks}, {(rank - step) % case.ranks}):
+                    raise Wrong(
+                        f"with {given}, rank {rank} has a {op} with {_ranks(peers)}; in a ring each rank "
+                        "receives from one neighbour and sends to the other."
+                    )
 
 
-ring_sum = Judge((2, 3, 4), lambda rng: rng.randint(2, 5), _ring_sum)
+def _ranks(ranks: set[int]) -> str:
+    return f"ranks {', '.join(map(str, sorted(ranks)))}" if ranks else "no rank"
+
+
+def _refuse_shared_buffers() -> None:
+    """Let this process's batch_isend_irecv raise if a tensor is sent and received into at once: real
+    ranks would send the one or the other."""
+    original = dist.batch_isend_irecv
+    if hasattr(original, "refuses"):
+        return
+
+    def refusing(batch: list[dist.P2POp]) -> Any:
+        sent = {part.tensor.data_ptr() for part in batch if part.op is dist.isend}
+        if any(part.tensor.data_ptr() in sent for part in batch if part.op is dist.irecv):
+            raise ValueError(
+                "one call sends a tensor and receives into it; which of the two comes first is "
+                "undefined. Receive into another tensor"
+            )
+        return original(batch)
+
+    refusing.refuses = True  # type: ignore[attr-defined]
+    dist.batch_isend_irecv = refusing  # type: ignore[assignment]
+
+
+ring_sum = Judge(distinct(lambda case: (case.ranks, len(case.shapes[0]))), draw, _ring_sum)
 
 # ---- accumulate: several backwards, one reduction
 
@@ -120,15 +152,17 @@ class _Curved(torch.nn.Module):
         return self.layer(x) ** 2  # type: ignore[no-any-return]
 
 
-def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
-    """`case`: the inputs of each rank. The answer is called twice, as in two training steps."""
+def _accumulate(answer: Answer, case: Situation) -> None:
+    """The answer is called twice, as in two training steps, with other inputs."""
+    steps = [[case.even().inputs(rank, step) for rank in range(case.ranks)] for step in range(2)]
+    each = max(case.counts)
 
     def program(rank: int, inputs: Any) -> list[float]:
         model = DDP(_Curved())
         found = []
-        for _ in range(2):
+        for step in steps:
             model.zero_grad()
-            answer(model, [torch.tensor([value]) for value in case[rank]])
+            answer(model, [torch.tensor([value]) for value in step[rank]])
             if not model.require_backward_grad_sync:
                 raise ValueError(
                     "it returns with no_sync() still active: the next backward would not reduce gradients"
@@ -137,18 +171,22 @@ def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
             found.append(float("nan") if grad is None else grad.item())
         return found
 
-    def plainly(rank: int, inputs: Any) -> float:
+    def plainly(rank: int, inputs: Any) -> list[float]:
         model = _Curved()  # seeded alike on all ranks: the weight that DDP hands out
-        for own in case:
-            for value in own:
-                (model(torch.tensor([value])) / len(case)).backward()
-        assert isinstance(model.layer.weight.grad, torch.Tensor)
-        return model.layer.weight.grad.item()
+        found = []
+        for step in steps:
+            model.zero_grad()
+            for own in step:
+                for value in own:
+                    (model(torch.tensor([value])) / case.ranks).backward()
+            assert isinstance(model.layer.weight.grad, torch.Tensor)
+            found.append(model.layer.weight.grad.item())
+        return found
 
-    given = f"inputs {', '.join(str(list(own)) for own in case)} of {len(case)} ranks"
-    timeline = run(program, (1,) * len(case), given)
+    given = f"{each} inputs of each of {case.ranks} ranks"
+    timeline = run(program, (1,) * case.ranks, given)
     wanted = run(plainly, (1,), given).returns[0]
-    for rank, own in enumerate(case):
+    for rank in range(case.ranks):
         reductions = len([row for row in issued(timeline, rank) if "backward" in row["origin"]])
         if reductions != 2:
             raise Wrong(
@@ -158,81 +196,60 @@ def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
         backwards = timeline.spans.filter(
             timeline.spans["rank"] == rank, timeline.spans["name"] == "backward"
         ).height
-        if backwards != 2 * len(own):
+        if backwards != 2 * each:
             raise Wrong(
                 f"with {given}, rank {rank} ran {backwards} backwards in two calls of accumulate; it should be one "
                 "per input: only so can each input's graph be freed before the next."
             )
         compare(
-            timeline.returns[rank],
-            [wanted, wanted],
-            given,
-            f"the gradient on rank {rank}, call by call,",
+            timeline.returns[rank], wanted, given, f"the gradient on rank {rank}, call by call,"
         )
 
 
-def _draw_accumulate(rng: random.Random) -> list[list[float]]:
-    count = rng.randint(2, 5)
-    return [[float(rng.randint(1, 9)) for _ in range(count)] for _ in range(rng.randint(2, 3))]
-
-
 accumulate = Judge(
-    (((1.0, 2.0), (3.0, 5.0)), ((4.0,), (7.0,)), ((1.0, 2.0, 3.0),) * 3),
-    _draw_accumulate,
+    (Situation((1, 1)), *distinct(lambda case: max(case.counts), SHORT)[1:], SITUATIONS[4]),
+    draw,
     _accumulate,
 )
 
 # ---- gradient: what DDP divides by
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Counts of inputs, each rank's own gradient, and the option of join()."""
-
-    counts: tuple[int, ...]
-    own: tuple[float, ...]
-    by_all: bool
-
-
 @lru_cache(KEPT)
-def _made_by_ddp(case: Gradients) -> list[float]:
+def _made_by_ddp(counts: tuple[int, ...], own: tuple[float, ...], by_all: bool) -> list[float]:
     def program(rank: int, inputs: Any) -> list[float]:
         scaled = [
-            input * case.own[rank] / (rank + 1) for input in inputs
+            input * own[rank] / (rank + 1) for input in inputs
         ]  # the scenario multiplies by rank + 1
-        return scenarios.gradients(rank, scaled, divide_by_initial_world_size=case.by_all)
+        return scenarios.gradients(rank, scaled, divide_by_initial_world_size=by_all)
 
-    longest = max(range(len(case.counts)), key=case.counts.__getitem__)
-    made: list[float] = run(program, case.counts, f"inputs={case.counts}").returns[longest]
+    longest = max(range(len(counts)), key=counts.__getitem__)
+    made: list[float] = run(program, counts, f"inputs={counts}").returns[longest]
     return made
 
 
-def _gradient(answer: Answer, case: Gradients) -> None:
-    for step, expected in enumerate(_made_by_ddp(case)):
-        own = [one for one, count in zip(case.own, case.counts, strict=True) if count > step]
-        given = (
-            f"gradients {own} of the {len(own)} ranks that are left of {len(case.counts)}, "
-            f"divide_by_initial_world_size={case.by_all}"
-        )
-        said = call(answer, (own, len(case.counts), case.by_all), given)
-        compare(said, expected, given, "the gradient that DDP makes")
+def _gradient(answer: Answer, case: Situation) -> None:
+    rng = random.Random(case.seed)
+    own = tuple(float(rng.randint(1, 9)) for _ in range(case.ranks))
+    calls, wanted = [], []
+    for by_all in (True, False):
+        made = _made_by_ddp(case.counts, own, by_all)
+        for step in sorted(
+            {*case.counts} - {max(case.counts)} | {0}
+        ):  # at each, some have just joined
+            if step < len(made):
+                left = [one for one, count in zip(own, case.counts, strict=True) if count > step]
+                given = (
+                    f"gradients {left} of the {len(left)} ranks that are left of {case.ranks}, "
+                    f"divide_by_initial_world_size={by_all}"
+                )
+                calls.append(((left, case.ranks, by_all), given))
+                wanted.append(made[step])
+    for got, expected, (_, given) in zip(call_each(answer, calls), wanted, calls, strict=True):
+        compare(got, expected, given, "the gradient that DDP makes")
 
 
-gradient = Judge(
-    tuple(
-        Gradients(counts, own, by_all)
-        for counts, own in (
-            ((1, 2, 4), (2.0, 3.0, 7.0)),
-            ((3, 0), (5.0, 4.0)),
-            ((2, 2), (1.0, 6.0)),
-        )
-        for by_all in (True, False)
-    ),
-    lambda rng: Gradients(
-        counts := uneven(rng), tuple(float(rng.randint(1, 9)) for _ in counts), rng.random() < 0.5
-    ),
-    _gradient,
-)
+gradient = Judge(SHORT, draw, _gradient)
 
 # ---- last_joiner: the rank whose parameters all ranks get
 
@@ -243,39 +260,57 @@ def _winner(counts: tuple[int, ...]) -> float:
     return number
 
 
-def _last_joiner(answer: Answer, counts: tuple[int, ...]) -> None:
-    winner = _winner(counts)
-    said = call(answer, (counts,), f"inputs={counts}")
-    if not isinstance(said, (int, float)) or isinstance(said, bool) or said != winner:
+def _last_joiner(answer: Answer, case: Situation) -> None:
+    winner = _winner(case.counts)
+    got = call(answer, (case.counts,), str(case))
+    if not isinstance(got, (int, float)) or isinstance(got, bool) or got != winner:
         raise Wrong(
-            f"with inputs={counts}, expected rank {winner:.0f}, whose parameters all ranks end with, got {said!r}."
+            f"with {case}, expected rank {winner:.0f}, whose parameters all ranks end with, got {got!r}."
         )
 
 
 last_joiner = Judge(
-    ((3, 1, 3, 2), (1, 2, 2, 1), (4, 0), (2, 2, 2), (0, 1, 0, 0), (1, 2, 3)),
-    lambda rng: uneven(rng, ranks=4, most=3),
+    (Situation((3, 1, 3, 2)), Situation((1, 2, 2, 1)), *SHORT),
+    draw,
     _last_joiner,
 )
 
 # ---- safe_loop: join() and a barrier
 
+_monitored: list[int] = []
+"""Ranks of this process that have passed a monitored_barrier, which records no call."""
 
-def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
-    met: dict[int, int] = {}  # when each rank passed a monitored_barrier, which records no call
 
-    def monitored(*arguments: Any, **options: Any) -> None:
-        of_torch(*arguments, **options)
-        met[dist.get_rank()] = current().waits.now
+def _note_monitored_barriers() -> None:
+    """Let this process's monitored_barrier add its rank to `_monitored`."""
+    original = dist.monitored_barrier
+    if hasattr(original, "notes"):
+        return
 
-    of_torch = dist.monitored_barrier
-    for backend, era in (("nccl", "today"), ("nccl", "1.9"), ("gloo", "today")):
-        given = f"inputs={counts} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
-        met.clear()
-        with patch.object(dist, "monitored_barrier", monitored):
-            timeline = run(answer, counts, given, backend=backend, era=era)
+    def noting(*arguments: Any, **options: Any) -> None:
+        original(*arguments, **options)
+        _monitored.append(dist.get_rank())
+
+    noting.notes = True  # type: ignore[attr-defined]
+    dist.monitored_barrier = noting
+
+
+def _safe_loop(answer: Answer, case: Situation) -> None:
+    def program(rank: int, inputs: Any) -> tuple[list[float], bool]:
+        _note_monitored_barriers()
+        _monitored.clear()
+        with trained() as values:
+            answer(rank, Fed(inputs, case.inputs(rank)))
+        return values, rank in _monitored
+
+    eras = [(backend, "today") for backend in case.backends]
+    if case.backends == BOTH:
+        eras.append(("nccl", "1.9"))
+    for backend, era in eras:
+        given = f"{case} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
+        timeline = run(program, case.counts, given, backend=backend, era=era)
         nothing_crosses(timeline, given)
-        for rank, count in enumerate(counts):
+        for rank, count in enumerate(case.counts):
             rows = issued(timeline, rank)
             origins = [row["origin"] for row in rows]
             if not any("_get_num_nonjoined_procs" in origin for origin in origins):
@@ -285,20 +320,22 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
                 raise Wrong(
                     f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}."
                 )
+            values, passed = timeline.returns[rank]
+            compare_trained(values, case.inputs(rank), given, f"rank {rank}")
             joined = max(
                 row["enqueued_ns"]
                 for row in rows
                 if "DDP" in row["origin"] or "join" in row["origin"]
             )
             barriers = [row["enqueued_ns"] for row in rows if "barrier" in row["origin"]]
-            if max([*barriers, met.get(rank, -1)], default=-1) < joined:
+            if not passed and max(barriers, default=-1) < joined:
                 raise Wrong(
                     f"with {given}, rank {rank} calls no barrier after its last call of join(), so it may go on "
                     "while others still train."
                 )
 
 
-safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneven(rng), _safe_loop)
+safe_loop = Judge(SITUATIONS, draw, _safe_loop)
 
 # ---- as_float: how "anyone left?" reads a barrier's byte
 
@@ -307,9 +344,9 @@ def _as_float(answer: Answer, byte: int) -> None:
     timeline = emulate(CASES[4].program, (1, 2), era="1.9", barrier_value=byte)
     met = next(slot for slot in match(timeline) if slot.met and not slot.expected)
     expected = json.loads(timeline.call(0, met.calls[0])["value_out"] or "")[0][0]
-    said = call(answer, (byte,), f"the byte {byte}")
-    if not isinstance(said, float) or said != expected:
-        raise Wrong(f"with the byte {byte}, expected {expected!r}, got {said!r}.")
+    got = call(answer, (byte,), f"the byte {byte}")
+    if not isinstance(got, float) or got != expected:
+        raise Wrong(f"with the byte {byte}, expected {expected!r}, got {got!r}.")
 
 
 as_float = Judge((7, 0, 1, 255), lambda rng: rng.randint(1, 255), _as_float)
@@ -331,32 +368,24 @@ def _made_to_shadow(counts: tuple[int, ...], rebuild: bool) -> list[int]:
     return made
 
 
-def _shadows(answer: Answer, cases: tuple[tuple[int, ...], ...]) -> None:
-    """`cases`: counts of inputs. An answer may count the rebuild of DDP's buckets, which a rank
-    with fewer than two inputs shadows too, or leave it out, but the same way in all cases."""
-    said = [call(answer, (counts,), f"inputs={counts}") for counts in cases]
-    if said != [_made_to_shadow(counts, rebuild=False) for counts in cases]:
-        for counts, one in zip(cases, said, strict=True):
-            compare(
-                one,
-                _made_to_shadow(counts, rebuild=True),
-                f"inputs={counts}",
-                "the list of each rank's shadow calls",
-            )
+def _shadows(answer: Answer, cases: tuple[Situation, ...]) -> None:
+    """An answer may count the rebuild of DDP's buckets, which a rank with fewer than two inputs
+    shadows too, or leave it out, but the same way in all cases."""
+    got = call_each(answer, [((case.counts,), str(case)) for case in cases])
+    if got != [_made_to_shadow(case.counts, rebuild=False) for case in cases]:
+        for case, calls in zip(cases, got, strict=True):
+            expected = _made_to_shadow(case.counts, rebuild=True)
+            compare(calls, expected, str(case), "the list of each rank's shadow calls")
 
 
-shadows = Judge(
-    (((2, 3), (5, 1), (3, 3)), ((2, 5), (0, 4, 2), (1, 1, 7))),
-    lambda rng: ((1, 3), uneven(rng, most=6)),
-    _shadows,
-)
+shadows = Judge((SHORT,), lambda rng: (Situation((1, 3)), draw(rng)), _shadows)
 
 # ---- in_order: buckets in one order on all ranks
 
 
 def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
     """`orders`: by rank, the order in which its buckets become ready."""
-    buckets = len(orders[0])
+    buckets, ranks = len(orders[0]), len(orders)
 
     def program(rank: int, inputs: Any) -> tuple[list[float], list[int], str]:
         tensors = [torch.full((3 * i + 1,), float(rank + 1)) for i in range(buckets)]
@@ -389,9 +418,10 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
             work.wait()
         return [tensor[0].item() for tensor in tensors], late, next(iter(mistakes), "")
 
-    given = "buckets that get ready in the order " + ", ".join(
-        f"{list(o)} on rank {r}" for r, o in enumerate(orders)
-    )
+    told = ", ".join(f"{list(order)} on rank {rank}" for rank, order in enumerate(orders))
+    given = f"buckets that get ready in the order {told}"
+    if buckets > MANY:
+        given = f"{buckets} buckets that get ready in another order on each of {ranks} ranks"
     timeline = run(program, (1,) * len(orders), given)
     for rank, (sums, late, mistake) in enumerate(timeline.returns):
         if mistake:
@@ -417,9 +447,14 @@ def _in_line(ready: Sequence[int]) -> Iterator[int]:
         following += 1
 
 
-def _draw_in_order(rng: random.Random) -> list[list[int]]:
-    ranks, buckets = rng.randint(2, 3), rng.randint(3, 5)
-    orders = [rng.sample(range(buckets), buckets) for _ in range(ranks)]
+MANY = 12
+"""A message lists the orders of no more buckets than this."""
+
+
+def _orders(case: Situation) -> list[list[int]]:
+    """By rank, the order in which its buckets become ready: as many as the most inputs of a rank."""
+    buckets, rng = max(case.counts), random.Random(case.seed)
+    orders = [rng.sample(range(buckets), buckets) for _ in range(case.ranks)]
     orders[1] = orders[0][::-1]
     return orders
 
@@ -427,11 +462,11 @@ def _draw_in_order(rng: random.Random) -> list[list[int]]:
 in_order = Judge(
     (
         ((0, 1, 2), (2, 1, 0)),
-        ((1, 0, 2), (0, 2, 1)),
         ((0,), (0,)),
         ((3, 1, 2, 0), (3, 1, 2, 0)),
         ((0, 1, 2),) * 2,
+        *(_orders(case) for case in distinct(lambda case: max(case.counts), SHORT)),
     ),
-    _draw_in_order,
+    lambda rng: _orders(draw(rng)),
     _in_order,
 )

@@ -2,27 +2,92 @@
 
 A repair is right if every rank finishes on NCCL and on gloo, no call stays pending, no call meets
 one that was not meant for it, and the program still does its job. Every input of every rank has a
-distinct value, so the gradients show which inputs were trained on.
+value of its own, so the gradients and `trained` show which inputs were trained on.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isclose
 from typing import Any
 
 import torch
 
 from joinlab.analysis.matching import match
-from joinlab.course.judge import Answer, Fed, Judge, Wrong, compare, fed, issued, plain, run, uneven
+from joinlab.course.answers.situations import SITUATIONS, Situation, distinct, draw
+from joinlab.course.judge import (
+    KEPT,
+    Answer,
+    Fed,
+    Judge,
+    Wrong,
+    compare,
+    compare_trained,
+    issued,
+    plain,
+    run,
+    trained,
+)
 from joinlab.timeline import Timeline
 
 GRADIENTS = "all-reduce (DDP backward())"
 
-Counts = tuple[int, ...]
-Purpose = Callable[[Timeline, Counts, str], None]
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An answer's run of a situation.
+
+    given  the situation and the backend, as messages say them
+    """
+
+    timeline: Timeline
+    case: Situation
+    given: str
+
+    @property
+    def returns(self) -> list[Any]:
+        """What each rank returned, as lists and numbers."""
+        return [returned for returned, _ in self.timeline.returns]
+
+    def trained_on(self, expected: Sequence[Sequence[float]]) -> None:
+        """Raise Wrong unless each rank trained once on each of these inputs of its."""
+        for rank, (_, inputs) in enumerate(self.timeline.returns):
+            compare_trained(inputs, expected[rank], self.given, f"rank {rank}")
+
+    def exchanges(self) -> list[Mapping[str, Any]]:
+        """The calls of the answer itself, those that DDP and join() did not make and that are no
+        barrier, in which the ranks' values differ; of each, the row of one rank."""
+        calls: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+        for row in self.timeline.calls.rows(named=True):
+            if "(" not in row["origin"] or "object" in row["origin"]:
+                calls.setdefault((row["group"], row["seq"]), []).append(row)
+        return [
+            rows[0]
+            for rows in calls.values()
+            if len({row["value_in"] for row in rows}) > 1 or "object" in rows[0]["origin"]
+        ]
+
+    def in_second_input(self, row: Mapping[str, Any]) -> bool:
+        """Whether a call belongs to the rank's second input: it has read that one and no more, or,
+        if it reads ahead, has run `forward` on that one and no more."""
+        spans = self.timeline.spans
+        forwards = spans.filter(spans["rank"] == row["rank"], spans["name"] == "forward")
+        begun = (forwards["begin_ns"] <= row["enqueued_ns"]).sum()
+        return bool(row["input"] == 1 or begun == 2)
+
+    def after_training(self, row: Mapping[str, Any]) -> bool:
+        """Whether a call comes behind its rank's last reduction of gradients."""
+        calls = self.timeline.calls
+        own = calls.filter(calls["rank"] == row["rank"], calls["origin"] == GRADIENTS)
+        return own.is_empty() or bool((own["enqueued_ns"] <= row["enqueued_ns"]).all())
+
+
+Purpose = Callable[[Played], None]
 
 
 def nothing_crosses(timeline: Timeline, given: str) -> None:
@@ -40,63 +105,55 @@ def nothing_crosses(timeline: Timeline, given: str) -> None:
 
 def _repair(
     purpose: Purpose,
-    *known: Counts,
-    draw: Callable[[random.Random], Counts] | None = None,
-    feed: Callable[[Fed], Any] = lambda inputs: inputs,
+    known: Sequence[Situation],
+    drawn: Callable[[random.Random], Situation] = draw,
+    feed: Callable[[Fed, Situation], Any] = lambda inputs, case: inputs,
 ) -> Judge:
-    """`draw` draws counts of inputs; None draws even ones. `feed` turns a rank's inputs into the
-    answer's argument."""
+    """`feed` turns a rank's inputs into the answer's argument."""
 
-    def hold(answer: Answer, counts: Counts) -> None:
-        for backend in ("gloo", "nccl"):
-            given = f"inputs={counts} on {backend}"
+    def hold(answer: Answer, case: Situation) -> None:
+        def program(rank: int, inputs: Any) -> Any:
+            own = feed(Fed(inputs, case.inputs(rank)), case)
+            with trained() as values:
+                returned = plain(answer(rank, own))
+            return returned, values
 
-            def program(rank: int, inputs: Any) -> Any:
-                return plain(answer(rank, feed(Fed(inputs, fed(rank, len(inputs))))))
-
-            timeline = run(program, counts, given, backend=backend)
+        for backend in case.backends:
+            given = f"{case} on {backend}"
+            timeline = run(program, case.counts, given, backend=backend)
             nothing_crosses(timeline, given)
-            purpose(timeline, counts, given)
+            purpose(Played(timeline, case, given))
 
-    return Judge(known, draw or _even, hold)
-
-
-def _even(rng: random.Random) -> Counts:
-    return (rng.choice((4, 6)),) * rng.randint(2, 3)
+    return Judge(tuple(known), drawn, hold)
 
 
-def _trains(
-    timeline: Timeline,
-    steps: int,
-    given: str,
+def _reduces(
+    played: Played,
+    inputs: Sequence[Sequence[float]],
     reduces: Callable[[int], bool] = bool,
     partly: bool = False,
 ) -> None:
     """Raise Wrong unless each rank reduces as often as it should, and the reductions contain every
     input once.
 
-    steps    number of inputs to train on
+    inputs   by rank, the inputs to train on, equally many
     reduces  whether gradients are reduced with the i-th input, counted from 1
     partly   only rank 0 uses a second layer
 
     The gradient of a layer's weight is its input and that of its bias is 1. Gradients may add up,
     or be zeroed after each reduction.
     """
-    ranks = len(timeline.ends)
+    ranks, steps, given = len(inputs), len(inputs[0]), played.given
     rows = [
-        [row for row in issued(timeline, rank) if row["origin"] == GRADIENTS]
+        [row for row in issued(played.timeline, rank) if row["origin"] == GRADIENTS]
         for rank in range(ranks)
     ]
     wanted = [i for i in range(1, steps + 1) if reduces(i)]
-    compare(
-        [len(own) for own in rows],
-        [len(wanted)] * ranks,
-        given,
-        "how often each rank reduced its gradients",
-    )
-    inputs = [[fed(rank, steps)[i] for rank in range(ranks)] for i in range(steps)]
+    what = "how often each rank reduced its gradients"
+    compare([len(own) for own in rows], [len(wanted)] * ranks, given, what)
     by_input = [
-        [sum(own) / ranks, 1.0] + ([own[0] / ranks, 1 / ranks] if partly else []) for own in inputs
+        [sum(own) / ranks, 1.0] + ([own[0] / ranks, 1 / ranks] if partly else [])
+        for own in zip(*inputs, strict=True)
     ]
     parts = [by_input[begin:end] for begin, end in zip([0, *wanted], wanted, strict=False)]
     alone = [sorted(map(sum, zip(*part, strict=True))) for part in parts]
@@ -104,12 +161,20 @@ def _trains(
     for rank, own in enumerate(rows):
         got = [sorted(json.loads(row["value_out"])[0]) for row in own]
         if not any(all(map(_same, got, means)) for means in (alone, in_all)):
-            at = next((i for i, one in enumerate(got) if not _same(one, in_all[i])), 0)
+            step = next((i for i, numbers in enumerate(got) if not _same(numbers, in_all[i])), 0)
             raise Wrong(
-                f"with {given} and the values {fed(0, steps)} on rank 0, {fed(1, steps)} on rank 1 and so on, "
-                f"reduction {at + 1} gives rank {rank} the gradients {_short(got[at])}; expected {_short(in_all[at])}, "
-                "the means over the ranks. Train every layer on every input of every rank, once."
+                f"with {given}, reduction {step + 1} gives rank {rank} the gradients {_short(got[step])}; "
+                f"expected {_short(in_all[step])}, the means over the ranks. Train every layer on every "
+                "input of every rank, once."
             )
+
+
+def _trains(played: Played, steps: int | None = None, **options: Any) -> None:
+    """Raise Wrong unless all ranks train on their first `steps` inputs; None: on all. Options are
+    those of `_reduces`."""
+    inputs = [played.case.inputs(rank)[:steps] for rank in range(played.case.ranks)]
+    played.trained_on([inputs[0] * (2 if options.get("partly") else 1), *inputs[1:]])
+    _reduces(played, inputs, **options)
 
 
 def _same(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -122,120 +187,136 @@ def _short(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.4g}" for number in numbers)
 
 
-def _exchanged(timeline: Timeline, given: str, input: int | None = None) -> None:
-    """Raise Wrong unless the program itself made a call in which the ranks' values differ."""
-    rows = [
-        row
-        for row in timeline.calls.rows(named=True)
-        if "DDP" not in row["origin"] and (input is None or row["input"] == input)
+def _exchanged(
+    played: Played, where: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
+) -> None:
+    """Raise Wrong unless the program itself made a call, `where` it should, in which the ranks'
+    values differ. `place` says in words where."""
+    if not any(map(where, played.exchanges())):
+        raise Wrong(
+            f"with {played.given}, no call of yours{place} carries one rank's value to another, so the result "
+            "cannot depend on all ranks. Reduce or gather the values."
+        )
+
+
+def _reports(played: Played) -> None:
+    _trains(played)
+    _exchanged(played, played.in_second_input, " in the second input")
+    mean = (played.case.ranks + 1) / 2  # of the losses 1, 2, ...
+    printed = [[*_numbers(text)] for text in played.timeline.output]
+    right = [
+        line for line in printed[0] if any(isclose(number, mean, rel_tol=5e-3) for number in line)
     ]
-    told = {(row["seq"], row["value_in"]) for row in rows}
-    if len(told) == len({seq for seq, _ in told}) and not any(
-        "object" in row["origin"] for row in rows
-    ):
-        place = "" if input is None else " in the second input"
+    if len(right) != 1 or len(printed[0]) != 1 or any(printed[1:]):
+        lines = "; ".join(
+            f"rank {rank} {text.strip()!r:.60}" for rank, text in enumerate(played.timeline.output)
+        )
         raise Wrong(
-            f"with {given}, no call of yours{place} carries one rank's value to another, so the result cannot depend "
-            "on all ranks. Reduce or gather the values."
+            f"with {played.given}, rank 0 should print the mean loss, {mean:g}, once, and the other ranks no "
+            f"number; printed is: {lines}."
         )
 
 
-def _reports(timeline: Timeline, counts: Counts, given: str) -> None:
-    _trains(timeline, counts[0], given)
-    _exchanged(timeline, given, input=1)
-    mean = sum(range(1, len(counts) + 1)) / len(counts)
-    said = [[_number(word) for word in text.split()] for text in timeline.output]
-    compare(
-        said,
-        [["mean", "loss", mean]] + [[]] * (len(counts) - 1),
-        given,
-        "the words that each rank printed",
-    )
+def _numbers(text: str) -> Iterator[list[float]]:
+    """The numbers of each line that has some."""
+    for line in text.splitlines():
+        if numbers := re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line):
+            yield [float(number) for number in numbers]
 
 
-def _number(word: str) -> str | float:
-    try:
-        return float(word)
-    except ValueError:
-        return word
-
-
-def _stops(timeline: Timeline, counts: Counts, given: str) -> None:
-    steps = timeline.returns[0]
-    compare(
-        list(timeline.returns), [steps] * len(counts), given, "how many steps each rank returns"
-    )
-    if steps not in (1, len(counts)):
+def _stops(played: Played) -> None:
+    steps, ranks, inputs = played.returns[0], played.case.ranks, played.case.counts[0]
+    compare(played.returns, [steps] * ranks, played.given, "how many steps each rank returns")
+    if steps not in (1, min(ranks, inputs)):
         raise Wrong(
-            f"with {given}, the ranks stopped after {steps} steps. Stop when the first rank has learnt enough "
-            f"(after 1), or when all have (after {len(counts)})."
+            f"with {played.given}, the ranks stopped after {steps} steps. Stop when the first rank has learnt enough "
+            f"(after 1), or when all have (after {ranks})."
         )
-    _trains(timeline, steps, given)
-    _exchanged(timeline, given)
+    _trains(played, steps)
+    _exchanged(played)
 
 
-def _skips(timeline: Timeline, counts: Counts, given: str) -> None:
-    ranks = len(counts)
-    weight = sum(sum(fed(rank, counts[0])) for rank in range(ranks)) - fed(1, 2)[1]
-    wanted = [weight / ranks, counts[0] - 1 / ranks]
-    for rank, found in enumerate(timeline.returns):
+def _skips(played: Played) -> None:
+    inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
+    del inputs[1][1]  # the bad one
+    played.trained_on(inputs)
+    sums = [sum(map(sum, inputs)), sum(map(len, inputs))]
+    wanted = [number / played.case.ranks for number in sums]
+    for rank, got in enumerate(played.returns):
         what = f"the list of gradients that rank {rank} returns, with all inputs but the second of rank 1 in it,"
-        compare(found, wanted, given, what)
+        compare(got, wanted, played.given, what)
 
 
-def _saves(timeline: Timeline, counts: Counts, given: str) -> None:
-    _trains(timeline, counts[0], given)
-    compare(
-        timeline.returns[0],
-        [float(rank) for rank in range(len(counts))],
-        given,
-        "what rank 0 returns",
-    )
-    _exchanged(timeline, given)
+def _saves(played: Played) -> None:
+    _trains(played)
+    wanted = [float(rank) for rank in range(played.case.ranks)]
+    compare(played.returns[0], wanted, played.given, "what rank 0 returns")
+    _exchanged(played, played.after_training, " after the last backward")
 
 
-def _keeps_even(timeline: Timeline, counts: Counts, given: str) -> None:
-    _trains(timeline, min(counts), given)
-    _exchanged(timeline, given)
+def _keeps_even(played: Played) -> None:
+    _trains(played, min(played.case.counts))
+    if len(set(played.case.counts)) > 1:  # else all have the same to say
+        _exchanged(played)
 
 
-def _means(timeline: Timeline, counts: Counts, given: str) -> None:
-    def plainly(rank: int, inputs: Any) -> list[float]:
+@lru_cache(KEPT)
+def _plain_mean(case: Situation) -> float:
+    """The mean loss over all inputs of all ranks, without DDP."""
+
+    def program(rank: int, _: Any) -> list[float]:
         model = torch.nn.Linear(1, 1)  # seeded alike on all ranks
-        return [
-            model(torch.tensor([value])).item()
-            for of, count in enumerate(counts)
-            for value in fed(of, count)
-        ]
+        inputs = [value for own in range(case.ranks) for value in case.inputs(own)]
+        return [model(torch.tensor([value])).item() for value in inputs]
 
-    for rank, count in enumerate(counts):
-        worked = sum(row["origin"] == GRADIENTS for row in issued(timeline, rank))
-        compare(worked, count, given, f"of how many inputs rank {rank} reduced the gradients")
-    losses = run(plainly, (1,), given).returns[0]
-    compare(
-        list(timeline.returns),
-        [sum(losses) / len(losses)] * len(counts),
-        given,
-        "the mean that each rank returns",
-    )
+    losses = run(program, (1,), str(case)).returns[0]
+    return float(sum(losses) / len(losses))
 
 
-UNEVEN = ((2, 3), (3, 1), (1, 2, 4))
+def _means(played: Played) -> None:
+    inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
+    for rank, own in enumerate(inputs):
+        worked = sum(row["origin"] == GRADIENTS for row in issued(played.timeline, rank))
+        what = f"of how many inputs rank {rank} reduced the gradients"
+        compare(worked, len(own), played.given, what)
+    played.trained_on(inputs)
+    wanted = [_plain_mean(played.case)] * played.case.ranks
+    compare(played.returns, wanted, played.given, "the mean that each rank returns")
+    _exchanged(played)
 
-even_out = _repair(_keeps_even, *UNEVEN, draw=lambda rng: uneven(rng, least=1))
-in_step = _repair(_keeps_even, *UNEVEN, draw=lambda rng: uneven(rng, least=1), feed=iter)
-mean_loss = _repair(_means, *UNEVEN, draw=uneven)
-report = _repair(_reports, (2, 2), (3, 3, 3))
-stop_early = _repair(_stops, (4, 4), (5, 5, 5))
-skip_bad = _repair(_skips, (3, 3), (4, 4, 4))
-save_all = _repair(_saves, (2, 2), (1, 1, 1))
+
+LONGER = 200
+"""Inputs by which a rank's stream goes on after the shortest has ended; then it raises."""
+
+
+def _stream(inputs: Fed, case: Situation) -> Iterator[torch.Tensor]:
+    """A rank's inputs as a stream. One that is longer than the shortest does not end by itself."""
+    yield from inputs
+    if len(inputs) > min(case.counts):
+        yield from (torch.tensor([float(i)]) for i in range(LONGER))
+        raise ValueError(
+            f"it has read {LONGER + len(inputs)} inputs of its stream, and the shortest stream ended after "
+            f"{min(case.counts)}: a stream may be endless, so do not read it to its end"
+        )
+
+
+def _even(multiple: int = 1, least: int = 1) -> dict[str, Any]:
+    """Situations with equal counts, some of them twice, with other values."""
+    even = [case.even(multiple, least) for case in SITUATIONS]
+    first = distinct(lambda case: case.counts, tuple(even))
+    again = distinct(lambda case: case.counts, tuple(case for case in even if case not in first))
+    known = (*first, *(replace(case, backends=case.backends[:1]) for case in again))
+    return {"known": known, "drawn": lambda rng: draw(rng).even(multiple, least)}
+
+
+even_out = _repair(_keeps_even, SITUATIONS)
+in_step = _repair(_keeps_even, SITUATIONS, feed=_stream)
+mean_loss = _repair(_means, SITUATIONS)
+report = _repair(_reports, **_even(least=2))
+stop_early = _repair(_stops, **_even())
+skip_bad = _repair(_skips, **_even(least=3))
+save_all = _repair(_saves, **_even())
 every_second = _repair(
-    lambda timeline, counts, given: _trains(timeline, counts[0], given, lambda i: i % 2 == 0),
-    (4, 4),
-    (2, 2, 2),
+    lambda played: _trains(played, reduces=lambda i: i % 2 == 0), **_even(multiple=2)
 )
-unused = _repair(
-    lambda timeline, counts, given: _trains(timeline, counts[0], given, partly=True),
-    (3, 3),
-    (2, 2, 2),
-)
+unused = _repair(lambda played: _trains(played, partly=True), **_even())

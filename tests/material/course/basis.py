@@ -1,6 +1,6 @@
 """Right answers to the exercises, one of each, by a reader who had not seen the solutions; and where the others go.
 
-ANSWERS has (exercise, name, kind, answer), filled by first.py, second.py and third.py. Kinds: wrong, right, and cheat,
+ANSWERS has (exercise, name, kind, answer), filled by first.py to fifth.py. Kinds: wrong, right, and cheat,
 which gets by without solving anything.
 """
 

@@ -890,7 +890,7 @@ OF_SHARES = [two_of_each, all_of_them, all_but_the_last, none_at_all, as_many_as
 WRONG: dict[str, list[Callable[..., Any]]] = {
     "ring_sum": [all_send_first, all_receive_first, reduced, once_round_the_ring, lambda x: x * dist.get_world_size()],
     "even_out": OF_SHARES,
-    "in_step": OF_SHARES,
+    "in_step": [*OF_SHARES, counted_before],
     "as_float": [
         float,
         lambda byte: 0.0,
@@ -1011,7 +1011,7 @@ WRONG: dict[str, list[Callable[..., Any]]] = {
 RIGHT: dict[str, list[Callable[..., Any]]] = {
     "ring_sum": [in_turns],
     "even_out": [counted_before],
-    "in_step": [counted_before],
+    "in_step": [],
     "as_float": [lambda byte: byte * 2.0**-149],
     "mean_loss": [loss_of()],
     "gather_list": [lambda tensors: tuple(solutions.gather_list(tensors))],

@@ -50,7 +50,7 @@ def _(m):
 @W('hand_out','scatter MAX')
 def _(m):
     for p in ps(m): dist.all_reduce(p.data,op=dist.ReduceOp.MAX)
-@R('hand_out','flat copied back')
+@W('hand_out','flat copied back, of one dimension only')
 def _(m):
     f=torch.cat([p.data for p in ps(m)]); dist.broadcast(f,src=0)
     for p,s in zip(ps(m),f.split([p.numel() for p in ps(m)])): p.data.copy_(s)
@@ -214,7 +214,7 @@ class _(SmallDDP):
         if all(q in self.ready for q in b):
             f=torch.cat([q.grad for q in b]); self.works.append((f,dist.all_reduce(f,async_op=True))); self.finish()
 S('DDP itself','cheat')(lambda m,n: DDP(m,bucket_cap_mb=n*4/2**20))
-@S('divide before reducing','right')
+@S('divide before reducing, copied back without its shape','wrong')
 class _(SmallDDP):
     def computed(self, parameter):
         self.ready.add(parameter)
@@ -306,7 +306,7 @@ def _(model,inputs,train):
     while ask(0): sh=True; ask(0); dist.all_reduce(torch.zeros(n))
     src=ask(-1 if sh else dist.get_rank(),dist.ReduceOp.MAX)
     for p in model.parameters(): dist.broadcast(p.data,src=src)
-@R('small_join','flat broadcast')
+@W('small_join','flat broadcast, of one dimension only')
 def _(model,inputs,train):
     sh=False
     for x in inputs: ask(1.);ask(1.);train(x)
