@@ -122,6 +122,8 @@ def _notify(answer: Answer, case: Situation) -> None:
                 "rank that has joined first asks who is left, and the two calls would meet: notify Join first."
             )
         compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+    if case == SHORT[0]:
+        _without_join(answer)
 
 
 def _without_join(answer: Answer) -> None:
@@ -133,7 +135,7 @@ def _without_join(answer: Answer) -> None:
     run(program, (1, 1), "no Join around it")
 
 
-notify = Judge(SHORT, draw, _notify, _without_join)
+notify = Judge(SHORT, draw, _notify)
 
 # ---- step 2
 
