@@ -474,8 +474,10 @@ def test_the_backend_follows_the_gpus() -> None:
     assert choose_backend({**MACHINE, "gpus": 2}, None, 2) == ("nccl", {})
     assert choose_backend({**MACHINE, "gpus": 2}, None, 3)[0] == "gloo"
     assert choose_backend({**MACHINE, "gpus": 2}, "gloo", 2)[0] == "gloo"
-    assert choose_backend({**MACHINE, "gpus": 1}, None, 2)[1]["NCCL_SOCKET_IFNAME"] == "lo"
-    assert choose_backend({**MACHINE, "gpus": 1, "nccl": "2.30.3"}, None, 2) == (
+    assert choose_backend({**MACHINE, "gpus": 1}, None, 1) == ("nccl", {})
+    assert choose_backend({**MACHINE, "gpus": 1}, None, 2) == ("gloo", {})  # two on one: if asked
+    assert choose_backend({**MACHINE, "gpus": 1}, "nccl", 2)[1]["NCCL_SOCKET_IFNAME"] == "lo"
+    assert choose_backend({**MACHINE, "gpus": 1, "nccl": "2.30.3"}, "nccl", 2) == (
         "nccl",
         {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
     )

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import joinlab
+from joinlab.errors import LaunchError
 from joinlab.timeline import Timeline
 from tests.agreement import what
 from tests.standin.network import Network
@@ -167,3 +168,42 @@ def test_a_bound_gpu_is_known_to_the_group_that_the_program_gets(standin: Networ
     assert timeline.returns == tuple(([2.0, 2.0], f"cuda:{r}", f"cuda:{r}") for r in range(2))
     assert timeline.calls.height == 4 and timeline.calls["completed_ns"].null_count() == 0
     assert len(timeline.meta["eager_groups"]) == 2
+
+
+def test_the_gpus_are_counted_as_the_environment_shows_them_now(monkeypatch) -> None:
+    """A rank sees what the launcher's environment says at each launch, not what it said at the
+    first one. One GPU is shared by two ranks only if NCCL is asked for."""
+
+    def program(rank: int, inputs: Any) -> float:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+
+    def launched(backend: str | None) -> Any:
+        timeline = joinlab.launch(program, (1, 1), backend, on_output=None, progress=False)
+        assert timeline.raise_for_ending().returns == (2.0, 2.0)
+        return timeline.meta["backend"], timeline.meta["transport"]
+
+    with standing_in():
+        assert launched(None) == ("nccl", None)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert launched(None) == ("gloo", "sockets")
+        assert launched("nccl") == ("nccl", "sockets")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with pytest.raises(LaunchError, match="needs an NVIDIA GPU"):
+            launched("nccl")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert launched(None) == ("nccl", None)
+
+
+def test_who_names_a_gpu_that_is_not_there_is_told_what_to_do(monkeypatch) -> None:
+    """The forum's `.to(rank)`, where two ranks share the only GPU."""
+
+    def program(rank: int, inputs: Any) -> None:
+        if rank >= torch.cuda.device_count():
+            raise RuntimeError("CUDA error: invalid device ordinal")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with standing_in():
+        timeline = run(program)
+    assert "this run has 1 for 2 ranks" in timeline.output[1] and not timeline.output[0]

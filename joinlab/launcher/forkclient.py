@@ -41,8 +41,12 @@ TAKE_S = 10.0
 LEAVE_S = 15.0
 """A server that ends later than this after close() is killed; it gives its keepers 10 s."""
 
-RUN, CALLS = b"r", b"c"
-"""The kind of process forked for a request: the keeper of a run, or a process that serves calls."""
+RUN, CALLS, COUNT = b"r", b"c", b"n"
+"""The kind of process forked for a request: the keeper of a run, a process that serves calls, or
+one that counts GPUs."""
+
+CHOOSES_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+"""Environment variables that decide which GPUs a process sees."""
 
 
 class ForkServer:
@@ -59,6 +63,7 @@ class ForkServer:
                 "Timeline that was recorded elsewhere with joinlab.load."
             )
         self.owner = os.getpid()
+        self._counted: tuple[dict[str, str], dict[str, Any]] | None = None
         try:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         except OSError as error:
@@ -137,6 +142,25 @@ class ForkServer:
                 f'whether {sys.executable} -c "import torch" works here.'
             )
         return dict(hello)
+
+    def machine(self) -> dict[str, Any]:
+        """{"gpus": how many a rank would see now, "nccl": NCCL's version, None without a GPU}.
+
+        A process of their own counts them: where torch cannot ask NVML (no library, MIG slices) it
+        initializes CUDA, after which no rank could be forked.
+        """
+        chosen = {name: os.environ[name] for name in CHOOSES_GPUS if name in os.environ}
+        if not self.hello["nccl"]:
+            return {"gpus": 0, "nccl": None}
+        if self._counted is None or self._counted[0] != chosen:
+            with self.open(chosen, COUNT) as link, link.makefile("rb") as lines:
+                counted = json.loads(lines.readline() or "{}")
+            if "gpus" not in counted:
+                raise LaunchError(
+                    f"the GPUs of this machine could not be counted: {counted.get('error', 'no answer')}"
+                )
+            self._counted = chosen, counted
+        return self._counted[1]
 
     def open(self, request: dict[str, Any], kind: bytes = RUN) -> socket.socket:
         """Begin a run, or a process for calls, and return its socket; closing the socket ends the

@@ -31,7 +31,7 @@ from typing import Any
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.launcher.apart import answer
-from joinlab.launcher.forkclient import RUN
+from joinlab.launcher.forkclient import CHOOSES_GPUS, COUNT, RUN
 from joinlab.launcher.keeper import Keeper
 
 LOOK_S = 0.5
@@ -58,10 +58,7 @@ def main(control_fd: int, launcher: int) -> None:
 
 
 def _warm_up() -> dict[str, Any]:
-    """Import the modules that ranks need, and return the machine's GPUs and backends."""
-    os.environ.setdefault(
-        "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
-    )  # counts GPUs without initializing CUDA before a fork
+    """Import the modules that ranks need, and return what torch was built with."""
     with no_collection():
         import torch
         import torch._dynamo  # DDP's constructor imports it: 800 modules
@@ -72,17 +69,33 @@ def _warm_up() -> dict[str, Any]:
         import joinlab.launcher.rank
 
     assert joinlab.launcher.rank
-    gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
     hello = {
         "torch": str(torch.__version__),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus else None,  # type: ignore[no-untyped-call]
-        "gpus": gpus,
+        "nccl": torch.distributed.is_nccl_available(),
         "gloo": torch.distributed.is_gloo_available(),
     }
     gc.collect()
     # so that a garbage collection in a rank does not copy the pages shared with the server
     gc.freeze()
     return hello
+
+
+def _count_gpus(link: socket.socket) -> None:
+    """Answer how many GPUs a process with these variables sees, and NCCL's version."""
+    import torch
+
+    with link.makefile("rb") as lines:
+        chosen = json.loads(lines.readline())
+    for name in CHOOSES_GPUS:
+        os.environ.pop(name, None)
+    os.environ.update(chosen)
+    try:
+        gpus = torch.cuda.device_count()
+        nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None  # type: ignore[no-untyped-call]
+        counted: dict[str, Any] = {"gpus": gpus, "nccl": nccl}
+    except Exception as error:
+        counted = {"error": f"{type(error).__name__}: {error}"}
+    link.sendall(json.dumps(counted).encode() + b"\n")
 
 
 class Server:
@@ -137,6 +150,8 @@ class Server:
             self.control.close()
             if kind == RUN:
                 Keeper(link, server).keep()
+            elif kind == COUNT:
+                _count_gpus(link)
             else:
                 answer(link)
         except BaseException:

@@ -58,7 +58,7 @@ def launch(
     """Run `program(rank, inputs)` in one process per rank and return what happened.
 
     inputs       one count per rank, 1 to 16 ranks: (5, 6) gives rank 0 five inputs and rank 1 six; 0 is allowed
-    backend      "gloo" (CPU) or "nccl" (GPUs); None takes NCCL if there are enough GPUs, else gloo;
+    backend      "gloo" (CPU) or "nccl" (GPUs); None takes NCCL if there is a GPU for each rank, else gloo;
                  `timeline.meta["backend"]` says which
     seed         seeds torch, numpy and random on every rank: one int for all, one per rank, or None for random ones
     timeout      seconds after which the run is ended; its living ranks are "killed"
@@ -155,7 +155,8 @@ def _run(
     cwd = current_folder()
     server = ForkServer.get()
     counts = meta["inputs"]
-    chosen, settings = choose_backend(server.hello, backend, len(counts))
+    machine = server.machine()
+    chosen, settings = choose_backend(machine, backend, len(counts))
     if chosen == "gloo":
         settings["JOINLAB_GLOO_HOST"] = loopback()
     meta["backend"] = chosen
@@ -178,8 +179,8 @@ def _run(
             "inputs": counts,
             "seeds": meta["seeds"],
             "backend": chosen,
-            "gpus": server.hello["gpus"],
-            "nccl": server.hello["nccl"],
+            "gpus": machine["gpus"],
+            "nccl": machine["nccl"],
             "settings": settings,
             "environ": dict(os.environ),
             "port": _free_port(),
@@ -259,13 +260,14 @@ def choose_backend(
 ) -> tuple[str, dict[str, str]]:
     """The backend to use, and the environment variables that its ranks need.
 
-    `machine` is the fork server's report: {"gpus", "nccl", "gloo"}. NCCL takes one GPU per rank, or
-    one GPU shared by two ranks. Raises LaunchError if the machine cannot run the request.
+    `machine` is {"gpus", "nccl"}, see ForkServer.machine. NCCL takes one GPU per rank. If asked for
+    by name, it also takes one GPU shared by two ranks, which it would refuse by itself. Raises
+    LaunchError if the machine cannot run the request.
     """
     gpus = int(machine["gpus"])
-    enough = gpus >= max(ranks, 2) or (gpus == 1 and ranks <= 2) or (gpus >= 1 and ranks == 1)
+    enough = gpus >= ranks or (gpus == 1 and ranks == 2)
     if backend is None:
-        backend = "nccl" if enough else "gloo"
+        backend = "nccl" if gpus >= ranks else "gloo"
     if backend == "gloo":
         return "gloo", {}
     if not gpus:
@@ -281,9 +283,15 @@ def choose_backend(
 
 
 def _sharing(nccl: str) -> dict[str, str]:
-    """Environment variables with which NCCL accepts two ranks on one GPU."""
+    """Environment variables with which NCCL accepts two ranks on one GPU.
+
+    Since 2.30.3 it does if told to (ncclCheckMultiRank in src/graph/topo.cc, v2.30.3-1). Before, it
+    compares the GPUs of ranks of one host only, by a hash of NCCL_HOSTID (initTransportsRank in
+    src/init.cc and getHostHash in src/misc/utils.cc, v2.29.7-1).
+    """
     if tuple(int(part) for part in nccl.split(".")[:3]) >= (2, 30, 3):
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     # Each rank claims to be another host (rank.py adds its number), so they connect over loopback
     # sockets.
-    return {"JOINLAB_NCCL_HOSTS": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    sockets = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
+    return {"JOINLAB_NCCL_HOSTS": "1", **sockets}

@@ -167,6 +167,8 @@ def _run(
         else:
             trace = traceback_text(error)
             print(trace, end="", file=sys.stderr, flush=True)
+            if request["backend"] == "nccl" and "invalid device ordinal" in str(error):
+                print(_ordinal(request), file=sys.stderr, flush=True)
             text = text_of(error)
             recorder.end_program(at_exit(f"its program has raised {text}"))
             recorder.log.write({"e": "raise", "x": text, "tb": trace, "connected": connected})
@@ -189,6 +191,14 @@ def _run(
     recorder.log.write({"e": "return", "held": held})
     atexit._run_exitfuncs()
     return 0
+
+
+def _ordinal(request: Mapping[str, Any]) -> str:
+    gpus, ranks = request["gpus"], len(request["inputs"])
+    return (
+        f"joinlab: the program names a GPU that is not there: this run has {gpus} for {ranks} ranks. joinlab has made "
+        "each rank's GPU the default device, so tensors and models need no .to(rank)."
+    )
 
 
 def _seed(seed: int | None) -> None:

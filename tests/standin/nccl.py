@@ -388,8 +388,6 @@ def _in_copy() -> bool:
 
 def _real_group(backends: Any, ranks: list[int], device: Any, options: Any, *_: Any) -> Any:
     """In place of install._real_group: the group below the recorder, and its backends by name."""
-    if set(backends.values()) != {"nccl"}:
-        raise NotImplementedError("the stand-in is for NCCL alone")
     bound = device is not None
     real = StandInNccl(options.group_rank, options.group_size, str(options.group_id), ranks, bound)
     if bound:
@@ -436,7 +434,7 @@ def take_place() -> None:
 
     cuda: Any = torch.cuda
     cuda.is_available = lambda: True
-    cuda.device_count = lambda: GPUS
+    cuda.device_count = _device_count
     cuda.set_device = _set_device
     cuda.current_device = lambda: RANK.device
     cuda.get_device_name = lambda device=None: "stand-in"
@@ -453,20 +451,24 @@ def take_place() -> None:
     c10d._get_object_coll_device = lambda group=None: "cpu"
     for name in HOST_SYNCS:
         setattr(torch.Tensor, name, _syncing(getattr(torch.Tensor, name)))
-    create = install._create_group
+    create, real_group = install._create_group, install._real_group
+
+    def make_real(backends: Any, *args: Any) -> Any:
+        return (real_group if set(backends.values()) == {"gloo"} else _real_group)(backends, *args)
 
     def create_group(recorder: Any, *args: Any) -> Any:
-        if RANK.link is None:
-            recorder.waits.own_threads += 1  # the link's
+        first = RANK.link is None
         group = create(recorder, *args)
-        _name(group, args[3].group_id)
+        recorder.waits.own_threads += first and RANK.link is not None  # the link's
+        if RANK.link is not None:
+            _name(group, args[3].group_id)
         return group
 
     RecordingGroup._get_backend = lambda self, device: _Backend()  # type: ignore[method-assign,assignment,return-value]
     accelerator: Any = torch.accelerator
     accelerator.is_available = lambda: True
     accelerator.current_accelerator = lambda: torch.device("cuda", RANK.device)
-    install._create_group, install._real_group = create_group, _real_group
+    install._create_group, install._real_group = create_group, make_real
     cuda_reader.on_gpu = lambda *_: True
     cuda_reader.pinned = lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)
     default_device.make_default = lambda device: None
@@ -486,6 +488,11 @@ def without_recorder() -> None:
     c10d._new_process_group_helper = lambda *args, **kwargs: helper(
         *args[:3], dist.Backend("standin"), *args[4:], **kwargs
     )
+
+
+def _device_count() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return GPUS if visible is None else len(list(filter(None, visible.split(","))))
 
 
 def _set_device(device: Any) -> None:
