@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -30,6 +31,8 @@ collect_ignore = ["material"]  # programs that tests run, not tests
 
 TIMEOUT_S = 300
 """A test that runs longer fails, unless it has a timeout of its own."""
+GPU_TIMEOUT_S = 1200
+"""On a GPU a hang may be only suspected, 30 s after its last event, and tests take turns."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path in with_browser)
     for item in items:  # not in pyproject.toml: who runs the notebooks has no pytest-timeout
         if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            on_gpu = item.get_closest_marker("gpu") is not None
+            item.add_marker(pytest.mark.timeout(GPU_TIMEOUT_S if on_gpu else TIMEOUT_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -53,6 +57,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("no NVIDIA GPU")
+
+
+@pytest.fixture(autouse=True)
+def one_gpu_test_at_a_time(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Two workers of pytest-xdist would share the GPUs, and NCCL refuses that."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    folder = tmp_path_factory.getbasetemp()
+    with (folder.parent if worker else folder).joinpath("gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture
