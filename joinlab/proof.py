@@ -20,7 +20,7 @@ from joinlab.backend.calls import (
 )
 from joinlab.gloo import rule as gloo_rule
 from joinlab.nccl import rule as nccl_rule
-from joinlab.ops import CallRow
+from joinlab.ops import POINT_TO_POINT, CallRow
 
 RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,
@@ -33,10 +33,14 @@ that have ended."""
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A host thread of `rank` that waits until all of `calls`, each a (group, seq), are
-    complete."""
+    complete.
+
+    inside  it is inside the call, where NCCL connects the ranks: it goes on once all of them have come
+    """
 
     rank: int
     calls: tuple[tuple[str, int], ...]
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +93,32 @@ def prove(
     setting = setting or Setting()
     if backend == "nccl" and setting.transport == "sockets" and gone:
         return None
-    answers = blocked_calls(calls, groups, backend, gone, setting)
+    issued = [call if isinstance(call, IssuedCall) else call_of(call) for call in calls]
+    answers = blocked_calls(issued, groups, backend, gone, setting)
     stuck: list[Stuck] = []
     for wait in waits:
         for group, seq in wait.calls:
             why = answers.get(group, {}).get((wait.rank, seq))
-            if why:
+            if why and not (
+                wait.inside and _all_came(issued, groups[group], wait.rank, group, seq)
+            ):
                 stuck.append(Stuck(wait.rank, group, seq, why))
                 break
         else:
             return None
     return Proof(tuple(sorted(stuck, key=lambda one: one.rank)))
+
+
+def _all_came(
+    issued: Iterable[IssuedCall], ranks: Sequence[int], rank: int, group: str, seq: int
+) -> bool:
+    """Whether every rank that NCCL connects inside this call has issued one: for a send or recv its
+    peer, else the whole group. Then the host goes on, though the call may never complete."""
+    mine = [call for call in issued if call.group == group and not call.refused]
+    (call,) = [call for call in mine if (call.rank, call.seq) == (rank, seq)]
+    if call.op in POINT_TO_POINT:
+        return any((other.rank, other.peer) == (call.peer, rank) for other in mine)
+    return {other.rank for other in mine} >= set(ranks)
 
 
 def blocked_calls(

@@ -252,3 +252,19 @@ def test_an_emulation_says_what_a_stuck_stream_holds_up():
     assert judge(timeline).proven == 2
     said = [diagnose(timeline).told(rank) for rank in (0, 1)]
     assert "rank 0 waits in" in said[1] and "call 2 of group 1" in said[1]
+
+
+def test_a_host_inside_a_first_call_goes_on_once_all_ranks_have_come() -> None:
+    """NCCL connects ranks inside the call: both below never complete, but their hosts go on."""
+    calls = [
+        IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]], "sum"),
+        IssuedCall(1, "0", 0, "broadcast", "float32", [[1]], root=0),
+    ]
+    waits = [Wait(rank, (("0", 0),), inside=True) for rank in range(2)]
+    assert prove(calls, {"0": [0, 1]}, "nccl", waits) is None
+    for_them = [Wait(rank, (("0", 0),)) for rank in range(2)]
+    assert prove(calls, {"0": [0, 1]}, "nccl", for_them) is not None
+    groups = {"0": [0, 1], "1": [0, 1]}
+    apart = [calls[0], IssuedCall(1, "1", 0, "all_reduce", "float32", [[1]], "sum")]
+    alone = [Wait(0, (("0", 0),), inside=True), Wait(1, (("1", 0),), inside=True)]
+    assert prove(apart, groups, "nccl", alone) is not None

@@ -207,3 +207,31 @@ def test_who_names_a_gpu_that_is_not_there_is_told_what_to_do(monkeypatch) -> No
     with standing_in():
         timeline = run(program)
     assert "this run has 1 for 2 ranks" in timeline.output[1] and not timeline.output[0]
+
+
+def test_a_rank_alone_inside_the_first_call_of_a_group_is_proven_hung(standin: Network) -> None:
+    """NCCL connects the ranks inside the first call, where the host waits for all of them."""
+
+    def program(rank: int, inputs: Any) -> None:
+        groups = [dist.new_group([0, 1]) for _ in range(2)]
+        dist.all_reduce(torch.ones(1), group=groups[rank])
+
+    timeline = run(program)
+    assert [end.proven for end in timeline.ends] == [True, True]
+    assert [end.group for end in timeline.ends] == list(timeline.meta["groups"])[1:]
+    assert timeline.calls["host_wait_begin_ns"].null_count() == 0
+
+
+def test_first_calls_that_do_not_fit_connect_their_ranks(standin: Network) -> None:
+    """They never complete, but the hosts go on: to wait inside a call is no wait for it."""
+
+    def program(rank: int, inputs: Any) -> str:
+        group = dist.new_group([0, 1])
+        x = torch.ones(1)
+        dist.broadcast(x, 1, group=group) if rank else dist.all_reduce(x, group=group)
+        return "went on"
+
+    timeline = run(program)
+    modelled = joinlab.emulate(program, (1, 1))
+    assert ends(timeline) == ends(modelled) and timeline.returns == ("went on", "went on")
+    assert timeline.calls["host_wait_begin_ns"].null_count() == 2

@@ -534,7 +534,7 @@ def _stuck(
     for rank, alive in lives.items():
         log = logs[rank]
         if standing := log.standing():
-            waits += [Wait(rank, calls_of) for calls_of in standing]
+            waits += [Wait(rank, calls_of, inside) for calls_of, inside in standing]
         elif alive is False:
             gone.add(rank)
         else:

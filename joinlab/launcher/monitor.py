@@ -237,7 +237,7 @@ class Watch:
             standing = log.standing()
             if not standing:
                 return
-            waits += [Wait(log.rank, calls) for calls in standing]
+            waits += [Wait(log.rank, calls, inside) for calls, inside in standing]
         calls = [call for log in self.logs for call in log.calls.values()]
         meta = {**self.meta, **about_ranks(self.logs, self.meta["backend"])}
         if (

@@ -49,6 +49,7 @@ class CallKind:
     in_backward   it was issued inside a backward pass
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
+    entered       the recorder's: a call of this kind has returned, so that NCCL has connected what it needs
     text          the recorder's: `event` as JSON without the braces, and
     segment       of the log that has its stack; -1: none yet
     bucket        it reduces gradients
@@ -70,6 +71,7 @@ class CallKind:
     in_backward: bool = False
     by_reducer: bool = False
     direct: bool = False
+    entered: bool = False
     text: str = ""
     segment: int = -1
     accepted: set[str] = field(default_factory=set)

@@ -14,7 +14,7 @@ reader subtracts the start of the run.
     stack   id, frames                             input   i (null: exhausted)
     call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
     begun   id (on NCCL: its kernel runs, since then)
-    value   id, column, values (from a GPU)         wait   ids, thread, live threads
+    value   id, column, values (from a GPU)         wait   ids, thread, live threads, in: inside the calls
     wake    ids, thread, values; these calls are now complete, except those listed in `open`
     then    number of a callback, id of the call that it runs after (null: running, or may run)    ran   number
     span+   id, name, input or step                span-   id

@@ -193,16 +193,22 @@ class RecordingGroup(dist.ProcessGroup):
         self.real._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        calls, self.batch = self.batch, None
+        calls, self.batch = self.batch or [], None
+        waits = self.recorder.waits
+        if calls:  # where the batch is launched, NCCL connects ranks that it has not yet
+            waits.begin(calls, inside=True)
         try:
             work = self.real._end_coalescing(device)
         except BaseException as error:
-            for call in calls or ():
+            for call in calls:
                 self.recorder.refuse(call, error)
             raise
+        finally:
+            if calls:
+                waits.end(calls, completed=False)
         self.look_for_ring()
         if not calls or work is None:
-            self.recorder.follow_enqueued(calls or ())
+            self.recorder.follow_enqueued(calls)
             return work
         self.recorder.follow_batch(calls, work)
         return RecordedWork(self.recorder, work, calls)
@@ -274,21 +280,24 @@ def _method(name: str) -> Callable[..., dist.Work]:
             recorder.reducer.expect(turn)
         if record.reader.late:
             record.reader.begins(call)
-        if kind.blocks:  # the host waits inside the call: written before, or a hang would not be
-            recorder.waits.begin((call,))
+        # The host may wait inside the call; a hang there is known only if it was written before.
+        connects = record.reader.late and not kind.entered
+        if kind.blocks or connects:
+            recorder.waits.begin((call,), inside=not kind.blocks)
         try:
             call.work = work = target(*args, **kwargs)
         except BaseException as error:
             recorder.refuse(call, error)
-            if kind.blocks:
+            if kind.blocks or connects:
                 recorder.waits.end((call,))
             raise
         if self.ring_wanted:
             self.look_for_ring()
         if several:
             recorder.note_coalesced(call.group)
-        if kind.blocks:
-            recorder.waits.end((call,), completed=work is None)
+        if kind.blocks or connects:
+            recorder.waits.end((call,), completed=kind.blocks and work is None)
+            kind.entered = True
         if self.batch is not None:
             self.batch.append(call)
         elif work is None:

@@ -48,6 +48,8 @@ class RankLog:
     spans: dict[int, SpanRow] = field(default_factory=dict)
     waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Open waits: thread -> ids of the calls that must all complete."""
+    inside: set[int] = field(default_factory=set)
+    """Threads that wait inside a call, until other ranks have come."""
     threads: int = 1
     """Python threads of the program that were alive when its last wait began."""
     callbacks: dict[int, int | None] = field(default_factory=dict)
@@ -138,17 +140,16 @@ class RankLog:
             return next(is_open, calls[0] if calls else None)
         return None
 
-    def standing(self) -> list[tuple[tuple[str, int], ...]]:
-        """Group and seq of the calls that each thread and callback waits for; empty if one of them
-        may go on."""
-        waits = [
-            *self.waits.values(),
-            *(() if id is None else (id,) for id in self.callbacks.values()),
-        ]
-        if not self.waits or len(self.waits) < self.threads or not all(waits):
+    def standing(self) -> list[tuple[tuple[tuple[str, int], ...], bool]]:
+        """Group and seq of the calls that each thread and callback waits for, and whether it does
+        so inside them; empty if one of them may go on."""
+        waits = [(ids, thread in self.inside) for thread, ids in self.waits.items()]
+        waits += [((), False) if id is None else ((id,), False) for id in self.callbacks.values()]
+        if not self.waits or len(self.waits) < self.threads or not all(ids for ids, _ in waits):
             return []
         return [
-            tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits
+            (tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids), inside)
+            for ids, inside in waits
         ]
 
     def take(self, event: dict[str, Any]) -> None:
@@ -218,7 +219,14 @@ class RankLog:
                 for id in ids:
                     self.calls[id].setdefault("host_wait_begin_ns", at)
                 self.waits[event["th"]] = ids
+                (self.inside.add if event.get("in") else self.inside.discard)(event["th"])
                 self.threads = event["n"]
+            case "wake" if event["th"] in self.inside:  # the host has done its part of the call
+                for id in event["id"]:
+                    if id in self.calls:
+                        self.calls[id].pop("host_wait_begin_ns", None)
+                self.inside.discard(event["th"])
+                self.waits.pop(event["th"], None)
             case "wake":
                 ids = event["id"]
                 for id, values in zip(ids, event.get("v") or [None] * len(ids), strict=True):
@@ -434,7 +442,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "done": {"t": _count, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},
-    "wait": {"t": _count, "id": _list(_number), "th": _number, "n": _number},
+    "wait": {"t": _count, "id": _list(_number), "th": _number, "n": _number, "in": _or_none(_number)},
     "wake": {"t": _count, "id": _list(_number), "th": _number, "open": _or_none(_list(_number)),
              "v": _or_none(_list(_or_none(_list(_flat))))},
     "then": {"k": _number, "id": _or_none(_number)}, "ran": {"k": _number},

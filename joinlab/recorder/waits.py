@@ -60,17 +60,22 @@ class Waits:
         self.end(calls)
 
     @harmless
-    def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
+    def begin(
+        self, calls: Sequence[RecordedCall], limited: bool = False, inside: bool = False
+    ) -> None:
         """Record that the host begins to wait for all of `calls`.
 
         A rank is blocked when all of its threads wait. A thread in a `limited` wait will go on, so
         it also counts as one that does not wait, and no hang is proven from it.
+
+        inside  it waits, if at all, inside the calls, until other ranks have come to them
         """
         thread = get_ident()
         self.end_turns_below(self.completions.own.turn)
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
-        line = f'{{"e":"wait","id":[{ids}],"t":{self._now()},"th":{thread},"n":{live}}}\n'
+        more = ',"in":1' if inside else ""
+        line = f'{{"e":"wait","id":[{ids}],"t":{self._now()},"th":{thread},"n":{live}{more}}}\n'
         self.open[thread] = line
         self.log.write_text(line)
 
