@@ -26,7 +26,7 @@ _NUMPY: dict[torch.dtype, Any] = {
     torch.int32: np.int32,
     torch.int8: np.int8,
     torch.uint8: np.uint8,
-    torch.bool: np.bool_,
+    torch.bool: np.uint8,  # so two that are true sum up to a byte of 2, which is true, too
     # PyTorch gives gloo the real and imaginary parts (at::view_as_real)
     torch.complex64: np.float32,
     torch.complex128: np.float64,

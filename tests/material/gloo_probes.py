@@ -296,7 +296,20 @@ def dtypes_of_send(rank: int, size: int) -> Any:
     return _each_dtype(call)
 
 
+def bytes_of_bools(rank: int, size: int) -> Any:
+    """To gloo a bool is a byte, also where it is neither 0 nor 1."""
+    found = []
+    for name in REDUCE_OPS:
+        if name != "AVG":
+            bools = torch.tensor([1, 1, 0, 2 + rank], dtype=torch.uint8).view(torch.bool)
+            dist.all_reduce(bools, getattr(dist.ReduceOp, name))
+            dist.reduce(bools, 1, getattr(dist.ReduceOp, name))
+            found.append((name, bools.view(torch.uint8).tolist() if rank == 1 else []))
+    return found
+
+
 BY_DTYPE: tuple[Probe, ...] = (
+    bytes_of_bools,
     dtypes_of_all_reduce, dtypes_of_reduce, dtypes_of_reduce_scatter, dtypes_of_broadcast, dtypes_of_all_gather,
     dtypes_of_gather, dtypes_of_scatter, dtypes_of_all_to_all, dtypes_of_send,
 )  # fmt: skip
