@@ -387,3 +387,31 @@ def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_coll
     assert alone.ends[0].steps == 0  # the host blocks inside the call
     lazy = bound([], bound=False)
     assert lazy.kinds == [HUNG, DONE] and "first call on this communicator" in lazy.ends[0].text
+
+
+def stuck(rank, **options):
+    """An all_reduce in group "a" that rank 1 never joins."""
+    return [] if rank else [Call("all_reduce", [ones()], group="a", **options)]
+
+
+@pytest.mark.parametrize("group", ["0", "a"])
+@pytest.mark.parametrize("stuck_waits", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_communicator_runs_calls_in_order_whichever_stream_they_are_launched_on(
+    group, stuck_waits, waits
+):
+    """Behind a call that never completes: one of the same group waits, on any stream; one of another
+    group waits if the current stream does."""
+
+    def lane(rank):
+        common = [Call("all_reduce", [ones()], group=name) for name in ("0", "a")]
+        return [*common, *stuck(rank, waits=stuck_waits), *behind[rank]]
+
+    behind = [[Call("broadcast", [ones()], root=0, group=group, waits=waits)] for _ in range(2)]
+    behind[0].append(Sync())
+    if group == "a":
+        behind[1] = []  # a broadcast's root needs nobody, and is stuck all the same
+    played = on_nccl(lane(0), lane(1), groups={"a": (0, 1)})
+    runs = group == "0" and not stuck_waits
+    assert played.calls[0][-1].completed == runs
+    assert played.ends[0].kind == (DONE if runs or not (waits or stuck_waits) else HUNG)

@@ -11,7 +11,9 @@ of two ranks meet if they have the same number and kind, whatever else they disa
 Each rank's part of a collective runs message by message, as `jobs.program` posts them: a send waits
 for its receiver; a message that is too long for its receiver aborts that process; one that is too
 short fills a part, silently. When a rank's process ends, its connections close, and every rank that
-has posted a message to it, or does so later, gets an error.
+has posted a message to it, or does so later, gets an error. A message that is on its way just then
+arrives here if its recv is posted within EXIT_NS (clock.py); of launched ranks, which race, it is
+often lost.
 
     queued -> working, message by message -> done
          `-> empty, or alone in the group: done

@@ -13,8 +13,20 @@ rest again. So what the emulator does with calls that do not fit is what the rul
       v
     queued
 
-Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A
-communicator comes into being with the first call, for which all its ranks wait; so does the one of
+A communicator runs each rank's calls in the order of issue, one at a time, on whatever streams they
+are. Since PyTorch 2.8 a synchronous call is launched on the current stream, and an asynchronous one
+on the group's (ProcessGroupNCCL::collective, PR 150398; all were on the group's before). NCCL makes
+each launch wait for the one before it: in ncclLaunchPrepare the user's stream waits for the
+communicator's own, comm->sharedRes->deviceStream, which ncclLaunchFinish then advances to the end of
+the kernel (src/enqueue.cc:1475 and 1696 in v2.27.3-1, 1615 and 1837 in v2.29.7-1, the same in
+v2.30.7-1). So where a call is launched decides no ending:
+
+    async A, which never completes; then sync B        B waits for A, and the current stream for B
+    the same, B on another communicator                B runs: without NCCL_LAUNCH_ORDER_IMPLICIT (its
+                                                       default is 0) nothing orders communicators
+    sync A, which never completes; then async B        B waits for the current stream, and so for A, on any
+
+A communicator comes into being with the first call, for which all its ranks wait; so does the one of
 two ranks that send and receive. Where the program binds a GPU (init_process_group(device_id=...)),
 it does with the group, and sends take that one, too.
 """
