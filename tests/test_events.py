@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.backend.calls import setting_of
+from joinlab.program.log_events import InputBegins
 from joinlab.recorder.events import CHUNK, EventLog, LogTail
 from joinlab.recorder.rank_log import RankLog, about_ranks
 from joinlab.timeline import Ending, EndKind
@@ -30,7 +31,7 @@ def test_a_killed_writer_loses_nothing_it_has_appended(tmp_path: Path) -> None:
     if pid == 0:
         log = EventLog(tmp_path / "log", print)
         for i in range(5000):
-            log.write({"e": "input", "i": i})
+            log.write(InputBegins(index=i, done=i))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     tail = LogTail(tmp_path / "log")

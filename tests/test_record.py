@@ -31,6 +31,7 @@ from joinlab.jobs import record
 from joinlab.jobs.clocks import offsets
 from joinlab.jobs.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
+from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
@@ -281,7 +282,7 @@ def test_a_rank_says_once_per_standstill_where_it_is(tmp_path: Path) -> None:
         assert said() == count
 
     wait_for(1)
-    log.write({"e": "input", "k": 1})
+    log.write(InputBegins(done=1))
     wait_for(2)
     log.close()
 

@@ -11,6 +11,7 @@ from collections import deque
 import pytest
 
 from joinlab.program.branches import outcome, statement_at
+from joinlab.program.log_events import TraceStepped
 from joinlab.program.ways import Step, Way, Window, told_of
 from joinlab.recorder.ways import MOST_BETWEEN, RecordedWay, take_step
 
@@ -154,11 +155,16 @@ def test_between_two_calls_a_recorded_way_is_bounded():
     way = RecordedWay(log, int)
     for _ in range(MOST_BETWEEN + 10):
         way.take(Step(0, "line", 1, HERE, "f", 1))
-    assert len(log) == MOST_BETWEEN and log[-1]["s"][0] == "cut"
+    assert len(log) == MOST_BETWEEN and log[-1].step[0] == "cut"
 
 
 @pytest.mark.parametrize(
-    "event", [{"s": ["line"]}, {"v": [["a", [1]]]}, {"s": ["line", 1, "f", "g", 2, [["a", {}]]]}]
+    "event",
+    [
+        TraceStepped(step=["line"]),
+        TraceStepped(values=[["a", [1]]]),
+        TraceStepped(step=["line", 1, "f", "g", 2, [["a", {}]]]),
+    ],
 )
 def test_an_event_of_another_form_is_refused(event):
     with pytest.raises(ValueError):

@@ -24,6 +24,7 @@ from joinlab.backend.clock import Costs
 from joinlab.backend.payload import Part
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
+from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event, ValuesRead
 from joinlab.program.process_group import Numbering, values_in
 
 
@@ -71,8 +72,8 @@ class Rank(Protocol):
         """Whether its stream waits for ever, while its host has run on."""
 
     @property
-    def take(self) -> Callable[[dict[str, Any]], None]:
-        """Takes an event of the rank, see recorder/events.py."""
+    def take(self) -> Callable[[Event], None]:
+        """Takes an event of the rank."""
 
     def ended(self, call: EmulatedCall) -> None:
         """One of its calls is no longer open."""
@@ -217,7 +218,7 @@ class EmulatedCall:
         kind, self.place = self.kind, self.group.place
         self.group = weakref.proxy(self.group)
         self.op, self.look, self.root, self.small = kind.op, kind.look, kind.root, kind.small
-        self.reduce_op = kind.event.get("reduce_op") or "sum"
+        self.reduce_op = kind.facts.get("reduce_op") or "sum"
         self.host_waits = kind.host_waits or kind.syncs_host
 
     def nbytes(self) -> int:
@@ -232,9 +233,10 @@ class EmulatedCall:
     def begin(self, at_ns: int) -> None:
         """The backend begins to carry it out; its input is there."""
         if self.inflight and self.small and self.row["value_in"] is not None:
-            self._tell("value", c="value_in", v=values_in(self.tensors_in))
+            values = values_in(self.tensors_in)
+            self.host.take(ValuesRead(call=self.id, column="value_in", values=values))
         if self.group.fabric.streams:
-            self._tell("begun", t=at_ns)
+            self.host.take(CallStarted(call=self.id, time_ns=at_ns))
 
     def complete(self, at_ns: int) -> None:
         """It completed; its output is written."""
@@ -254,17 +256,14 @@ class EmulatedCall:
                 finish()
             except RuntimeError as error:
                 self.error = str(error)
-                self._tell("fail", x=f"RuntimeError: {error}")
+                self._fail(f"RuntimeError: {error}")
                 raise
         elif self.row.get("completed_ns") is not None:
             return
         if self.expired:
             return
-        self._tell(
-            "done",
-            t=self.ended_ns,
-            v=values_in(self.tensors_out) if self.small and self.tensors_out else None,
-        )
+        values = values_in(self.tensors_out) if self.small and self.tensors_out else None
+        self.host.take(CallDone(call=self.id, time_ns=self.ended_ns, values=values))
 
     def fail(self, text: str, at_ns: int) -> None:
         """The backend raises instead of completing it."""
@@ -281,23 +280,23 @@ class EmulatedCall:
         else:
             self.error = text
             if not self.expired:
-                self._tell("fail", x=f"RuntimeError: {text}")
+                self._fail(f"RuntimeError: {text}")
         self.host.completed(self)
 
     def expire(self, error: RuntimeError) -> None:
         """The host has given up waiting for it; its row says so, whatever comes later."""
         self.expired = True
-        self._tell("fail", x=f"{type(error).__name__}: {error}")
+        self._fail(f"{type(error).__name__}: {error}")
 
     def refuse(self, error: Exception) -> None:
         """The backend refused the call when it was handed over, so the call takes no number in its
         group."""
         self._end()
         self.group.numbering.take_back(self.kind.collective)
-        self._tell("fail", x=f"{type(error).__name__}: {error}", r=1)
+        self._fail(f"{type(error).__name__}: {error}", refused=1)
 
-    def _tell(self, event: str, **fields: Any) -> None:
-        self.host.take({"e": event, "id": self.id, **fields})
+    def _fail(self, text: str, refused: int | None = None) -> None:
+        self.host.take(CallFailed(call=self.id, text=text, refused=refused))
 
     def _end(self) -> None:
         self.done = True

@@ -35,6 +35,7 @@ from joinlab.backend.payload import Part, parts_of
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, plain_kind
+from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event
 from joinlab.program.process_group import METHODS, NoSuchRank, Numbering
 
 NAPS = 1_000
@@ -150,19 +151,17 @@ class SessionRank:
 
     # --------------------------------------------------------------------------- asked by fabrics
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Write what happened to a call into its row."""
-        if event["id"] < 0:  # no call of the program, as in monitored_barrier
-            return
-        row: Any = self.calls[event["id"]].row
-        match event["e"]:
-            case "begun":
-                row["started_ns"] = event["t"]
-            case "done":
-                row["completed_ns"] = event["t"]
-                self.on_done(self.calls[event["id"]])
-            case "fail":
-                row["error"] = event["x"]
+    def take(self, event: Event) -> None:
+        """Write what happened to a call into its row; those below 0 are none of the program's, as
+        in monitored_barrier."""
+        match event:
+            case CallStarted() if event.call >= 0:
+                self.calls[event.call].row["started_ns"] = event.time_ns
+            case CallDone() if event.call >= 0:
+                self.calls[event.call].row["completed_ns"] = event.time_ns
+                self.on_done(self.calls[event.call])
+            case CallFailed() if event.call >= 0:
+                self.calls[event.call].row["error"] = event.text
 
     def ended(self, call: EmulatedCall) -> None:
         """One of its calls is no longer open."""
@@ -235,7 +234,7 @@ class SessionRank:
             kind = plain_kind(group, method, args, ins, outs)
         except NoSuchRank as error:
             raise ProgramError(f"rank {self.rank} calls {name}: {error}") from None
-        numbering, row = group.numbering, kind.event
+        numbering, facts = group.numbering, kind.facts
         self.now += ISSUE_NS
         call = EmulatedCall(
             weakref.proxy(self),
@@ -248,12 +247,12 @@ class SessionRank:
                 "seq": numbering.next_seq(),
                 "number": numbering.next_number(kind.collective),
                 "op": kind.op.value,
-                "dtype": row["d"],
-                "shape": row["sh"],
-                "reduce_op": row.get("reduce_op"),
-                "root": row.get("root"),
-                "peer": row.get("peer"),
-                "tag": row.get("tag"),
+                "dtype": facts["dtype"],
+                "shape": facts["shape"],
+                "reduce_op": facts.get("reduce_op"),
+                "root": facts.get("root"),
+                "peer": facts.get("peer"),
+                "tag": facts.get("tag"),
                 "value_in": None,
                 "enqueued_ns": self.now,
             },

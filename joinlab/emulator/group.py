@@ -23,6 +23,7 @@ from joinlab.emulator.host import KINDS, Host
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
+from joinlab.program.log_events import CallsCoalesced, GroupMade
 from joinlab.program.process_group import COALESCED, METHODS, Numbering
 
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -59,10 +60,9 @@ class EmulatedGroup(dist.ProcessGroup):
         watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
         self.watchdog_ns = round(watched.total_seconds() * 1e9)
         self.coalescing: list[EmulatedCall] | None = None
-        self._tell("group", name=label, ranks=list(ranks), backend=self.backend, desc=desc)
-
-    def _tell(self, event: str, **fields: Any) -> None:
-        self.host.take({"e": event, **fields})
+        self.host.take(
+            GroupMade(name=label, ranks=list(ranks), backend=self.backend, description=desc)
+        )
 
     def __repr__(self) -> str:
         # in errors of C++: without an address
@@ -167,7 +167,7 @@ def _method(name: str) -> Callable[..., EmulatedWork]:
 
     def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
         if several or self.coalescing is not None:
-            self._tell("coalesced", g=self.label)
+            self.host.take(CallsCoalesced(group=self.label))
         return self.work_of(
             [self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)]
         )

@@ -34,10 +34,10 @@ from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
+from joinlab.program.log_events import CallIssued, RankBegins, SourceText
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
-from joinlab.program.sources import text_event
 from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending
 
@@ -113,7 +113,7 @@ class Host:
         self.closing = ""  # said of it if it still waits once its program is over
         self.log = RankLog(rank)
         self.take = self.log.take
-        self.take({"e": "begin", "coalesced": (), **versions()})
+        self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
         self.calls: list[EmulatedCall] = []
         self.replicas = Replicas(self.calls.__len__)
         self.eager = (
@@ -203,26 +203,26 @@ class Host:
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         if kind.stack not in self._stacks:
             self._stacks.add(kind.stack)
-            for event in (STACKS.events[kind.stack], *map(text_event, STACKS.sources[kind.stack])):
-                self.take(event)
+            self.take(STACKS.events[kind.stack])
+            for source in STACKS.sources[kind.stack]:
+                self.take(SourceText.of(source))
         value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
         if kind.bucket:
             self.progress.bucket_ready(ins)
         number = len(self.calls)
         self.take(
-            {
-                **kind.event,
-                "e": "call",
-                "id": number,
-                "t": waits.now,
-                "v": value_in,
-                "w": waits.issues(),
-                "s": group.numbering.next_seq(),
-                "n": group.numbering.next_number(kind.collective),
-                "i": self.progress.input,
-                "b": self.progress.steps.now,
-                "m": self.replicas.of(group.label) if kind.in_backward else None,
-            }
+            CallIssued(
+                **kind.facts,
+                call=number,
+                time_ns=waits.now,
+                values=value_in,
+                streamed=waits.issues(),
+                seq=group.numbering.next_seq(),
+                number=group.numbering.next_number(kind.collective),
+                input=self.progress.input,
+                step=self.progress.steps.now,
+                model=self.replicas.of(group.label) if kind.in_backward else None,
+            )
         )
         call = EmulatedCall(
             self._weak, group, kind, number, self.log.calls[number], parts, name, args

@@ -21,7 +21,8 @@ from joinlab.backend.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
 from joinlab.program.labels import call_site, calling_frame, walk
-from joinlab.program.sources import source_at, text_event
+from joinlab.program.log_events import Event, InputBegins, SourceText, SpanBegins, SpanEnds
+from joinlab.program.sources import source_at
 from joinlab.program.steps import Steps
 
 
@@ -29,9 +30,9 @@ class Progress:
     """The inputs and passes of one rank."""
 
     def __init__(
-        self, take: Callable[[dict[str, Any]], None], input_ns: int, waits: Waits, reducer: Reducer
+        self, take: Callable[[Event], None], input_ns: int, waits: Waits, reducer: Reducer
     ) -> None:
-        """`take` takes the events of the rank, see recorder/events.py."""
+        """`take` takes the events of the rank."""
         self.input: int | None = None
         self.steps = Steps()
         self._take = take
@@ -57,7 +58,7 @@ class Progress:
     def mark_input(self, index: int | None, done: int) -> None:
         """Input `index` is now being processed (None: none is), `done` before it."""
         self.steps.mark()
-        self._take({"e": "input", "i": index, "k": done})
+        self._take(InputBegins(index=index, done=done))
         if self.input is not None:
             self._waits.work_for(max(0, self._input_ns - self._input_used_ns))
         self._input_used_ns = 0
@@ -129,21 +130,20 @@ class Progress:
                     code  # keeps the code, so that no other one gets its id
                 )
                 if (source := source_at(code, line)) is not None:
-                    self._take(text_event(source))
+                    self._take(SourceText.of(source))
         number, step = next(self._spans), self.steps.now
         self._take(
-            {
-                "e": "span+",
-                "id": number,
-                "n": name,
-                "i": self.input,
-                "b": step,
-                "site": site,
-                "t": now,
-            }
+            SpanBegins(
+                span=number,
+                name=name,
+                input=self.input,
+                step=step,
+                call_site=site,
+                time_ns=now,
+            )
         )
         return number
 
     def _end(self, number: int) -> None:
         if not self._waits.thread.doomed:
-            self._take({"e": "span-", "id": number, "t": self._waits.now})
+            self._take(SpanEnds(span=number, time_ns=self._waits.now))

@@ -259,7 +259,7 @@ class Emulation:
         """
         fabric = self._fabrics[name]
         if isinstance(fabric, NcclFabric):
-            host.eager = host.log.groups[name]["eager"] = True
+            host.eager = host.log.groups[name].eager = True
             fabric.connect(self._ranks_of[name].index(host.rank), host, host.waits.now)
 
     def open_group(

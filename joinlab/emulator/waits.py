@@ -22,6 +22,7 @@ from joinlab.backend.clock import POLL_NS
 from joinlab.backend.model import EmulatedCall
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.scheduler import Baton, RankThread
+from joinlab.program.log_events import WaitBegins, WaitEnds
 
 NAPS = 1_000
 """After so many sleeps without a call, a rank counts as waiting in a loop for another rank.
@@ -178,13 +179,13 @@ class Waits:
             late[0].group.fabric.streams
         ):  # it waits for the stream, and so for all that this has been made to wait for
             late += [call for call in self._streamed if not call.done and call not in late]
-        self._tell("wait", late)
+        self._begin_wait(late)
         self.stand_still(Wait(late))
         until = max(call.ended_ns for call in late)
         self.reach(until)
         if late[0].group.fabric.streams:
             self.stream_ns = max(self.stream_ns, until)
-        self._tell("wake", late)
+        self._end_wait(late)
         self._futures.fulfil()
         for call in late:
             if call.error is not None:
@@ -195,21 +196,24 @@ class Waits:
     def for_host_until(self, call: EmulatedCall, until: int) -> bool:
         """The host waits for `call`, but not longer than until then. False if it was not complete
         in time."""
-        self._tell("wait", [call])
+        self._begin_wait([call])
         if not call.done:
             self.stand_still(Wait([call]), until)
         if call.done and call.ended_ns <= until:
             self.for_host([call])
             return True
         self.reach(until)
-        self._tell("wake", [call])
+        self._end_wait([call])
         return False
 
-    def _tell(self, event: str, calls: Sequence[EmulatedCall]) -> None:
-        """The host begins to wait for these, or is let go. The calls themselves tell that they
-        completed."""
-        ids = [call.id for call in calls]
-        self._take({"e": event, "id": ids, "open": ids, "t": self.now, "th": 0, "n": 1})
+    def _begin_wait(self, calls: Sequence[EmulatedCall]) -> None:
+        awaited = [call.id for call in calls]
+        self._take(WaitBegins(calls=awaited, time_ns=self.now, thread=0, threads=1))
+
+    def _end_wait(self, calls: Sequence[EmulatedCall]) -> None:
+        """The host is let go. The calls themselves tell that they completed."""
+        awaited = [call.id for call in calls]
+        self._take(WaitEnds(calls=awaited, still_open=awaited, time_ns=self.now, thread=0))
 
     def for_stream(self, calls: Sequence[EmulatedCall]) -> None:
         """The stream waits until all of `calls` are complete."""

@@ -48,7 +48,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.jobs import safe_pickle
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import Frame
-from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
+from joinlab.program.log_events import MOST_RANKS, is_ranks
 
 _Key = TypeVar("_Key", bound=Hashable)
 

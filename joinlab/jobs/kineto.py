@@ -44,7 +44,7 @@ from joinlab.jobs.dump import (
     unknown,
 )
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
+from joinlab.program.log_events import MOST_RANKS, is_ranks
 
 _GZIP = b"\x1f\x8b"
 

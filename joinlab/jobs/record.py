@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from joinlab.program.log_events import ProgramRaised, ProgramReturned
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.standstill import STILL_S
@@ -83,7 +84,10 @@ class Recording:
             return
         self.over = True
         self.recorder.completions.settle()
-        self.log.write({"e": "return"} if text is None else {"e": "raise", "x": text, "tb": trace})
+        if text is None:
+            self.log.write(ProgramReturned())
+        else:
+            self.log.write(ProgramRaised(text=text, traceback=trace))
 
     def _exits(self) -> None:
         self.end()
@@ -222,9 +226,9 @@ def _about() -> dict[str, Any]:
     return {
         **versions(".".join(map(str, nccl)) if nccl else None),
         "command": sys.argv,
-        "world": _number(SIZE_NAMES),
+        "world_size": _number(SIZE_NAMES),
         "job": [os.environ.get(name) for name in JOB_NAMES],
-        "wall": time.time_ns(),
+        "wall_ns": time.time_ns(),
         # identifies this process even if its pid is reused
         "process": psutil.Process().create_time(),
     }

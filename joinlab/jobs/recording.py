@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
+from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
 from joinlab.proof import Proof, Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_calls, about_ranks
+from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks
 from joinlab.recorder.ways import keep_ways
 from joinlab.timeline import (
     RUNNING,
@@ -87,11 +88,11 @@ class RecordedFolder:
         news = [
             files.read()
             for files in self.ranks.values()
-            if not files.begun or _same_job(files.begun, wanted)
+            if files.begun is NOT_BEGUN or _same_job(files.begun, wanted)
         ]
         return any(news)
 
-    def begun(self) -> dict[str, Any]:
+    def begun(self) -> RankBegins:
         """The job's identity: the first event of the rank that began last."""
         of = [
             files for files in self.ranks.values() if self.of in files.paths.values()
@@ -120,17 +121,17 @@ class RankFiles:
         self.path = Path()  # of the newest segment
         self.paths: dict[int, Path] = {}  # segments to read, by number
         self._tails: dict[int, LogTail] = {}
-        self._begun: dict[str, Any] = {}
+        self._begun = NOT_BEGUN
 
     @property
-    def begun(self) -> dict[str, Any]:
-        """The first event, which identifies the job; empty if there is none yet."""
-        if not self._begun and self.paths:
+    def begun(self) -> RankBegins:
+        """The first event, which identifies the job; NOT_BEGUN if there is none yet."""
+        if self._begun is NOT_BEGUN and self.paths:
             first = RankLog(self.log.rank)
             with suppress(OSError), self.paths[max(self.paths)].open("rb") as opened:
                 first.feed(opened.readline(FIRST_BYTES))
             self._begun = first.begin
-        return self._begun or self.log.begin
+        return self.log.begin if self._begun is NOT_BEGUN else self._begun
 
     def add(self, path: Path, number: int) -> None:
         if path == self.paths.get(number):
@@ -204,13 +205,13 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     first = next(iter(logs.values()))
     groups = _groups(logs)
     world = max(
-        [log.begin.get("world") or 0 for log in logs.values()]
+        [log.begin.world_size or 0 for log in logs.values()]
         + [len(ranks) for ranks in groups.values()]
     )
     size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
     backend = next(
-        (group["backend"] for log in logs.values() for group in log.groups.values()), "unknown"
+        (group.backend for log in logs.values() for group in log.groups.values()), "unknown"
     )
     about = about_ranks(logs.values(), backend)
     of_calls = about_calls(logs.values())  # before rows are copied, since it may reset their steps
@@ -218,13 +219,13 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     calls, skipped = _kept_calls(logs, problems)
-    host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
+    host_of = {rank: log.begin.host or "?" for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, problems)
     origin = min(
         (
-            log.begin["t"] + shifts[host_of[rank]].offset_ns
+            log.begin.time_ns + shifts[host_of[rank]].offset_ns
             for rank, log in logs.items()
-            if "t" in log.begin
+            if log.begin is not NOT_BEGUN
         ),
         default=0,
     )
@@ -247,7 +248,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "hosts": {host: shift.offset_ns for host, shift in shifts.items()},
         "bounds_ns": {host: shift.bound_ns for host, shift in shifts.items()},
     }
-    command = [str(word) for word in first.begin.get("command") or ()]
+    command = first.begin.command or []
     meta: Meta = {
         "program": os.path.basename(command[0]) if command else "a recorded job",
         "engine": "recorded",
@@ -259,9 +260,9 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "processes": {
             rank: Process(
                 host=host_of[rank],
-                pid=log.begin.get("pid"),
+                pid=log.begin.pid,
                 gpu=log.gpu,
-                command=list(log.begin.get("command") or ()),
+                command=list(log.begin.command or ()),
             )
             for rank, log in logs.items()
         },
@@ -275,10 +276,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     ends = _ends(
         logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta))
     )
-    printed = [
-        str((logs[rank].raised or {}).get("tb") or "") if rank in logs else ""
-        for rank in range(size)
-    ]
+    printed = [_traceback(logs[rank]) if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
     )
@@ -303,7 +301,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
 
     for files in sorted(recorded.ranks.values(), key=apart):
         log = files.log
-        if not files.begun:
+        if files.begun is NOT_BEGUN:
             late = "" if log.damaged or log.calls else " yet"
             problems.append(f"{str(files.path)!r} was left out: it has no beginning{late}")
         elif not _same_job(files.begun, wanted):
@@ -350,12 +348,16 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     return {rank: chosen[rank].log for rank in sorted(chosen)}
 
 
-def _same_job(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(one.get(name) == other.get(name) for name in ("job", "world"))
+def _traceback(log: RankLog) -> str:
+    return "" if log.raised is None else log.raised.traceback or ""
 
 
-def _wall(begun: Mapping[str, Any]) -> int:
-    return int(begun.get("wall") or 0)
+def _same_job(first: RankBegins, second: RankBegins) -> bool:
+    return (first.job, first.world_size) == (second.job, second.world_size)
+
+
+def _wall(begun: RankBegins) -> int:
+    return begun.wall_ns or 0
 
 
 def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
@@ -364,7 +366,7 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for log in logs.values():
         for name, group in list(log.groups.items()):
-            ranks = [int(rank) for rank in group["ranks"]]
+            ranks = group.ranks
             if found.get(name, ranks) != ranks:
                 other = f"{name} of {ranks_text(ranks)}"
                 log.groups[other] = log.groups.pop(name)
@@ -442,9 +444,7 @@ def _shifts(
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
-        wall.setdefault(
-            host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0)
-        )
+        wall.setdefault(host_of[rank], _wall(log.begin) - log.begin.time_ns)
     found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in found.items():
         if shift.bound_ns is None:
@@ -504,11 +504,11 @@ def _ends(
         elif log.returned:
             ends.append(Ending.finished(mine))
         elif log.raised is not None:
-            ends.append(Ending.raised(mine, log.raised["x"]))
+            ends.append(Ending.raised(mine, log.raised.text))
         elif rank in stuck:
             gone = "" if lives[rank] is not False else GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
-        elif log.lost is not None or not log.begin:
+        elif log.lost is not None or log.begin is NOT_BEGUN:
             ends.append(Ending(EndKind.UNKNOWN, text=NO_BEGINNING if log.lost is None else LOST))
         elif lives[rank] is False:
             ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
@@ -546,11 +546,11 @@ def _stuck(
 
 def _lives(log: RankLog) -> bool | None:
     """Whether the rank's process still exists; None if it ran on another host."""
-    if log.begin.get("host") != socket.gethostname():
+    if log.begin.host != socket.gethostname():
         return None
     try:
-        process = psutil.Process(int(log.begin.get("pid") or 0))
-        same = abs(process.create_time() - float(log.begin.get("process", 0))) < 1
+        process = psutil.Process(log.begin.pid or 0)
+        same = abs(process.create_time() - (log.begin.process or 0)) < 1
         return same and bool(process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.Error, ValueError):
         return False

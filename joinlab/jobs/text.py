@@ -31,7 +31,7 @@ from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
-from joinlab.recorder.rank_log import MOST_RANKS
+from joinlab.program.log_events import MOST_RANKS
 from joinlab.timeline import (
     FIRST_FAILED,
     FROM_TEXT,

@@ -220,10 +220,11 @@ class Watch:
         for log in self.logs:
             for ids in log.waits.values() if log.rank not in self._gone() else ():
                 for call in (log.calls[id] for id in ids):
-                    group = log.groups.get(call["group"]) or {}
-                    limit = group.get("limit_ns", 0) if group.get("backend") == "gloo" else 0
-                    over = call["host_wait_begin_ns"] or 0
-                    if limit and at < over + limit + LIMIT_NS and over + limit < end_ns:
+                    group = log.groups.get(call["group"])
+                    if group is None or group.backend != "gloo" or not group.timeout_ns:
+                        continue
+                    over = (call["host_wait_begin_ns"] or 0) + group.timeout_ns
+                    if at < over + LIMIT_NS and over < end_ns:
                         return True
         return False
 
@@ -266,14 +267,14 @@ class Watch:
         groups: dict[str, list[int]] = {}
         for log in self.logs:
             for name, group in log.groups.items():
-                groups.setdefault(name, group["ranks"])
+                groups.setdefault(name, group.ranks)
         return groups
 
     def _timeline(self) -> Timeline:
         self.files.take_in(set(self.verdict))
         self.files.finish()
         self._check_beginnings()
-        begin = next((log.begin for log in self.logs if log.begin), {})
+        host = next((log.begin.host for log in self.logs if log.begin.host), "?")
         meta: Meta = {
             **self.meta,
             **about_ranks(self.logs, self.meta["backend"]),
@@ -281,7 +282,7 @@ class Watch:
             "clock": {
                 "domain": "monotonic",
                 "origin_ns": self.origin_ns,
-                "hosts": {begin.get("host", "?"): 0},
+                "hosts": {host: 0},
             },
         }
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
@@ -317,10 +318,10 @@ class Watch:
                     f"{self.meta['program']} could not be loaded in its process: {log.refused}. Make whatever it uses "
                     "importable there, or define it beside the program."
                 )
-        apart = [
-            log
+        unconnected = [
+            (log.rank, log.raised.text)
             for log in self.logs
-            if log.raised is not None and not log.raised.get("connected", True)
+            if log.raised is not None and log.raised.connected is False
         ]
         killed = any(
             os.WIFSIGNALED(status)
@@ -328,9 +329,9 @@ class Watch:
             if rank not in self.verdict
         )
         # A killed peer explains a failed connection.
-        if apart and not killed and self.cut_short != BY_USER:
-            error = apart[0].raised["x"]  # type: ignore[index]
-            text = f"rank {apart[0].rank} could not connect to its peers: {error}"
+        if unconnected and not killed and self.cut_short != BY_USER:
+            rank, error = unconnected[0]
+            text = f"rank {rank} could not connect to its peers: {error}"
             raise LaunchError(text.partition("\n")[0])
 
 

@@ -29,6 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from joinlab.launcher import default_device, descendants
+from joinlab.program.log_events import ProgramRaised, ProgramRefused, ProgramReturned
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import begin
@@ -139,7 +140,7 @@ def _load(recorder: Recorder, folder: Path) -> Any:
     try:
         return cloudpickle.loads((folder / PROGRAM).read_bytes())
     except BaseException as error:
-        recorder.log.write({"e": "refused", "x": f"{type(error).__name__}: {error}"})
+        recorder.log.write(ProgramRefused(text=f"{type(error).__name__}: {error}"))
         return None
 
 
@@ -171,7 +172,7 @@ def _run(
                 print(_ordinal(request), file=sys.stderr, flush=True)
             text = text_of(error)
             recorder.end_program(at_exit(f"its program has raised {text}"))
-            recorder.log.write({"e": "raise", "x": text, "tb": trace, "connected": connected})
+            recorder.log.write(ProgramRaised(text=text, traceback=trace, connected=connected))
             return 1
     recorder.end_program(at_exit("its program has returned"))
     kept = Path(request["folder"]) / return_name(rank)
@@ -188,7 +189,7 @@ def _run(
     _flush()
     replicas.ended()
     held = [[*name, value] for mark in replicas.marks for name, value in mark.held.items()]
-    recorder.log.write({"e": "return", "held": held})
+    recorder.log.write(ProgramReturned(held=held))
     atexit._run_exitfuncs()
     return 0
 

@@ -90,7 +90,7 @@ class RunFiles:
             text = f"its program returned, but its process did not end; {cut_short}"
             return replace(end, text=text) if cut_short else end
         if log.raised is not None:
-            return Ending.raised(log.calls.values(), log.raised["x"])
+            return Ending.raised(log.calls.values(), log.raised.text)
         return Ending.at(EndKind.KILLED, log.awaited(), _cause(status, self.output[rank]))
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ class CallKind:
     """One kind of call.
 
     op            what the backend runs: NCCL's barrier is an all-reduce
-    event         fields that the events of all its calls share, see recorder/events.py
+    facts         the fields of CallIssued that all its calls share
     stack         number of its stack
     root          place of its root in the group; -1 without one
     nbytes        bytes of the larger side
@@ -50,7 +50,7 @@ class CallKind:
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
     entered       the recorder's: a call of this kind has returned, so that NCCL has connected what it needs
-    text          the recorder's: `event` as JSON without the braces, and
+    text          the recorder's: `facts` as the text of an event's fields, and
     segment       of the log that has its stack; -1: none yet
     bucket        it reduces gradients
     rebuilds      it tells the Reducer which parameters belong to which bucket
@@ -58,7 +58,7 @@ class CallKind:
     """
 
     op: Op
-    event: dict[str, Any]
+    facts: dict[str, Any]
     stack: int = -1
     root: int = -1
     nbytes: int = 0
@@ -83,10 +83,10 @@ class CallKind:
     """A key that is equal for calls of two ranks that fit."""
 
     def __post_init__(self) -> None:
-        event = self.event
+        facts = self.facts
         self.collective = self.op not in POINT_TO_POINT
-        shape = tuple(map(tuple, event["sh"]))
-        self.look = (self.op, event.get("root"), event.get("reduce_op"), event["d"], shape)
+        shape = tuple(map(tuple, facts["shape"]))
+        self.look = (self.op, facts.get("root"), facts.get("reduce_op"), facts["dtype"], shape)
 
 
 class Group(Protocol):
@@ -124,9 +124,8 @@ def kind_of(
     frames = stacks.frames[stack]
     functions = {frame.function for frame in frames}
     found = plain_kind(group, method, args, ins, outs)
-    event = found.event
-    event["st"] = found.stack = stack
-    origin = event["o"] = label(
+    found.facts["stack"] = found.stack = stack
+    origin = found.facts["origin"] = label(
         method.op,
         frames,
         asynchronous=asynchronous,
@@ -170,13 +169,13 @@ def plain_kind(
     root = options.get("root")
     return CallKind(
         op=op,
-        event={
-            "st": -1,
-            "g": group.label,
+        facts={
+            "stack": -1,
+            "group": group.label,
             "op": op.value,
-            "o": None,
-            "d": dtype,
-            "sh": shape,
+            "origin": None,
+            "dtype": dtype,
+            "shape": shape,
             **{name: value for name, value in options.items() if value is not None},
         },
         root=group.ranks.index(root) if root in group.ranks else -1,

@@ -28,9 +28,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any
 
 from joinlab.ops import Op, Source
+from joinlab.program.log_events import StackSeen
 from joinlab.program.program import call_program
 from joinlab.program.sources import source_at
 
@@ -281,8 +281,8 @@ class Stacks:
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
-        self.events: list[dict[str, Any]] = []
-        """By number: the event of each stack, see recorder/events.py."""
+        self.events: list[StackSeen] = []
+        """By number: the event of each stack."""
         self.sources: list[tuple[Source, ...]] = []
         """By number: the texts of the learner's functions in each stack."""
 
@@ -320,7 +320,7 @@ class Stacks:
                     self.frames.append(frames := walk(frame))
                     outward = [str(one) for one in reversed(frames)]
                     self.events.append(
-                        {"e": "stack", "id": number, "f": outward, "site": call_site(frames)}
+                        StackSeen(stack=number, frames=outward, call_site=call_site(frames))
                     )
                     self.sources.append(sources_under(frame))
                     self._codes.append(codes)

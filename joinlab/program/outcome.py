@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -15,7 +15,16 @@ from joinlab.program.labels import is_ours
 from joinlab.program.plain_data import Repr
 
 
-def versions(nccl: str | None = None) -> dict[str, str | None]:
+class Versions(TypedDict):
+    """What a rank runs."""
+
+    joinlab: str
+    python: str
+    torch: str
+    nccl: str | None
+
+
+def versions(nccl: str | None = None) -> Versions:
     """The versions of this process, for meta["versions"]."""
     python = ".".join(map(str, sys.version_info[:3]))
     return {"joinlab": __version__, "python": python, "torch": str(torch.__version__), "nccl": nccl}

@@ -17,7 +17,6 @@ import textwrap
 from collections.abc import Iterable
 from functools import lru_cache
 from types import CodeType
-from typing import Any
 
 from joinlab.ops import Source
 
@@ -63,11 +62,6 @@ def source_at(code: CodeType, line: int) -> Source | None:
     if not text or len(text) > MAX_TEXT:
         return None
     return {"file": whole["file"], "first_line": whole["first_line"] + begin, "text": text}
-
-
-def text_event(source: Source) -> dict[str, Any]:
-    """The event that contains a text, see recorder/events.py."""
-    return {"e": "text", "f": source["file"], "n": source["first_line"], "x": source["text"]}
 
 
 def other_functions(program: Source | None, found: Iterable[Source]) -> list[Source]:

@@ -15,9 +15,13 @@ from typing import Any
 import torch
 
 from joinlab.program.kinds import CallKind
+from joinlab.program.log_events import LINE_END, CallDone, CallFailed, first_field, next_field
 from joinlab.program.outcome import text_of
 from joinlab.recorder.call import Reader, RecordedCall
-from joinlab.recorder.events import EventLog, harmless, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, line_of, values_text
+
+_DONE = first_field(CallDone, "call")
+_TIME, _VALUES = next_field(CallDone, "time_ns"), next_field(CallDone, "values")
 
 END_S = 0.02
 """At the end of a rank, so long is waited for what a GPU has still to write."""
@@ -156,22 +160,21 @@ class Completions:
             if not call.done:
                 at = at_ns or self.now()
                 after = call.group.reader.after(call) if call.outs else None
-                values = "" if after is None else f',"v":{values_text(after)}'
-                self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
+                values = "" if after is None else f"{_VALUES}{values_text(after)}"
+                self._end(call, f"{_DONE}{call.id}{_TIME}{at}{values}{LINE_END}")
 
     def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:
         """Record that the backend raised instead of completing the call; `refused`: already at its
         issue."""
         with self.lock:
             if not call.done:
-                event = {
-                    "e": "fail",
-                    "id": call.id,
-                    "t": self.now(),
-                    "x": text_of(error),
-                    **({"r": 1} if refused else {}),
-                }
-                self._end(call, to_json(event) + "\n")
+                event = CallFailed(
+                    call=call.id,
+                    time_ns=self.now(),
+                    text=text_of(error),
+                    refused=1 if refused else None,
+                )
+                self._end(call, line_of(event))
 
     def _end(self, call: RecordedCall, line: str) -> None:
         self.log.write_text(line)

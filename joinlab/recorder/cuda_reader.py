@@ -29,12 +29,23 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.ops import MAX_VALUES
+from joinlab.program.log_events import (
+    LINE_END,
+    CallDone,
+    CallStarted,
+    ValuesRead,
+    first_field,
+    next_field,
+)
 from joinlab.program.process_group import HOST_SYNCS, batching, values_in
 from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_clock import GpuClock
 from joinlab.recorder.events import EventLog, harmless, now
 from joinlab.recorder.waits import Waits
+
+_STARTED, _DONE = first_field(CallStarted, "call"), first_field(CallDone, "call")
+_TIME = next_field(CallDone, "time_ns")
 
 POLL_S = 0.001
 SLOTS = 1024
@@ -182,9 +193,7 @@ class CudaReader(Reader):
                 copy = self._copies.popleft()
                 if copy.arrived.query():
                     values = values_in(copy.hosts)
-                    self.log.write(
-                        {"e": "value", "id": copy.call_id, "c": copy.column, "v": values}
-                    )
+                    self.log.write(ValuesRead(call=copy.call_id, column=copy.column, values=values))
                     self._slots.append(copy.slot)
                 else:
                     self._copies.append(copy)
@@ -242,11 +251,11 @@ class CudaReader(Reader):
 
     def _finish(self, call: RecordedCall, begin_ns: int | None, end_ns: int | None) -> None:
         if begin_ns is not None:
-            self.log.write_text(f'{{"e":"begun","id":{call.id},"t":{begin_ns}}}\n')
+            self.log.write_text(f"{_STARTED}{call.id}{_TIME}{begin_ns}{LINE_END}")
         if not call.done:
             self._completions.finish(call, end_ns)
         elif end_ns is not None:  # a host that waited for it has said so, a little later
-            self.log.write_text(f'{{"e":"done","id":{call.id},"t":{end_ns}}}\n')
+            self.log.write_text(f"{_DONE}{call.id}{_TIME}{end_ns}{LINE_END}")
         self._waits.end_below(call)
 
     def _copy(self, call: RecordedCall, column: str, tensors: Sequence[torch.Tensor]) -> None:

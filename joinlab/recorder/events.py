@@ -5,22 +5,7 @@ memory without a system call, and it survives SIGKILL, an abort in C++ and os._e
 event made the step of a tiny model half as long again, since each lets other threads run.) The file
 is longer than its text, which ends at the first zero byte. Times are of the monotonic clock; the
 reader subtracts the start of the run.
-
-    begin   rank, pid, host, versions              group   name, ranks, backend
-    issued  group, collectives issued in it so far  (a bounded log's preamble)
-    gpu     device, its name and its compute capability's first number
-    captured  group of which calls are captured into a CUDA graph
-    ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
-    stack   id, frames                             input   i (null: exhausted)
-    call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
-    begun   id (on NCCL: its kernel runs, since then)
-    value   id, column, values (from a GPU)         wait   ids, thread, live threads, in: inside the calls
-    wake    ids, thread, values; these calls are now complete, except those listed in `open`
-    then    number of a callback, id of the call that it runs after (null: running, or may run)    ran   number
-    span+   id, name, input or step                span-   id
-    over    how the program ended                  return / raise   type and text, traceback
-    way     s: a step of the rank in the program's own text, or v: values that the step before read
-    stacks  stacks of the threads of a rank that wrote no event for a while: see standstill.py
+program/log_events.py describes the events.
 """
 
 from __future__ import annotations
@@ -33,11 +18,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from joinlab.program.log_events import Event, RecordLost, encode
 
 CHUNK = 1 << 18
 """A log grows by at least this many bytes."""
@@ -111,8 +98,8 @@ class EventLog:
         """The place of the next event; it changes with each event."""
         return self.segment, self._map.tell()
 
-    def write(self, event: Mapping[str, Any]) -> None:
-        self.write_text(to_json(event) + "\n")
+    def write(self, event: Event) -> None:
+        self.write_text(line_of(event))
 
     def write_text(self, lines: str) -> int:
         """Append events that the caller has formatted, each with its line break; returns the
@@ -145,13 +132,10 @@ class EventLog:
         killed."""
         if not self.failed:
             self.stop()
-            event = {
-                "e": "lost",
-                "x": f"{type(error).__name__}: {error}"[: RESERVE // 4],
-                "t": now(),
-            }
+            text = f"{type(error).__name__}: {error}"[: RESERVE // 4]
             with suppress(OSError):
-                os.pwrite(self._fd, to_json(event).encode() + b"\n", self._end)
+                line = line_of(RecordLost(text=text, time_ns=now()))
+                os.pwrite(self._fd, line.encode(), self._end)
 
     def give_up(self, error: Exception) -> None:
         """Stop recording after an error, and say so once. The events so far stay."""
@@ -295,6 +279,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
+def line_of(event: Event) -> str:
+    """The event as a line of a log."""
+    return to_json(encode(event)) + "\n"
 
 
 def values_text(values: list[list[Any]] | None) -> str:

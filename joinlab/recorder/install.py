@@ -251,7 +251,7 @@ def _patch_spans(recorder: Recorder) -> None:
         if recorder.steps.begin_forward():
             recorder.begin_step()
         spans = recorder.spans
-        span = spans.forward.begin(sys._getframe(1), recorder.place)
+        span = spans.forward.begin(sys._getframe(1), recorder.step_fields)
         try:
             result = forward(self, *args, **kwargs)
             recorder.clock.forward_over(self)
@@ -264,7 +264,7 @@ def _patch_spans(recorder: Recorder) -> None:
         recorder.clock.backward_begins()
         if steps.begin_backward():
             recorder.begin_step()
-        span = spans.backward.begin(sys._getframe(1), recorder.place)
+        span = spans.backward.begin(sys._getframe(1), recorder.step_fields)
         turn = recorder.own.turn
         outer, turn.within = turn.within, True
         if not outer:
@@ -307,7 +307,7 @@ def _patch_spans(recorder: Recorder) -> None:
     )
 
     def begin_optimizing(*_: Any) -> None:
-        stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.place))
+        stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.step_fields))
 
     register_optimizer_step_pre_hook(begin_optimizing)
     register_optimizer_step_post_hook(

@@ -1,5 +1,5 @@
-"""Makes rows of a Timeline from the events of one rank: lines of a log file, or dicts from an
-emulated rank.
+"""Makes rows of a Timeline from the events of one rank: lines of a log file, or the events of an
+emulated rank itself.
 
 A log may still be growing, or be truncated anywhere.
 """
@@ -8,20 +8,53 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict, TypeGuard
+from typing import Any, NotRequired, TypedDict
 
 from joinlab.ops import (
     LONG_VALUES,
     AboutNccl,
     CallRow,
-    Op,
     Source,
     SpanRow,
     Stood,
     encode_values,
     group_names,
+)
+from joinlab.program.log_events import (
+    NOT_BEGUN,
+    CallbackPending,
+    CallbackRan,
+    CallDone,
+    CallFailed,
+    CallIssued,
+    CallsCaptured,
+    CallsCoalesced,
+    CallStarted,
+    CollectivesIssued,
+    Event,
+    GpuUsed,
+    GroupMade,
+    InputBegins,
+    ProgramOver,
+    ProgramRaised,
+    ProgramRefused,
+    ProgramReturned,
+    RankBegins,
+    RecordLost,
+    RingOrder,
+    SeveralStreams,
+    SourceText,
+    SpanBegins,
+    SpanEnds,
+    StackSeen,
+    ThreadsStand,
+    TraceStepped,
+    ValuesRead,
+    WaitBegins,
+    WaitEnds,
+    decode,
 )
 from joinlab.program.replicas import mixed_gradients
 from joinlab.program.sources import other_functions
@@ -29,7 +62,6 @@ from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
 from joinlab.program.ways import Step
 from joinlab.recorder.ways import MOST_KEPT, take_step
 
-MOST_RANKS = 65_536
 VOLTA = 7
 """Compute capability from which threads of a warp progress independently (CUDA C++ Programming
 Guide)."""
@@ -42,8 +74,8 @@ class RankLog:
 
     rank: int
     origin_ns: int = 0
-    begin: dict[str, Any] = field(default_factory=dict)
-    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    begin: RankBegins = field(default_factory=lambda: NOT_BEGUN)
+    groups: dict[str, GroupMade] = field(default_factory=dict)
     calls: dict[int, CallRow] = field(default_factory=dict)
     spans: dict[int, SpanRow] = field(default_factory=dict)
     waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -63,7 +95,7 @@ class RankLog:
     over: str | None = None
     """How the program ended, once its process only waits for calls in flight."""
     returned: bool = False
-    raised: dict[str, Any] | None = None
+    raised: ProgramRaised | None = None
     refused: str | None = None
     before: dict[int, int] = field(default_factory=dict)
     """By call id: number of collectives that the rank issued before it in its group."""
@@ -113,7 +145,7 @@ class RankLog:
         for line in lines:
             if line:
                 try:
-                    self.take(_checked(json.loads(line)))
+                    self._take_plain(json.loads(line))
                 except (
                     AttributeError,
                     KeyError,
@@ -122,6 +154,11 @@ class RankLog:
                     RecursionError,
                 ):  # not ours, or damaged
                     self.damaged += 1
+
+    def _take_plain(self, plain: dict[str, Any]) -> None:
+        event = decode(plain)
+        if event is not None:
+            self.take(event)
 
     @property
     def cut(self) -> bool:
@@ -152,159 +189,171 @@ class RankLog:
             for ids, inside in waits
         ]
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Take one event, whose fields have the documented types. Emulated ranks call this
-        directly."""
-        at: Any = event.get("t")  # some events have no time
-        if at is not None:
-            at -= self.origin_ns
-        self.moves += event["e"] != "stacks"
+    def take(self, event: Event) -> None:
+        """Take one event. Emulated ranks call this directly."""
+        self.moves += type(event) is not ThreadsStand
         self.stood = []
-        match event["e"]:
-            case "call" if event["id"] in self.calls:
-                return  # a bounded log repeats it in its next segment
-            case "call":
-                stack, site, joined = self._stacks.get(event["st"], ([], None, False))
-                call: CallRow = {
-                    "rank": self.rank,
-                    "group": event["g"],
-                    "seq": event["s"],
-                    "number": event.get("n"),
-                    "op": event["op"],
-                    "origin": event["o"],
-                    "input": event["i"],
-                    "dtype": event["d"],
-                    "shape": event["sh"],
-                    "reduce_op": event.get("reduce_op"),
-                    "root": event.get("root"),
-                    "peer": event.get("peer"),
-                    "tag": event.get("tag"),
-                    "value_in": _values(event.get("v")),
-                    "call_site": event.get("site", site),
-                    "stack": stack,
-                    "enqueued_ns": at,
-                }
-                self.calls[event["id"]] = call
-                if event.get("m") is not None:
-                    self.gradients.append((call, event["m"]))
-                if not joined:
-                    self._number(call, event)
-                before = event.get("k")  # a collective's number implies it
-                self.before[event["id"]] = (event.get("n") or 1) - 1 if before is None else before
-                for id in event.get("w") or ():
-                    self.streamed.setdefault(id, event["id"])
-            case "begun":
-                begun = self.calls.get(event["id"])  # a bounded log may have dropped the call
-                if begun is not None:
-                    begun["started_ns"] = at
-            case "done":
-                done = self.calls.get(event["id"])  # a bounded log may have dropped the call
-                if done is not None:
-                    done["completed_ns"] = at
-                    if "v" in event:
-                        done["value_out"] = _values(event["v"])
-            case "value":  # copied from the GPU after the call's own event
-                late = self.calls.get(event["id"])
-                if late is not None and event["c"] == "value_in":
-                    late["value_in"] = _values(event["v"])
-                elif late is not None:
-                    late["value_out"] = _values(event["v"])
-            case "fail":
-                if event["id"] in self.calls:
-                    self.calls[event["id"]]["error"] = event["x"]
-                    if event.get("r"):
-                        self.calls[event["id"]]["number"] = None
-            case "wait":
-                ids = tuple(id for id in event["id"] if id in self.calls)
-                for id in ids:
-                    self.calls[id].setdefault("host_wait_begin_ns", at)
-                self.waits[event["th"]] = ids
-                (self.inside.add if event.get("in") else self.inside.discard)(event["th"])
-                self.threads = event["n"]
-            case "wake" if event["th"] in self.inside:  # the host has done its part of the call
-                for id in event["id"]:
-                    if id in self.calls:
-                        self.calls[id].pop("host_wait_begin_ns", None)
-                self.inside.discard(event["th"])
-                self.waits.pop(event["th"], None)
-            case "wake":
-                ids = event["id"]
-                for id, values in zip(ids, event.get("v") or [None] * len(ids), strict=True):
-                    woken = self.calls.get(id)
-                    if woken is None:
-                        continue
-                    woken["host_wait_end_ns"] = at
-                    if "error" not in woken and id not in event.get("open", ()):
-                        woken.setdefault("completed_ns", at)
-                        if values is not None:
-                            woken["value_out"] = _values(values)
-                self.waits.pop(event["th"], None)
-            case "then":
-                self.callbacks[event["k"]] = event["id"] if event["id"] in self.calls else None
-            case "ran":
-                self.callbacks.pop(event["k"], None)
-            case "span+":
-                span: SpanRow = {
-                    "rank": self.rank,
-                    "name": event["n"],
-                    "input": event["i"],
-                    "begin_ns": at,
-                    "call_site": event.get("site"),
-                }
-                self.spans[event["id"]] = span
-                self._number(span, event)
-            case "span-":
-                if event["id"] in self.spans:
-                    self.spans[event["id"]]["end_ns"] = at
-            case "input":
-                self.inputs_done = event["k"]
-                self.marked = True
-            case "stack":
-                self._stacks[event["id"]] = (event["f"], event["site"], is_made_by_join(event["f"]))
-            case "text":
-                text: Source = {"file": event["f"], "first_line": event["n"], "text": event["x"]}
-                self.texts.setdefault((event["f"], event["n"]), text)
-            case "group":
-                self.groups[event["name"]] = {
-                    "ranks": event["ranks"],
-                    "backend": event["backend"],
-                    "desc": event.get("desc") or "",
-                    "eager": bool(event.get("eager")),
-                    "limit_ns": event.get("limit") or 0,
-                }
-            case "begin":
-                self.begin = event
-            case "over":
-                self.over = event["x"]
-            case "way":
+        match event:  # the most frequent come first
+            case CallIssued():
+                self._issue(event)
+            case WaitBegins():
+                self._begin_wait(event)
+            case WaitEnds():
+                self._end_wait(event)
+            case SpanBegins():
+                self._begin_span(event)
+            case SpanEnds():
+                if event.span in self.spans:
+                    self.spans[event.span]["end_ns"] = event.time_ns - self.origin_ns
+            case CallDone():
+                self._complete(event)
+            case CallStarted():
+                if event.call in self.calls:  # a bounded log may have dropped the call
+                    self.calls[event.call]["started_ns"] = event.time_ns - self.origin_ns
+            case ValuesRead():
+                self._read(event)
+            case CallFailed():
+                self._fail(event)
+            case InputBegins():
+                self.inputs_done, self.marked = event.done, True
+            case TraceStepped():
                 take_step(self.way, event, len(self.calls))
-            case "stacks":
-                self.stood = [{"thread": one["n"], "frames": one["f"]} for one in event["th"]]
-            case "return":
-                self.returned, self.held = True, event.get("held")
-            case "raise":
-                self.raised = event
-            case "refused":
-                self.refused = event["x"]
-            case "lost":
-                self.lost = event["x"]
-            case "gpu":
-                self.gpu, self.gpu_major = event["x"], event.get("cc")
-            case "issued":
-                self.issued[event["g"]] = event["k"]
-            case "ring":
-                self.rings[event["g"]] = event["r"]
-            case "coalesced":
-                self.coalesced.add(event["g"])
-            case "captured":
-                self.captured.add(event["g"])
-            case "streams":
+            case CallbackPending():
+                known = event.call in self.calls
+                self.callbacks[event.callback] = event.call if known else None
+            case CallbackRan():
+                self.callbacks.pop(event.callback, None)
+            case StackSeen():
+                by_join = is_made_by_join(event.frames)
+                self._stacks[event.stack] = (event.frames, event.call_site, by_join)
+            case SourceText():
+                self.texts.setdefault((event.file, event.first_line), event.source)
+            case ThreadsStand():
+                self.stood = event.stood
+            case RankBegins():
+                self.begin = event
+            case GroupMade():
+                self.groups[event.name] = event
+            case GpuUsed():
+                self.gpu, self.gpu_major = event.text, event.capability
+            case RingOrder():
+                self.rings[event.group] = event.ranks
+            case CallsCoalesced():
+                self.coalesced.add(event.group)
+            case CallsCaptured():
+                self.captured.add(event.group)
+            case SeveralStreams():
                 self.one_stream = False
+            case CollectivesIssued():
+                self.issued[event.group] = event.count
+            case ProgramOver():
+                self.over = event.text
+            case ProgramReturned():
+                self.returned, self.held = True, event.held
+            case ProgramRaised():
+                self.raised = event
+            case ProgramRefused():
+                self.refused = event.text
+            case RecordLost():
+                self.lost = event.text
 
-    def _number(self, row: CallRow | SpanRow, event: dict[str, Any]) -> None:
-        if event.get("b") is not None:
-            row["input"] = event["b"]
-            self.numbered.append(row)
+    def _issue(self, event: CallIssued) -> None:
+        if event.call in self.calls:
+            return  # a bounded log repeats it in its next segment
+        stack, site, joined = self._stacks.get(event.stack, ([], None, False))
+        call: CallRow = {
+            "rank": self.rank,
+            "group": event.group,
+            "seq": event.seq,
+            "number": event.number,
+            "op": event.op,
+            "origin": event.origin,
+            "input": event.input,
+            "dtype": event.dtype,
+            "shape": event.shape,
+            "reduce_op": event.reduce_op,
+            "root": event.root,
+            "peer": event.peer,
+            "tag": event.tag,
+            "value_in": _values(event.values),
+            "call_site": event.call_site or site,
+            "stack": stack,
+            "enqueued_ns": event.time_ns - self.origin_ns,
+        }
+        self.calls[event.call] = call
+        if event.model is not None:
+            self.gradients.append((call, event.model))
+        if event.step is not None and not joined:
+            call["input"] = event.step
+            self.numbered.append(call)
+        # a collective's number implies how many came before it
+        before = (event.number or 1) - 1 if event.before is None else event.before
+        self.before[event.call] = before
+        for awaited in event.streamed or ():
+            self.streamed.setdefault(awaited, event.call)
+
+    def _complete(self, event: CallDone) -> None:
+        call = self.calls.get(event.call)  # a bounded log may have dropped the call
+        if call is not None:
+            call["completed_ns"] = event.time_ns - self.origin_ns
+            if event.values is not None:
+                call["value_out"] = _values(event.values)
+
+    def _read(self, event: ValuesRead) -> None:
+        call = self.calls.get(event.call)
+        if call is not None and event.column == "value_in":
+            call["value_in"] = _values(event.values)
+        elif call is not None:
+            call["value_out"] = _values(event.values)
+
+    def _fail(self, event: CallFailed) -> None:
+        if event.call in self.calls:
+            self.calls[event.call]["error"] = event.text
+            if event.refused:
+                self.calls[event.call]["number"] = None
+
+    def _begin_wait(self, event: WaitBegins) -> None:
+        calls = tuple(call for call in event.calls if call in self.calls)
+        for call in calls:
+            self.calls[call].setdefault("host_wait_begin_ns", event.time_ns - self.origin_ns)
+        self.waits[event.thread] = calls
+        self.threads = event.threads
+        if event.inside:
+            self.inside.add(event.thread)
+        else:
+            self.inside.discard(event.thread)
+
+    def _end_wait(self, event: WaitEnds) -> None:
+        self.waits.pop(event.thread, None)
+        if event.thread in self.inside:  # the host has done its part of the call
+            self.inside.discard(event.thread)
+            for number in event.calls:
+                if number in self.calls:
+                    self.calls[number].pop("host_wait_begin_ns", None)
+            return
+        values_of = event.values or [None] * len(event.calls)
+        for number, values in zip(event.calls, values_of, strict=True):
+            call = self.calls.get(number)
+            if call is None:
+                continue
+            call["host_wait_end_ns"] = event.time_ns - self.origin_ns
+            if "error" not in call and number not in (event.still_open or ()):
+                call.setdefault("completed_ns", event.time_ns - self.origin_ns)
+                if values is not None:
+                    call["value_out"] = _values(values)
+
+    def _begin_span(self, event: SpanBegins) -> None:
+        span: SpanRow = {
+            "rank": self.rank,
+            "name": event.name,
+            "input": event.input,
+            "begin_ns": event.time_ns - self.origin_ns,
+            "call_site": event.call_site,
+        }
+        self.spans[event.span] = span
+        if event.step is not None:
+            span["input"] = event.step
+            self.numbered.append(span)
 
     def stream_waits(self) -> list[list[int | str]]:
         """`AboutRanks.stream_waits` of this rank; empty unless it used only the default stream."""
@@ -335,21 +384,25 @@ class AboutRanks(TypedDict):
 def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
     """Metadata of a run on `backend`: versions, names and backends of groups, eager groups, waits
     of streams."""
-    begin: Mapping[str, Any] = next((log.begin for log in logs if log.begin), {})
+    begin = next((log.begin for log in logs if log.begin is not NOT_BEGUN), NOT_BEGUN)
     groups = {name: group for log in logs for name, group in log.groups.items()}
-    ranks, said = (
-        {name: group[field] for name, group in groups.items()} for field in ("ranks", "desc")
-    )
+    ranks = {name: group.ranks for name, group in groups.items()}
+    descriptions = {name: group.description or "" for name, group in groups.items()}
     about: AboutRanks = {
-        "versions": {name: begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
-        "group_names": group_names(ranks, said),
-        "group_backends": {
-            name: group["backend"] for name, group in groups.items() if group["backend"] != backend
+        "versions": {
+            "joinlab": begin.joinlab,
+            "python": begin.python,
+            "torch": begin.torch,
+            "nccl": begin.nccl,
         },
-        "eager_groups": [name for name, group in groups.items() if group["eager"]],
+        "group_names": group_names(ranks, descriptions),
+        "group_backends": {
+            name: group.backend for name, group in groups.items() if group.backend != backend
+        },
+        "eager_groups": [name for name, group in groups.items() if group.eager],
         "stream_waits": [wait for log in logs for wait in log.stream_waits()],
     }
-    if any(group["backend"] == "nccl" for group in groups.values()):
+    if any(group.backend == "nccl" for group in groups.values()):
         about["nccl"] = _about_nccl(logs)
     return about
 
@@ -357,7 +410,7 @@ def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
 def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     """Rings and, unless a log comes from an older version, the groups with coalesced calls."""
     about: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
-    if all("coalesced" in log.begin for log in logs):
+    if all(log.begin.coalesced is not None for log in logs):
         about["coalesced"] = sorted({name for log in logs for name in log.coalesced})
     if captured := sorted({name for log in logs for name in log.captured}):
         about["captured"] = captured
@@ -377,85 +430,6 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
         "mixed": mixed_gradients(log.gradients for log in logs),
     }
     return {name: value for name, value in about.items() if value}
-
-
-def _checked(event: dict[str, Any]) -> dict[str, Any]:
-    """The event, if its fields are of the documented types. A file may be damaged, or of another
-    origin."""
-    for name, right in _FORMS.get(event["e"], {}).items():
-        if not right(event.get(name)):
-            raise ValueError(f"{name!r} of {event['e']!r} is {event.get(name)!r}")
-    return event
-
-
-def _whole(least: int, below: int = 2**62) -> Callable[[object], bool]:
-    return lambda value: type(value) is int and least <= value < below
-
-
-_number, _count, _positive, _rank = _whole(1 - 2**62), _whole(0), _whole(1), _whole(0, MOST_RANKS)
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _list(right: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and all(map(right, value))
-
-
-def _or_none(right: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or right(value)
-
-
-def is_ranks(value: object) -> TypeGuard[list[int]]:
-    """Whether a value is a list of ranks, each of them once."""
-    return isinstance(value, list) and all(map(_rank, value)) and len(set(value)) == len(value)
-
-
-def _stood(value: object) -> bool:
-    return isinstance(value, dict) and _text(value.get("n")) and _list(_text)(value.get("f"))
-
-
-def _flat(value: object) -> bool:
-    """A flat list: the elements of one tensor. Those of a complex one are texts."""
-    return isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value)
-
-
-_FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
-    "begin": {"t": _count, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
-              "wall": _or_none(_number), "command": _or_none(_list(_text)),
-              **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
-    "group": {"name": _text, "ranks": is_ranks, "backend": _text, "desc": _or_none(_text),
-              "limit": _or_none(_number)},
-    "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
-    "text": {"f": _text, "n": _positive, "x": _text},
-    "call": {"t": _count, "id": _number, "g": _text, "s": _count, "op": {*Op}.__contains__, "o": _or_none(_text),
-             "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_count)), "st": _number,
-             "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
-             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_count),
-             "n": _or_none(_positive), "w": _or_none(_list(_number)), "b": _or_none(_number), "m": _or_none(_count)},
-    "issued": {"g": _text, "k": _count},
-    "ring": {"g": _text, "r": is_ranks},
-    "coalesced": {"g": _text},
-    "captured": {"g": _text},
-    "begun": {"t": _count, "id": _number},
-    "done": {"t": _count, "id": _number, "v": _or_none(_list(_flat))},
-    "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
-    "fail": {"id": _number, "x": _text},
-    "wait": {"t": _count, "id": _list(_number), "th": _number, "n": _number, "in": _or_none(_number)},
-    "wake": {"t": _count, "id": _list(_number), "th": _number, "open": _or_none(_list(_number)),
-             "v": _or_none(_list(_or_none(_list(_flat))))},
-    "then": {"k": _number, "id": _or_none(_number)}, "ran": {"k": _number},
-    "span+": {"t": _count, "id": _number, "n": _text, "i": _or_none(_number), "b": _or_none(_number),
-              "site": _or_none(_text)},
-    "span-": {"t": _count, "id": _number},
-    "input": {"k": _number},
-    "raise": {"x": _text, "tb": _or_none(_text)},
-    "stacks": {"th": _list(_stood)},
-    "gpu": {"x": _text, "cc": _or_none(_number)},
-    **{event: {"x": _text} for event in ("over", "refused", "lost")},
-}  # fmt: skip
-"""By event: what its fields must be."""
 
 
 def _values(tensors: Any) -> str | None:

@@ -26,15 +26,34 @@ from typing import TYPE_CHECKING, Any
 from joinlab.ops import Op, Source
 from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
 from joinlab.program.labels import Stacks
+from joinlab.program.log_events import (
+    LINE_END,
+    CallIssued,
+    CallsCaptured,
+    CallsCoalesced,
+    CollectivesIssued,
+    Event,
+    GpuUsed,
+    GroupMade,
+    InputBegins,
+    ProgramOver,
+    RankBegins,
+    RingOrder,
+    SeveralStreams,
+    SourceText,
+    encode_fields,
+    first_field,
+    next_field,
+)
 from joinlab.program.process_group import Method, Numbering
 from joinlab.program.replicas import Models
-from joinlab.program.sources import MAX_TEXTS, text_event
+from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.clock import Clock
 from joinlab.recorder.completions import Completions, Turn
-from joinlab.recorder.events import EventLog, harmless, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, line_of, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -49,6 +68,26 @@ KEPT_WORKS = 1024
 all-reduce of a forward pass, until the backward pass ends. Keeping 65,536 took a new page of memory
 per step, and a third of the recorder's time.
 """
+
+_CALL = first_field(CallIssued, "call")
+_SEQ, _NUMBER, _BEFORE, _INPUT, _STEP, _VALUES, _CALL_SITE, _STREAMED, _MODEL, _TIME = (
+    next_field(CallIssued, name)
+    for name in [
+        "seq",
+        "number",
+        "before",
+        "input",
+        "step",
+        "values",
+        "call_site",
+        "streamed",
+        "model",
+        "time_ns",
+    ]
+)
+_NO_INPUT = f"{_INPUT}null"
+_INPUT_BEGINS, _DONE = first_field(InputBegins, "index"), next_field(InputBegins, "done")
+_INPUT_TIME = next_field(InputBegins, "time_ns")
 
 # Recording costs cache misses: between two calls the model's tensors fill the caches. Code that
 # takes 0.2 us in a loop of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million
@@ -79,9 +118,9 @@ class Recorder:
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
-        self.place = '"i":null'
-        """Fields of an event: the input that the rank processes, or the step if the program marks
-        no inputs."""
+        self.step_fields = _NO_INPUT
+        """Text of an event's fields: the input that the rank processes, or the step if the program
+        marks no inputs."""
         self.completions = Completions(log, clock.now, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
@@ -120,31 +159,40 @@ class Recorder:
     @property
     def issued(self) -> int:
         """Number of calls that the rank has issued."""
-        return int(
-            repr(self._ids)[len("count(") : -1]
-        )  # a separate counter would cost a write per call
+        return 0 if self.newest is None else self.newest.id + 1
 
     # ---------------------------------------------------------------- the program's progress
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
-        where = {"rank": self.rank, "pid": os.getpid(), "host": socket.gethostname()}
         self._begin(
-            {"e": "begin", **where, "coalesced": [], **about}
-        )  # a group in which calls are says so later
+            RankBegins(
+                rank=self.rank,
+                time_ns=self._now(),
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                coalesced=[],  # a group in which calls are says so later
+                **about,
+            )
+        )
 
     def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
         """Record that this rank is in a new process group, or that the timeout of one has
         changed."""
-        place = {"e": "group", "name": group.label, "ranks": group.ranks}
-        event = {**place, "backend": group.backend, "limit": group.limit_ns}
         self._numberings[group.label] = group.numbering
         self._begin(
-            {**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})}
+            GroupMade(
+                name=group.label,
+                ranks=group.ranks,
+                backend=group.backend,
+                timeout_ns=group.limit_ns,
+                description=desc or None,
+                eager=eager or None,
+            )
         )
 
-    def _begin(self, event: dict[str, Any]) -> None:
-        line = to_json({**event, "t": self._now()}) + "\n"
+    def _begin(self, event: Event) -> None:
+        line = line_of(event)
         self._beginnings.append(line)
         self.log.write_text(line)
 
@@ -154,14 +202,17 @@ class Recorder:
         self.clock.input_begins(index)
         self.input = index
         self.steps.mark()
-        self.place = f'"i":{"null" if index is None else index}'
-        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{self._now()}}}\n'
+        shown = "null" if index is None else index
+        self.step_fields = f"{_INPUT}{shown}"
+        self._input_event = (
+            f"{_INPUT_BEGINS}{shown}{_DONE}{done}{_INPUT_TIME}{self._now()}{LINE_END}"
+        )
         self.log.write_text(self._input_event)
 
     @harmless
     def begin_step(self) -> None:
         """Note that the rank begins step `steps.now`."""
-        self.place = f'"i":null,"b":{self.steps.now}'
+        self.step_fields = f"{_NO_INPUT}{_STEP}{self.steps.now}"
 
     def _preamble(self) -> Iterator[str]:
         """The preamble of a bounded log's next segment, see bounded_log.py."""
@@ -169,7 +220,7 @@ class Recorder:
         if self._input_event:
             yield self._input_event
         for group, numbering in self._numberings.items():
-            yield to_json({"e": "issued", "g": group, "k": numbering.collectives}) + "\n"
+            yield line_of(CollectivesIssued(group=group, count=numbering.collectives))
         still_open = [call for call in self.completions.open_calls() if call.line]
         for stack in {call.kind.stack for call in still_open}:
             yield self._stack_event(stack)
@@ -219,23 +270,23 @@ class Recorder:
         self.newest = call = RecordedCall(id_, kind, group)
         numbering = group.numbering
         seq = numbering.next_seq()
-        more = f',"n":{numbering.next_number(kind.collective)}'
+        more = f"{_NUMBER}{numbering.next_number(kind.collective)}"
         if not kind.collective:  # a bounded log may have dropped the earlier collectives
-            more += f',"k":{numbering.collectives}'
+            more += f"{_BEFORE}{numbering.collectives}"
         if kind.small:
             call.outs = outs
             if ins:
                 before = group.reader.before(call, ins)
                 if before is not None:
-                    more += f',"v":{values_text(before)}'
+                    more += f"{_VALUES}{values_text(before)}"
         if frame is None and kind.by_reducer:  # a thread of autograd, for tensors on a GPU
-            more += f',"site":{to_json(self.spans.backward.site)}'
+            more += f"{_CALL_SITE}{to_json(self.spans.backward.site)}"
         if not group.host_waits and self.waits.newly_streamed:
-            more += f',"w":{self.waits.newly_streamed}'
+            more += f"{_STREAMED}{self.waits.newly_streamed}"
             self.waits.newly_streamed.clear()
         if kind.by_reducer and (model := self.models.of(group.label)) is not None:
-            more += f',"m":{model}'
-        line = f'{{"e":"call","id":{id_},{kind.text},"s":{seq},{self.place}{more},"t":{self._now()}}}\n'
+            more += f"{_MODEL}{model}"
+        line = f"{_CALL}{id_}{kind.text}{_SEQ}{seq}{self.step_fields}{more}{_TIME}{self._now()}{LINE_END}"
         if kind.segment == self.log.segment:
             self.completions.issue(call, line)
         else:
@@ -250,7 +301,7 @@ class Recorder:
         outs: list[torch.Tensor],
     ) -> None:
         """Record the facts that can be read only at the first call of a kind."""
-        kind.text = to_json(kind.event)[1:-1]
+        kind.text = "," + to_json(encode_fields(CallIssued, kind.facts))[1:-1]
         self._note_sources(self._stacks.sources[kind.stack])
         self._note_gpu([*ins, *outs])
         if kind.direct and len(ins) == 1:
@@ -305,9 +356,8 @@ class Recorder:
 
             self._gpu = device
             major, _ = torch.cuda.get_device_capability(device)
-            self._begin(
-                {"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})", "cc": major}
-            )
+            text = f"{device} ({torch.cuda.get_device_name(device)})"
+            self._begin(GpuUsed(text=text, capability=major))
         elif device not in (None, self._gpu):
             self.note_streams()
 
@@ -315,24 +365,24 @@ class Recorder:
         """Record that calls use several streams, so that one may overtake another."""
         if self._one_stream:
             self._one_stream = False
-            self._begin({"e": "streams"})
+            self._begin(SeveralStreams())
 
     def note_coalesced(self, group: RecordedGroup) -> None:
         """Record that calls of this group were issued as one."""
         if group.label not in self._coalesced:
             self._coalesced.add(group.label)
-            self._begin({"e": "coalesced", "g": group.label})
+            self._begin(CallsCoalesced(group=group.label))
 
     def note_captured(self, group: RecordedGroup) -> None:
         """Record that calls of this group are captured into a CUDA graph: they run when it is
         replayed, unseen."""
         if group.label not in self._captured:
             self._captured.add(group.label)
-            self._begin({"e": "captured", "g": group.label})
+            self._begin(CallsCaptured(group=group.label))
 
     def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:
         """Record the order of this group's ranks on NCCL's ring."""
-        self._begin({"e": "ring", "g": group.label, "r": ranks})
+        self._begin(RingOrder(group=group.label, ranks=ranks))
 
     def _note_sources(self, sources: Iterable[Source]) -> None:
         """Record the texts of functions that are not recorded yet, up to a total size."""
@@ -344,10 +394,10 @@ class Recorder:
             ):
                 continue
             self._texts[key] = source
-            self._begin(text_event(source))
+            self._begin(SourceText.of(source))
 
     def _stack_event(self, number: int) -> str:
-        return to_json(self._stacks.events[number]) + "\n"
+        return line_of(self._stacks.events[number])
 
     # ---------------------------------------------------------------- what is in flight at the end
 
@@ -363,7 +413,7 @@ class Recorder:
         if not calls:
             return
         if how:
-            self.log.write({"e": "over", "x": how})
+            self.log.write(ProgramOver(text=how))
         self.waits.begin(calls)
         for call in calls:
             try:

@@ -9,7 +9,29 @@ from types import CodeType, FrameType
 
 from joinlab.ops import Source
 from joinlab.program.labels import kind_of, sources_under
+from joinlab.program.log_events import (
+    LINE_END,
+    CallIssued,
+    SpanBegins,
+    SpanEnds,
+    first_field,
+    next_field,
+)
 from joinlab.recorder.events import EventLog, harmless, to_json
+
+_SPAN, _END = first_field(SpanBegins, "span"), first_field(SpanEnds, "span")
+_NAME, _CALL_SITE, _TIME = (
+    next_field(SpanBegins, name) for name in ("name", "call_site", "time_ns")
+)
+# Recorder.step_fields is a part of both events.
+assert all(
+    next_field(SpanBegins, name) == next_field(CallIssued, name) for name in ("input", "step")
+)
+
+
+def span_end(number: int | None, time_ns: int) -> str:
+    """The event that a span ends, as a line of the log."""
+    return f"{_END}{number}{_TIME}{time_ns}{LINE_END}"
 
 
 class Spans:
@@ -32,7 +54,7 @@ class Spans:
         )
 
     def end(self, number: int | None) -> None:
-        self.write(f'{{"e":"span-","id":{number},"t":{self.now()}}}\n')
+        self.write(span_end(number, self.now()))
 
 
 class Spanned:
@@ -56,9 +78,9 @@ class Spanned:
         """Cache of the three values above, by the ids of the codes and the offsets."""
 
     @harmless
-    def begin(self, frame: FrameType | None, place: str) -> int:
-        """Record that the host begins a span, called from `frame`, at Recorder.place; return the
-        span's number."""
+    def begin(self, frame: FrameType | None, step_fields: str) -> int:
+        """Record that the host begins a span, called from `frame`, at Recorder.step_fields; return
+        the span's number."""
         callers, at = self._callers, frame
         for code, where in callers:
             if at is None or at.f_code is not code or at.f_lasti != where:
@@ -69,7 +91,7 @@ class Spanned:
             self._look_up(frame)
         spans = self._spans
         number = next(spans.numbers)
-        spans.write(f'{{"e":"span+","id":{number},{place},{self._fields},"t":{spans.now()}}}\n')
+        spans.write(f"{_SPAN}{number}{step_fields}{self._fields}{_TIME}{spans.now()}{LINE_END}")
         return number
 
     def _look_up(self, frame: FrameType | None) -> None:
@@ -84,6 +106,6 @@ class Spanned:
         if known is None:
             self._spans.note(sources_under(frame))
             site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            known = tuple(callers), site, f'"n":"{self._name}","site":{to_json(site)}'
+            known = tuple(callers), site, f'{_NAME}"{self._name}"{_CALL_SITE}{to_json(site)}'
             self._known[key] = known
         self._callers, self.site, self._fields = known

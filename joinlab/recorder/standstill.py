@@ -11,10 +11,12 @@ import _thread
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from joinlab.ops import Stood
 from joinlab.program.labels import walk
-from joinlab.recorder.events import now, to_json
+from joinlab.program.log_events import ThreadsStand
+from joinlab.recorder.events import line_of, now
 
 if TYPE_CHECKING:
     from joinlab.recorder.events import EventLog
@@ -47,21 +49,24 @@ def follow(log: EventLog, still_s: float) -> None:
         elif not told and time.monotonic() - since >= still_s:
             told = True
             begun = time.monotonic()
-            line = to_json({"e": "stacks", "at": now(), "th": stacks()}) + "\n"
+            line = line_of(ThreadsStand.of(stacks(), at_ns=now()))
             if time.monotonic() - begun <= LATE_S:
                 log.write_text(line)
             seen = log.place
 
 
-def stacks() -> list[dict[str, Any]]:
+def stacks() -> list[Stood]:
     """Names and frames of the program's threads, the main thread first; frames are file, line and
     function."""
     names = {thread.ident: thread.name[:MOST_NAME] for thread in threading.enumerate()}
     main, mine = threading.main_thread().ident, threading.get_ident()
     found = sorted(sys._current_frames().items(), key=lambda one: (one[0] != main, one[0]))
     threads = [
-        {"n": names.get(ident, ""), "f": [str(frame) for frame in reversed(walk(frame))]}
+        Stood(
+            thread=names.get(ident, ""),
+            frames=[str(frame) for frame in reversed(walk(frame))],
+        )
         for ident, frame in found[:MOST_THREADS]
         if ident != mine
     ]
-    return [thread for thread in threads if thread["f"]]
+    return [thread for thread in threads if thread["frames"]]

@@ -11,9 +11,27 @@ from threading import enumerate as enumerate_threads
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from joinlab.program.log_events import (
+    LINE_END,
+    CallbackPending,
+    CallbackRan,
+    WaitBegins,
+    WaitEnds,
+    first_field,
+    next_field,
+)
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, harmless, values_text
+from joinlab.recorder.spans import span_end
+
+_WAIT, _WAKE = first_field(WaitBegins, "calls"), first_field(WaitEnds, "calls")
+_TIME, _THREAD, _THREADS, _INSIDE = (
+    next_field(WaitBegins, name) for name in ("time_ns", "thread", "threads", "inside")
+)
+_PENDING, _AFTER = first_field(CallbackPending, "callback"), next_field(CallbackPending, "call")
+_RAN = first_field(CallbackRan, "callback")
+_STILL_OPEN, _VALUES = next_field(WaitEnds, "still_open"), next_field(WaitEnds, "values")
 
 
 class Waits:
@@ -74,8 +92,10 @@ class Waits:
         self.end_turns_below(self.completions.own.turn)
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
-        more = ',"in":1' if inside else ""
-        line = f'{{"e":"wait","id":[{ids}],"t":{self._now()},"th":{thread},"n":{live}{more}}}\n'
+        more = f"{_INSIDE}1" if inside else ""
+        line = (
+            f"{_WAIT}[{ids}]{_TIME}{self._now()}{_THREAD}{thread}{_THREADS}{live}{more}{LINE_END}"
+        )
         self.open[thread] = line
         self.log.write_text(line)
 
@@ -99,12 +119,12 @@ class Waits:
             at = self._now()
             ids, values = ",".join([str(call.id) for call in calls]), ""
             if not completed:
-                values = f',"open":{[call.id for call in calls if not call.done]}'
+                values = f"{_STILL_OPEN}{[call.id for call in calls if not call.done]}"
             elif len(calls) > 1 or calls[0].outs:
-                values = f',"v":[{",".join(map(_values, calls))}]'
-            more = "" if span is None else f'{{"e":"span-","id":{span},"t":{self._now()}}}\n'
+                values = f"{_VALUES}[{','.join(map(_values, calls))}]"
+            more = "" if span is None else span_end(span, self._now())
             self.log.write_text(
-                f'{{"e":"wake","id":[{ids}],"t":{at},"th":{thread}{values}}}\n{more}'
+                f"{_WAKE}[{ids}]{_TIME}{at}{_THREAD}{thread}{values}{LINE_END}{more}"
             )
             if completed:
                 for call in calls:
@@ -143,15 +163,15 @@ class Waits:
         """
         number, call = next(self._callbacks), self.futures.get(future)
         self.log.write_text(
-            f'{{"e":"then","k":{number},"id":{"null" if call is None else call.id}}}\n'
+            f"{_PENDING}{number}{_AFTER}{'null' if call is None else call.id}{LINE_END}"
         )
 
         def noted(value: Any) -> Any:
-            self.log.write_text(f'{{"e":"then","k":{number},"id":null}}\n')
+            self.log.write_text(f"{_PENDING}{number}{LINE_END}")
             try:
                 return callback(value)
             finally:
-                self.log.write_text(f'{{"e":"ran","k":{number}}}\n')
+                self.log.write_text(f"{_RAN}{number}{LINE_END}")
 
         return noted
 

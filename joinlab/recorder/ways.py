@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from joinlab.program.log_events import TraceStepped
 from joinlab.program.ways import Plain, Step, Way, Window
 from joinlab.recorder.events import EventLog
 
@@ -39,7 +40,7 @@ class RecordedWay(Way):
         """Write a step at once, since it may be the last. The values of its tensors follow with the
         next step."""
         if self._late:
-            self._log.write({"e": "way", "v": [list(pair) for pair in self._late]})
+            self._log.write(TraceStepped(values=[list(pair) for pair in self._late]))
         self._late = ()
         if step.issued != self._at:
             self._at, self._written = step.issued, 0
@@ -51,17 +52,17 @@ class RecordedWay(Way):
         event = "cut" if self._written == MOST_BETWEEN else step.event
         values = [] if unsure else [list(pair) for pair in step.values]
         self._log.write(
-            {"e": "way", "s": [event, step.depth, step.file, step.function, step.line, values]}
+            TraceStepped(step=[event, step.depth, step.file, step.function, step.line, values])
         )
 
 
-def take_step(steps: deque[Step], event: Mapping[str, Any], issued: int) -> None:
+def take_step(steps: deque[Step], event: TraceStepped, issued: int) -> None:
     """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a
     way."""
-    match event:
-        case {"s": [str(what), int(depth), str(file), str(function), int(line), list(values)]}:
+    match event.step, event.values:
+        case [str(what), int(depth), str(file), str(function), int(line), list(values)], _:
             steps.append(Step(issued, what, depth, file, function, line, _pairs(values)))
-        case {"v": list(values)} if steps:
+        case _, list(values) if steps:
             steps[-1] = steps[-1]._replace(values=_pairs(values))
         case _:
             raise ValueError("no step of a way")
