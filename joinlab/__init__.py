@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
+    from joinlab.picture.tables import slots as slots
+    from joinlab.picture.tables import table as table
     from joinlab.story.judge import diagnose as diagnose
     from joinlab.story.story import Story as Story
     from joinlab.timeline import Ending as Ending
@@ -73,6 +75,7 @@ _NAMES = {
     "picture.figures": "figure",
     "picture.holdings": "who_holds",
     "picture.page": "write_html",
+    "picture.tables": "slots table",
     "jobs.record": "record",
     "scenarios": "scenarios",
     "story.judge": "diagnose",

@@ -26,9 +26,9 @@ Simulation of Color Vision Deficiency" (IEEE TVCG 15, 2009), their matrices of s
 
 PAGES = {
     "light": (theme.LIGHT, theme.LIGHT["paper"], theme.LIGHT["ink"]),
-    "dark": (theme._DARK, theme._DARK["paper"], theme._DARK["ink"]),
+    "dark": (theme.DARK, theme.DARK["paper"], theme.DARK["ink"]),
     "JupyterLab Light": (theme.LIGHT, "#ffffff", "#000000"),
-    "JupyterLab Dark": (theme._DARK, "#111111", "#ffffff"),
+    "JupyterLab Dark": (theme.DARK, "#111111", "#ffffff"),
 }
 HOSTS = (RowKind.SPAN, RowKind.WAIT)
 CALLS = [color for kind, color in theme.FILLS.items() if kind not in HOSTS]

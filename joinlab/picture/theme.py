@@ -73,7 +73,7 @@ LIGHT = {
     "knob": "#14171c",
     "onknob": "#ffffff",
 }
-_DARK = {
+DARK = {
     "ink": "#ececec",
     "soft": "#b4b4b4",
     "paper": "#141414",
@@ -95,7 +95,7 @@ _DARK = {
     "onknob": "#c2c9d3",
 }
 for _at, _colors in enumerate(_KINDS.values()):
-    LIGHT[f"k{_at}"], LIGHT[f"i{_at}"], _DARK[f"k{_at}"], _DARK[f"i{_at}"] = _colors
+    LIGHT[f"k{_at}"], LIGHT[f"i{_at}"], DARK[f"k{_at}"], DARK[f"i{_at}"] = _colors
 
 
 def ink_of(kind: RowKind) -> str:
@@ -112,7 +112,7 @@ def variables() -> str:
 
     return (
         f":root {{ {block({'black': BLACK, 'picked': PICKED} | LIGHT)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(_DARK)} }} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(DARK)} }} }}\n"
         f'[data-jp-theme-light="true"] {{ {block(LIGHT)} }}\n'
-        f'[data-jp-theme-light="false"] {{ {block(_DARK)} }}\n'
+        f'[data-jp-theme-light="false"] {{ {block(DARK)} }}\n'
     )

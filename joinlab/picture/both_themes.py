@@ -1,0 +1,35 @@
+"""Both themes in one SVG file: a picture drawn in the colours of a light page takes those of a dark
+one where the reader's system asks for it, as an <img>, too."""
+
+from __future__ import annotations
+
+import re
+
+from joinlab.picture.theme import DARK, LIGHT
+
+_NAMES: dict[str, str] = {}
+for _name, _color in LIGHT.items():  # of equal colours the first one: white is the paper
+    _NAMES.setdefault(_color.lower(), _name)
+
+_COLOR = re.compile(r'\b(fill|stroke|stop-color)="(#[0-9a-fA-F]{6})"')
+
+
+def in_both_themes(svg: str) -> str:
+    """The same <svg> with a style sheet: every colour of `theme.LIGHT` becomes a variable. Other
+    colours, such as those of masks, stay."""
+    used: dict[str, None] = {}
+
+    def variable(found: re.Match[str]) -> str:
+        name = _NAMES.get(found[2].lower())
+        if name is None:
+            return found[0]
+        used[name] = None
+        return f'{found[1]}="var(--{name})"'
+
+    text = _COLOR.sub(variable, svg)
+    light, dark = (
+        "".join(f"--{name}:{colors[name]};" for name in used) for colors in (LIGHT, DARK)
+    )
+    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    head, bracket, rest = text.partition(">")
+    return head + bracket + style + rest

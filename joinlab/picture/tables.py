@@ -1,0 +1,231 @@
+"""Tables for readers: plain words in cells, in the colours of the calls they speak of.
+
+`table` makes one of any values, `slots` one of the calls that met. A table shows itself in Jupyter
+as HTML, and as an SVG picture in a file, where no notebook runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from joinlab.analysis.matching import Slot, match
+from joinlab.analysis.meanings import asks_of, conclusion, number
+from joinlab.errors import ProgramError
+from joinlab.ops import decode_values
+from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.rows import RowKind
+from joinlab.picture.rows import kind as kind_of
+from joinlab.picture.theme import FILLS, LIGHT, ink_of
+from joinlab.timeline import Timeline
+
+FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
+LETTER, LINE, PAD = 7.4, 19, 9
+"""Of the picture: px of a letter, of a line and around the text of a cell."""
+
+MOST_VALUES = 6
+"""A tensor with more values than this is shown by the number of its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The lines of one cell. The first is bold and in the colour of `kind`, if there is one."""
+
+    lines: tuple[str, ...]
+    kind: RowKind | None = None
+    wrong: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells below a heading for each column; `caption` stands above all."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+    def __str__(self) -> str:
+        texts = [self.columns, *(tuple(map(str, row)) for row in self.rows)]
+        wide = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        lines = (
+            "  ".join(f"{cell:{width}}" for cell, width in zip(row, wide, strict=True)).rstrip()
+            for row in texts
+        )
+        return "\n".join(filter(None, [self.caption, *lines]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        pad = "padding:.3em .8em;text-align:left;vertical-align:top"
+        head = "".join(
+            f'<th scope="col" style="{pad}">{escape(name)}</th>' for name in self.columns
+        )
+        body = ""
+        for row in self.rows:
+            cells = "".join(f'<td style="{pad};{_style(cell)}">{_html(cell)}</td>' for cell in row)
+            body += f'<tr style="background:transparent">{cells}</tr>'
+        caption = f'<caption style="text-align:left;caption-side:top;color:inherit">{escape(self.caption)}</caption>'
+        return (
+            f'<table style="border-collapse:separate;border-spacing:3px">{caption * bool(self.caption)}'
+            f'<thead><tr style="background:transparent">{head}</tr></thead><tbody>{body}</tbody></table>'
+        )
+
+    def svg(self) -> str:
+        """The table as a picture, with the colours of a light and of a dark page."""
+        return in_both_themes("".join(self._drawn()))
+
+    def _drawn(self) -> Iterator[str]:
+        wide = [
+            2 * PAD
+            + LETTER * max(len(line) for line in (name, *(_lines(row[at] for row in self.rows))))
+            for at, name in enumerate(self.columns)
+        ]
+        lefts = [PAD + sum(wide[:at]) + 4 * at for at in range(len(wide))]
+        heights = [2 * PAD + LINE * max(len(cell.lines) for cell in row) for row in self.rows]
+        top = PAD + LINE * (1 + bool(self.caption)) + 6
+        width = lefts[-1] + wide[-1] + PAD
+        height = top + sum(height + 4 for height in heights) + PAD
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+            f'width="{width:.0f}" height="{height:.0f}" style="max-width:100%;height:auto" role="img" '
+            f'aria-label="{escape(self.caption or ", ".join(self.columns))}" font-family="{FONT}" '
+            f'font-size="13"><rect width="100%" height="100%" rx="8" fill="{LIGHT["paper"]}"/>'
+        )
+        if self.caption:
+            yield _text(PAD, PAD + 13, self.caption, LIGHT["soft"])
+        for left, name in zip(lefts, self.columns, strict=True):
+            yield _text(left + PAD, top - 10, name, LIGHT["ink"], bold=True)
+        for row, high in zip(self.rows, heights, strict=True):
+            for left, cell_width, cell in zip(lefts, wide, row, strict=True):
+                yield from _box(cell, left, top, cell_width, high)
+            top += high + 4
+        yield "</svg>"
+
+
+def _lines(cells: Iterable[Cell]) -> Iterator[str]:
+    for cell in cells:
+        yield from cell.lines
+
+
+def _box(cell: Cell, left: float, top: float, wide: float, high: float) -> Iterator[str]:
+    fill = LIGHT["card"] if cell.kind is None else FILLS[cell.kind]
+    edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"' if cell.wrong else ""
+    yield (
+        f'<rect x="{left:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
+        f'fill="{fill}"{edge}/>'
+    )
+    ink = LIGHT["ink"] if cell.kind is None else ink_of(cell.kind)
+    for at, line in enumerate(cell.lines):
+        bold = at == 0 and cell.kind is not None
+        yield _text(left + PAD, top + PAD + 13 + LINE * at, line, ink, bold)
+
+
+def _text(x: float, y: float, words: str, fill: str, bold: bool = False) -> str:
+    weight = ' font-weight="600"' * bold
+    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}"{weight}>{escape(words)}</text>'
+
+
+def _style(cell: Cell) -> str:
+    edge = f"outline:2px solid {LIGHT['bad']};" * cell.wrong
+    if cell.kind is None:
+        return edge
+    return f"{edge}border-radius:6px;background:{FILLS[cell.kind]};color:{ink_of(cell.kind)}"
+
+
+def _html(cell: Cell) -> str:
+    lines = [escape(line) for line in cell.lines]
+    if cell.kind is not None:
+        lines[0] = f"<b>{lines[0]}</b>"
+    return "<br>".join(lines)
+
+
+def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], caption: str = "") -> Table:
+    """A table of values: None is "-", floats have up to five digits, and sequences are listed.
+
+    Raises ValueError if a row has more or fewer values than there are columns.
+
+        joinlab.table([("SGD", 0, 0.36), ("Adam", 1, None)], ["optimizer", "rank", "weight"])
+    """
+    made = []
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(
+                f"a row has {len(row)} values, and there are {len(columns)} columns: {row!r:.80}"
+            )
+        made.append(tuple(Cell((_words(value),)) for value in row))
+    return Table(tuple(columns), tuple(made), caption)
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    return str(value)
+
+
+def slots(timeline: Timeline, begin: int | None = None, end: int | None = None) -> Table:
+    """The calls that met, one row per slot: what each rank called, what it put in and read, and what
+    it concluded.
+
+    begin, end  numbers of calls, counted from 1 as in the picture; of all slots without them
+
+    Calls that met but were not meant for each other have an edge. Raises ProgramError for anything
+    but a Timeline.
+
+        joinlab.slots(run, 17, 19)
+    """
+    if not isinstance(timeline, Timeline):
+        raise ProgramError(
+            f"slots takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
+        )
+    rows = []
+    for slot in match(timeline):
+        place = min(slot.calls.values()) + 1
+        if (begin or 1) <= place <= (end or place):
+            rows.append((Cell((str(place),)), *_cells(timeline, slot)))
+    return Table(("call", *(f"rank {rank}" for rank in range(timeline.world_size))), tuple(rows))
+
+
+def _cells(timeline: Timeline, slot: Slot) -> Iterator[Cell]:
+    wrong = slot.met and not slot.expected
+    for rank in range(timeline.world_size):
+        if rank not in slot.calls:
+            yield Cell(("no call",))
+            continue
+        row = timeline.call(rank, slot.calls[rank], slot.group)
+        yield Cell((asks_of(row), *_exchanged(row)), kind_of(row), wrong)
+
+
+def _exchanged(row: Mapping[str, Any]) -> Iterator[str]:
+    """What a call put in, what it read, and what its rank concluded."""
+    if (put_in := _values(row["value_in"])) is not None:
+        yield f"puts in {put_in}"
+    if row["completed_ns"] is None:
+        yield "never completes"
+    elif (read := conclusion(row["origin"], row["value_out"])) is not None:
+        value, _, concluded = read.partition(" and concluded that ")
+        yield _NOW.get(value.partition(" ")[0], "") + value.partition(" ")[2]
+        if concluded:
+            yield f"so: {concluded}"
+
+
+_NOW = {"read": "reads ", "took": "takes ", "got": "reads ", "discarded": "discards "}
+
+
+def _values(text: str | None) -> str | None:
+    values = [value for tensor in decode_values(text) or () for value in tensor]
+    if not values:
+        return None
+    if len(values) > MOST_VALUES:
+        return f"{len(values)} numbers"
+    return ", ".join(number(v) if isinstance(v, int | float) else str(v) for v in values)
