@@ -219,3 +219,10 @@ def rank_0_leaves(rank, inputs):
 
 def test_a_healthy_run_needs_none():
     assert fix_of(joinlab.emulate(joinlab.cases.case_1, (3, 4))) is None
+
+
+def test_a_story_without_fixes_says_the_same_and_how_to_mend_nothing() -> None:
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    hidden, whole = joinlab.diagnose(run, fix=False), joinlab.diagnose(run)
+    assert whole.of(LineKind.FIX) and not hidden.of(LineKind.FIX)
+    assert [line for line in whole.lines if line.kind is not LineKind.FIX] == list(hidden.lines)

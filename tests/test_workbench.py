@@ -20,6 +20,7 @@ from joinlab.notebook import bench as workbench
 from joinlab.notebook import settings
 from joinlab.notebook.bench import LINES, Bench, bench
 from joinlab.notebook.engines import ENGINES
+from joinlab.story.lines import LineKind
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.drawn import lane_data, unzipped
 from tests.leftovers import assert_nothing_left
@@ -602,3 +603,9 @@ def test_a_fix_that_was_found_is_in_the_picture_when_the_reader_comes_back():
         assert b"Tried: both finish" in unzipped(made._packed)
         made.counts = (1, 1)
         made.counts = (1, 2)
+
+
+def test_a_bench_without_a_cure_shows_no_fix() -> None:
+    bench = joinlab.bench(case=4, inputs=(2, 3), cure=False)
+    story = joinlab.diagnose(bench.timeline)
+    assert story.sentence.endswith("Rank 1 hangs.") and not story.of(LineKind.FIX)

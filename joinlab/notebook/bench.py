@@ -44,7 +44,7 @@ from joinlab.notebook.view import View
 from joinlab.picture.assets import script, style
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
-from joinlab.story.judge import diagnose
+from joinlab.story.judge import diagnose, without_fixes
 from joinlab.story.scene import Scene
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -88,6 +88,7 @@ class Bench(View):
     inputs    the counts to begin with
     engine    "emulated nccl" (today's PyTorch), "emulated nccl 1.9", "emulated gloo", "launched gloo", "launched nccl"
     predict   hide the run until the learner has predicted how each rank ends
+    cure      False: show no fix, for a learner who is to find it
     timeout   seconds after which a launched run is ended
 
     Traits that Python and the browser set:
@@ -150,11 +151,12 @@ class Bench(View):
         inputs: Sequence[int] = (5, 6),
         engine: str = "emulated nccl",
         predict: bool = False,
+        cure: bool = True,
         timeout: float = 300.0,
     ) -> None:
         if program is not None:
             check_program(program)
-        self.own, self.timeout = program, timeout
+        self.own, self.timeout, self.cure = program, timeout, cure
         self.scores: list[Score] = []
         self.waits = False  # the chosen run is not shown yet: torch is being loaded
         self._held, self._by_page = True, False
@@ -186,6 +188,7 @@ class Bench(View):
             chosen["counts"],
             engine,
             predict,
+            cure,
         )
         chosen |= _left(self)
         super().__init__(None, programs=programs, predict=bool(predict), **chosen)
@@ -296,6 +299,7 @@ class Bench(View):
         hidden = (
             self.waits
             or self.predict
+            or not self.cure
             or self._now.launched
             or not self.case
             or len(self.counts) != 2
@@ -377,6 +381,8 @@ class Bench(View):
 
     def _show_run(self, timeline: Timeline, key: str = "") -> None:
         """Show a run; `key` is that of its setting if the run is repeatable."""
+        if not self.cure:
+            timeline = without_fixes(timeline)
         asked = self.predict and bool(self.covered)
         last = (
             (rank, "\n".join(text.splitlines()[-LINES:]))

@@ -22,10 +22,11 @@ _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "reco
 _PROVENANCE |= {"not run yet": "not run yet"}  # a bench before its first launch
 
 
-def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
+def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = True) -> Story:
     """Say what happened in a run, and how each rank ended and why.
 
     folding  fold(timeline), or another folding of it
+    fix      False: neither look for a fix nor say one, for a learner who is to find it
 
     The first call for a failed run that this process emulated emulates it again, for a few seconds
     at most: to see where its ranks' ways part, and to try fixes.
@@ -34,9 +35,16 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    scene = Scene(timeline, folding)
+    scene = Scene(timeline if fix else without_fixes(timeline), folding)
     look(scene)
     return story_of(scene)
+
+
+def without_fixes(timeline: Timeline) -> Timeline:
+    """The same run, of which story and picture say what went wrong, and not how to mend it."""
+    copy = replace(timeline, meta={**timeline.meta, "fixes_hidden": True})
+    copy.again.extend(timeline.again)
+    return copy
 
 
 def look(scene: Scene) -> None:
@@ -50,7 +58,7 @@ def look(scene: Scene) -> None:
     if found is not None:
         timeline.meta["parting"] = found
         scene = Scene(timeline, scene.folding)
-    if timeline.meta.get("engine") == "emulated":
+    if timeline.meta.get("engine") == "emulated" and not timeline.meta.get("fixes_hidden"):
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
         fixes.find_fixes(scene, again)
@@ -73,7 +81,7 @@ def story_of(scene: Scene) -> Story:
     more = (
         *(() if healthy else (parted,)),
         standing,
-        fix,
+        *(() if scene.meta.get("fixes_hidden") else (fix,)),
         fates,
         notes,
     )  # ranks that all finished have not parted
