@@ -3,8 +3,11 @@ needs no PyTorch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +83,17 @@ DOCUMENTED: Mapping[int, Documentation] = {
     5: Documentation(False, "after the loop", _RANK_1_HANGS, {1: _RANK_1_HANGS}, f"{_NEVER_MEET}."),
     6: Documentation(True, "after the loop", _BOTH_FINISH, {2: _BOTH_FINISH}),
 }
+
+
+def documented_case(text: str) -> int | None:
+    """The number of the case that a program's source text is, word for word; None of any other
+    program, whatever its name."""
+    named = re.match(r"def case_([1-6])\(", text)
+    if named is None or f"\n{text.strip()}\n" not in _text_of_cases():
+        return None
+    return int(named[1])
+
+
+@cache
+def _text_of_cases() -> str:
+    return (files("joinlab") / "cases.py").read_text("utf-8")

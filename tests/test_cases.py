@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import runpy
+from pathlib import Path
 
 import pytest
 
 import joinlab
 from joinlab import cases
 from joinlab.cases import CASES
+from joinlab.documentation import documented_case
 from tests.timelines import DOCUMENTED
 
 NUMBERS = sorted(cases.DOCUMENTED)
@@ -87,6 +90,27 @@ def test_what_was_documented_is_what_the_record_says(number: int) -> None:
     assert case.answer == {
         answer["N"]: (answer["end"]["r0"], answer["end"]["r1"]) for answer in answers
     }
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_program_is_a_documented_case_by_its_text_and_not_by_its_name(number: int) -> None:
+    text = inspect.getsource(CASES[number].program)
+    assert documented_case(text) == documented_case(text.rstrip()) == number
+    assert documented_case(text.replace("num_inputs += 1", "num_inputs += 2")) is None
+    assert documented_case(f"def case_{number}(rank, inputs):\n    dist.barrier()\n") is None
+
+
+def test_another_program_called_case_4_gets_no_note_of_the_thread(tmp_path: Path) -> None:
+    (tmp_path / "cases.py").write_text(
+        "import torch, torch.distributed as dist\n\n\n"
+        "def case_4(rank, inputs):\n"
+        "    for x in inputs:\n"
+        "        dist.all_reduce(torch.ones(1))\n"
+    )
+    mine = runpy.run_path(str(tmp_path / "cases.py"))["case_4"]
+    assert "Documented" not in str(joinlab.diagnose(joinlab.emulate(mine, (5, 6))))
+    theirs = joinlab.emulate(cases.case_4, (5, 6))
+    assert "Documented, on NCCL with PyTorch 1.9" in str(joinlab.diagnose(theirs))
 
 
 @pytest.mark.parametrize("number", NUMBERS)

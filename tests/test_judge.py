@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import joinlab
 from joinlab.cases import DOCUMENTED
+from joinlab.program.outcome import text_of
 from joinlab.story.forms import pieces_of
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
@@ -212,6 +213,21 @@ def test_a_program_s_own_exception():
     assert story.told(0) == "Rank 0 raised ValueError: bad <batch>."
     assert "bad &lt;batch&gt;" in story._repr_html_()
     assert "<batch>" not in story._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError(), "ValueError"),
+        (ValueError("\n"), "ValueError"),
+        (ValueError("\n  a bad sample\n  3"), "ValueError: a bad sample"),
+        (ValueError("a bad sample: "), "ValueError: a bad sample"),
+        (KeyError(3), "KeyError: 3"),
+    ],
+)
+def test_an_exception_is_told_with_the_first_line_of_its_message_if_it_has_one(error, text):
+    ends = [Ending(EndKind.RAISED, text=text_of(error)), DONE]
+    assert diagnose(Writer().timeline(ends)).told(0) == f"Rank 0 raised {text}."
 
 
 def test_an_exception_in_a_call_that_is_not_about_a_peer():

@@ -71,7 +71,8 @@ def text_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # its __str__ raises: report the exception by its type
         message = "<its str() raises>"
-    return f"{type(error).__name__}: {message}".rstrip(": ")
+    name, message = type(error).__name__, message.strip()
+    return f"{name}: {message}" if message else name
 
 
 SILENT_THREADS = frozenset(

@@ -79,7 +79,7 @@ class _Fate:
         end, scene = self.end, self.scene
         awaited = scene.awaited(self.rank)
         facts: dict[str, Any] = {"pending": end.pending} if end.pending else {}
-        if text := _cut(end.text.strip().partition("\n")[0]):
+        if text := _cut(end.text.strip().partition("\n")[0].rstrip(": ")):
             facts["text"] = text
         form: str = "running" if end.runs else end.kind.value
         if end.kind is EndKind.HUNG:

@@ -3,11 +3,10 @@ leaves open."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 from joinlab.analysis.source import SourceTexts
-from joinlab.documentation import DOCUMENTED
+from joinlab.documentation import DOCUMENTED, documented_case
 from joinlab.ops import Op
 from joinlab.story.forms.kept_waiting import unclear_first
 from joinlab.story.lines import Line, LineKind
@@ -28,20 +27,18 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 def _documented(timeline: Timeline) -> Iterator[Line]:
     """The thread's ending of this run, if it documents one, compared with the ending here."""
-    number = re.fullmatch(r"case_([1-6])", str(timeline.meta.get("program")))
+    source = SourceTexts.of(timeline).program
+    number = None if source is None else documented_case(source.text)
     if number is None or timeline.calls.is_empty():  # not run yet: this would give its end away
         return
-    text = SourceTexts.of(timeline).program
-    if text and text.name not in ("cases.py", "the program"):
-        return
-    case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
+    case, gloo = DOCUMENTED[number], timeline.meta.get("backend") == "gloo"
     then, here = (
         case.ends(timeline.meta.get("inputs") or ()),
         tuple(ENDINGS[end.kind].trace for end in timeline.ends),
     )
     other = here != then and (then is not None or set(here) != {"finishes"})
     facts = {
-        "case": int(number[1]),
+        "case": number,
         "then": list(then or ()),
         "same": here == then,
         "gloo": gloo and other,
