@@ -2,6 +2,7 @@
 #   make demo      run the six documented cases as real processes; writes out/demo.html
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
+#   make gpu       check what works on this machine's NVIDIA GPUs, in five minutes; writes joinlab-gpu.json, to be sent
 #   make lab       open the notebooks in JupyterLab
 #   make site      the story of the thread, the symptoms and the solved notebooks, as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
@@ -23,7 +24,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 # Keep compiled files: the tests and notebooks start about a hundred processes that import joinlab.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-newest lab site bench lint format scripts clean
+.PHONY: help setup demo gpu test test-newest lab site bench lint format scripts clean
 .DELETE_ON_ERROR:
 
 help:
@@ -51,6 +52,9 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/python -m joinlab cases --n 1 2 5 --html $(DEMO)
+
+gpu: $(STAMP)
+	$(BIN)/python -m joinlab doctor --gpu
 
 lint: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .

@@ -71,30 +71,6 @@ def test_each_version_of_the_interface_gives_the_same_endings(version: str) -> N
             assert calls(timeline, *SEEN) == calls(modelled, *SEEN)
 
 
-def test_the_host_waits_for_item_and_barrier_and_for_no_all_reduce(standin: Network) -> None:
-    """Synchronous calls give no Work; each has its times and its values all the same."""
-
-    def program(rank: int, inputs: Any) -> Any:
-        x = torch.full((1,), 1.0 + rank)
-        works = [dist.all_reduce(x), dist.barrier()]
-        return works, x.item()
-
-    timeline = run(program).raise_for_ending()
-    assert timeline.returns == (([None, None], 3.0),) * 2
-    rows = calls(timeline, "origin", "value_in", "value_out", "host_wait_begin_ns", "error")
-    assert [(*row[:3], row[3] is not None, row[4]) for row in rows] == [
-        ("all-reduce", f"[[{1.0 + rank}]]", "[[3.0]]", False, None)
-        if origin == "all-reduce"
-        else (origin, None, None, True, None)
-        for rank in range(2)
-        for origin in ("all-reduce", "all-reduce (barrier)")
-    ]
-    assert timeline.calls["started_ns"].null_count() == 0
-    assert timeline.calls["completed_ns"].null_count() == 0
-    assert timeline.calls.filter(pl.col("started_ns") > pl.col("completed_ns")).is_empty()
-    assert all(not text for text in timeline.output)
-
-
 def test_a_hang_in_a_barrier_is_proven(standin: Network) -> None:
     """It blocks below Python; without a wait written before it there would be nothing to prove."""
 

@@ -4,12 +4,11 @@ launched on."""
 from __future__ import annotations
 
 import argparse
-import os
 import platform
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 from joinlab._version import __version__
 from joinlab.cli.command import Command
@@ -18,7 +17,29 @@ from joinlab.errors import LaunchError
 PACKAGES = ("polars", "numpy", "plotly", "anywidget", "ipywidgets", "jupyterlab", "cloudpickle")
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpu", action="store_true", help="check what works on NVIDIA GPUs, in about five minutes"
+    )
+    parser.add_argument(
+        "--file",
+        type=Path,
+        default=Path("joinlab-gpu.json"),
+        help="with --gpu: where the results go; an interrupted run goes on from it (default: joinlab-gpu.json)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="with --gpu: checks with such a word"
+    )
+    parser.add_argument("--again", action="store_true", help="with --gpu: also what the file has")
+
+
 def _run(options: argparse.Namespace) -> int:
+    if options.gpu:
+        if find_spec("torch") is None:
+            raise LaunchError("doctor --gpu needs torch: pip install 'joinlab[lab]'")
+        from joinlab.cli.gpu import check_gpus
+
+        return check_gpus(options.file, options.only, options.again)
     works = False
     for name, said in _facts():
         print(f"{name:<15} {said}")
@@ -43,28 +64,23 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "PyTorch", torch.__version__
     yield "GPUs", ", ".join(gpus) or "none that PyTorch sees"
     yield "NCCL", nccl or "none, or no GPU for it"
-    for backend, there in (("gloo", dist.is_gloo_available()), ("nccl", nccl)):
-        yield (
-            f"launch on {backend}",
-            launchable(backend, len(gpus) if nccl else 0, nccl, bool(there)),
-        )
+    for backend in ("gloo", "nccl"):
+        yield f"launch on {backend}", tried(backend)
 
 
-def launchable(backend: str, gpus: int, nccl: str | None, gloo: bool) -> str:
-    """Whether `joinlab.launch` can run two ranks on a backend here, and why not."""
-    from joinlab.launcher.launcher import choose_backend
+def tried(backend: str) -> str:
+    """Whether two ranks could be launched on a backend now: they are."""
+    from joinlab.cli.gpu import smallest
+    from joinlab.launcher.launcher import launch
 
-    if not hasattr(os, "fork"):
-        return (
-            f"no: it needs fork, which {sys.platform} lacks; use Linux, macOS or Windows with WSL"
-        )
-    if backend == "gloo":
-        return "yes, on the CPU" if gloo else "no: this PyTorch was built without gloo"
     try:
-        _, settings = choose_backend({"gpus": gpus, "nccl": nccl}, backend, 2)
+        timeline = launch(smallest, (1, 1), backend, on_output=None, progress=False, timeout=60)
     except LaunchError as error:
         return f"no: {error}"
-    return "yes, two ranks on one GPU" if settings else "yes, one GPU per rank"
+    if [end.kind.value for end in timeline.ends] == ["finished"] * 2:
+        return "yes: two ranks did an all-reduce and a barrier just now"
+    ended = " / ".join(f"{end} {end.text}".strip().partition("\n")[0] for end in timeline.ends)
+    return f"no: two ranks were tried just now: {ended}"
 
 
 def _version(package: str) -> str:
@@ -77,7 +93,7 @@ def _version(package: str) -> str:
 COMMAND = Command(
     "doctor",
     "say what works on this machine: versions, backends, GPUs",
-    lambda parser: None,
+    _options,
     _run,
-    (("", "what works on this machine"),),
+    (("", "what works on this machine"), ("--gpu", "what works on its GPUs, in a file to send")),
 )

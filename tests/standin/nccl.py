@@ -265,6 +265,8 @@ class StandInNccl(dist.ProcessGroup):
     """In place of a ProcessGroup on NCCL."""
 
     backend = "nccl"
+    alone = False
+    """Whether nobody records it."""
 
     def __init__(self, rank: int, size: int, label: str, ranks: list[int], bound: bool) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -293,6 +295,9 @@ class StandInNccl(dist.ProcessGroup):
     def abort(self) -> None:
         """Nothing to free."""
 
+    def _get_backend(self, device: torch.device) -> Any:
+        return _Backend() if self.alone else super()._get_backend(device)
+
     def split_group(self, new_ranks: list[int], *_: Any, group_name: Any, **__: Any) -> Any:
         """[py] split_group: every rank of the parent calls it; one that is in no part gets None."""
         if self.rank() not in new_ranks:
@@ -300,6 +305,7 @@ class StandInNccl(dist.ProcessGroup):
         ranks = [self.ranks[place] for place in new_ranks]
         split = StandInNccl(new_ranks.index(self.rank()), len(ranks), str(group_name), ranks, True)
         _name(split, group_name)
+        split.alone = self.alone
         return split
 
     def _start_coalescing(self, device: torch.device) -> None:
@@ -485,9 +491,16 @@ def without_recorder() -> None:
     c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
     helper = c10d._new_process_group_helper
     dist.Backend.register_backend("standin", create, extended_api=True, devices=["cpu", "cuda"])
-    c10d._new_process_group_helper = lambda *args, **kwargs: helper(
-        *args[:3], dist.Backend("standin"), *args[4:], **kwargs
-    )
+
+    def standing_in_helper(*args: Any, **kwargs: Any) -> Any:
+        if str(args[3]).lower() != "nccl":
+            return helper(*args, **kwargs)
+        made = helper(*args[:3], dist.Backend("standin"), *args[4:], **kwargs)
+        if isinstance(made[0], StandInNccl):
+            made[0].alone, made[0].bound_device_id = True, kwargs.get("device_id")
+        return made
+
+    c10d._new_process_group_helper = standing_in_helper
 
 
 def _device_count() -> int:

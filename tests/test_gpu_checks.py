@@ -1,0 +1,63 @@
+"""`doctor --gpu`: on a machine without a GPU, and over the stand-in for NCCL (tests/standin)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from joinlab.cli import gpu
+from joinlab.cli.gpu import CHECKS, FAIL, NOT_HERE, check_gpus
+from joinlab.cli.main import main
+from tests.standin.checks import two_gpus
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_each_check_says_what_was_done_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gpu.json"
+    assert main(["doctor", "--gpu", "--file", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("== ")] == [f"== {c.name}" for c in CHECKS]
+    assert sum(NOT_HERE in line and "Instead: " in line for line in lines) == len(CHECKS)
+    assert not path.exists()
+
+
+LAUNCHED = ("smallest", "six", "values", "sends", "loaders", "two at once")
+"""Checks that start no other Python."""
+
+
+def test_over_the_stand_in_the_checks_run_and_go_on_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.json"
+    monkeypatch.setattr(gpu, "COUNTS", (2,))
+    told: list[str] = []
+    with two_gpus(tmp_path):
+        check_gpus(path, LAUNCHED, tell=told.append)
+        found = json.loads(path.read_text())["checks"]
+        failed = {
+            name: [line for line in lines if line[0] == FAIL] for name, lines in found.items()
+        }
+        # It has no device "cuda:0", and runs no loader on a GPU
+        assert failed.pop("smallest launch")[0][1].startswith("returned: ((2.0, 'cpu')")
+        assert all(not lines for lines in failed.values()), failed
+        before, told[:] = list(told), []
+        monkeypatch.setattr(gpu, "launch", None)  # nothing runs again
+        check_gpus(path, LAUNCHED, tell=told.append)
+        assert told == before
+    assert {*tmp_path.iterdir()} == {tmp_path / "sitecustomize.py", path}
+
+
+def test_results_of_another_machine_are_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"format": gpu.FORMAT, "torch": "1.9", "checks": {"sends": []}}))
+    told: list[str] = []
+    with two_gpus(tmp_path):
+        assert check_gpus(path, ["sends"], tell=told.append) == 0
+    assert any("PASS" in line for line in told)
