@@ -360,9 +360,9 @@ class Check:
         again = joinlab.emulate(program, inputs=self.row.inputs, backend=self.backend)
         if not all(end.kind is EndKind.FINISHED and not end.pending for end in again.ends):
             yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
-        elif self.row.kept and not eval(self.row.kept, {"returns": again.returns}):
+        elif self.row.kept and not eval(self.row.kept, {"returns": list(again.returns)}):
             yield f"FALSE fix: with it, the ranks return {again.returns}, not {self.row.kept}"
-        elif lost := list(lost_inputs(self.timeline, again)):
+        elif not fewer and (lost := list(lost_inputs(self.timeline, again, is_moved(edits)))):
             yield f"FALSE fix: with it, {'; '.join(lost)}"
         if (
             any(
@@ -374,16 +374,23 @@ class Check:
             yield f"FALSE fix: it trains {trained(again)} inputs, and does not say that it leaves some out"
 
 
-def lost_inputs(before: Timeline, after: Timeline) -> Iterator[str]:
-    """Calls with other values than before the edit: of those that all ranks made, and the first
-    ones that met no counterpart, where they are still made."""
+def is_moved(edits: Iterable[Edit]) -> bool:
+    """Whether the edits move a line."""
+    removed = {line.strip() for edit in edits for line in edit.removed}
+    added = {line.strip() for edit in edits for line in edit.added}
+    return bool(removed & added) and not any("with " in line for line in added)
+
+
+def lost_inputs(before: Timeline, after: Timeline, moved: bool) -> Iterator[str]:
+    """Calls with other values than before the edit: of those that all ranks made, and, if the edit
+    moves a call, of the first ones that met no counterpart, where they are still made."""
     reading = read(before)
     first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
-    names = ("origin", "op", "dtype", "shape")
+    names = ("origin", "op", "dtype", "shape", "root")
     for rank in range(before.world_size):
         calls = before.calls.with_columns(slot=reading.slot).filter(rank=rank)
         now = iter([*after.calls.filter(rank=rank).iter_rows(named=True)])
-        for row in calls.filter(calls["slot"] <= first).iter_rows(named=True):
+        for row in calls.filter(calls["slot"] < first + moved).iter_rows(named=True):
             same = (call for call in now if all(call[name] == row[name] for name in names))
             call = next(same, None)
             if call is not None and call["value_in"] != row["value_in"]:
@@ -450,6 +457,7 @@ def edited(program: Callable[..., Any], edits: Iterable[Edit]) -> Callable[..., 
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[file.stem] = module  # which dataclasses look up
         spec.loader.exec_module(module)
     function: Callable[..., Any] = getattr(module, program.__name__)
     return function
