@@ -15,7 +15,17 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, get_type_hints, overload
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
 
 import polars as pl
 
@@ -140,13 +150,19 @@ class PlainEdit(TypedDict):
 class PlainFix(TypedDict):
     """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks do less with it.
 
-    tried  how many counts of inputs were emulated with it; every rank finished with each
+    tried   how many counts of inputs were emulated with it; every rank finished with each
+    uneven  by rank the inputs that it then trains on, where they got as many and differ
+    often   how often a rank made the moved call before, and makes it now, if that is more
+    root    the expression in whose place the edit puts one root
     """
 
     kind: str
     edits: list[PlainEdit]
     fewer: bool
     tried: int
+    uneven: NotRequired[list[int]]
+    often: NotRequired[list[int]]
+    root: NotRequired[str]
 
 
 class Meta(TypedDict, total=False):

@@ -568,9 +568,7 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
         Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"),
     )
     lines = shown(writer.timeline(ends))
-    assert lines[1].startswith(
-        "Rank 0 finished; nothing meets rank 1's backward, call 1 (train.py:11)."
-    )
+    assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward (train.py:11).")
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
     assert " ".join(lines[at].split()) == "> 1 - backward :11 no call of rank 0, failed"
 

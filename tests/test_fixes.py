@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab.story.lines import LineKind
 from tests.test_parting import checkpoint_on_one_rank, two_epochs
+from tests.unseen import edited
 
 
 def changed(program, inputs, backend="nccl"):
@@ -192,12 +193,95 @@ def recursive(rank, inputs):
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-@pytest.mark.parametrize(
-    ("program", "kind"), [(shared, "same"), *((one, "flag") for one in (skips, recursive, leaves))]
-)
+@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag"), (leaves, "flag")])
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
     assert (fix["kind"], fix["fewer"]) == (kind, True)
+
+
+def filled_by_one(rank, inputs):
+    rate = torch.zeros(1)
+    if rank == 0:
+        rate.fill_(0.25)
+        dist.broadcast(rate, src=0)
+    return rate.item()
+
+
+def used_in_the_branch(rank, inputs):
+    total = 0.0
+    for x in inputs:
+        loss = x + rank
+        if rank == 0:
+            mean = loss.clone()
+            dist.all_reduce(mean)
+            total += mean.item()
+    return total
+
+
+class Checkpointer:
+    def __init__(self, rank):
+        self.rank, self.saved = rank, []
+
+    def save(self, epoch):
+        if self.rank == 0:
+            self.saved.append(epoch)
+            dist.barrier()
+
+
+def in_a_method(rank, inputs):
+    checkpointer = Checkpointer(rank)
+    for epoch in range(2):
+        checkpointer.save(epoch)
+    return len(checkpointer.saved)
+
+
+def until_it_is_read(rank, inputs):
+    tries = 0
+    while True:
+        read = tries >= rank
+        dist.all_reduce(torch.ones(1))
+        if read:
+            break
+        tries += 1
+    return read
+
+
+def until_it_is_small(rank, inputs):
+    loss, steps = torch.ones(1) * (2 + rank), 0
+    while loss.item() > 1:
+        loss = loss / 2
+        dist.all_reduce(torch.ones(1))
+        steps += 1
+    return steps
+
+
+def returns_too_early(rank, inputs):
+    if rank != 0:
+        return None
+    gathered = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(gathered, torch.ones(1))
+    return len(gathered)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    ("program", "kind", "returns"),
+    [
+        (filled_by_one, "out", (0.25, 0.25)),
+        (used_in_the_branch, "out", (6.0, 0.0)),
+        (in_a_method, "out", (2, 0)),
+        (until_it_is_read, "all ready", (True, True)),
+        (until_it_is_small, "together", (2, 2)),
+        (returns_too_early, "late", (2, None)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
+    timeline = joinlab.emulate(program, (2, 2), backend)
+    fix = fix_of(timeline)
+    assert (fix.facts["kind"], fix.facts["fewer"]) == (kind, False)
+    again = joinlab.emulate(edited(program, fix.edits), (2, 2), backend)
+    assert again.returns == returns
 
 
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():

@@ -300,6 +300,7 @@ class Check:
         """What leads away from the fault: lines of AT and FIX that are innocent, and cures that
         leave the bug."""
         innocent, known = self.sites("innocent"), self.sites("calls", "parts", "may", "raised")
+        known = set() if self.raises_only else known
         for line in (*self.story.of(LineKind.PARTING), *self.story.of(LineKind.FIX)):
             for site in () if line.edits else sites_of(line)[:1]:
                 if site in innocent or (site not in known and known and line.kind is LineKind.FIX):
@@ -382,15 +383,19 @@ def is_moved(edits: Iterable[Edit]) -> bool:
 
 
 def lost_inputs(before: Timeline, after: Timeline, moved: bool) -> Iterator[str]:
-    """Calls with other values than before the edit: of those that all ranks made, and, if the edit
-    moves a call, of the first ones that met no counterpart, where they are still made."""
+    """Calls with other values than before the edit: of those that all ranks made before the ways
+    part, and, if the edit moves a call, of the first ones that met no counterpart, where they are
+    still made."""
     reading = read(before)
     first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
+    tests = before.meta.get("parting", {}).get("tests") or [{"sides": []}]
+    issued = [side["issued"] for side in tests[-1]["sides"]]
     names = ("origin", "op", "dtype", "shape", "root")
     for rank in range(before.world_size):
         calls = before.calls.with_columns(slot=reading.slot).filter(rank=rank)
         now = iter([*after.calls.filter(rank=rank).iter_rows(named=True)])
-        for row in calls.filter(calls["slot"] < first + moved).iter_rows(named=True):
+        same_way = calls.filter(calls["slot"] < first + moved).head(max(issued, default=0) + moved)
+        for row in same_way.iter_rows(named=True):
             same = (call for call in now if all(call[name] == row[name] for name in names))
             call = next(same, None)
             if call is not None and call["value_in"] != row["value_in"]:

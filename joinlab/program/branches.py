@@ -59,6 +59,48 @@ def statement_at(file: str, line: int) -> Statement | None:
     return _statements_of(file).get(line)
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A `try` or `with`: the lines of its body, of its handlers, each from its `except` on, and of
+    what runs while an exception passes through it (`finally`, `except`, the head of a `with`)."""
+
+    body: range
+    handlers: tuple[range, ...]
+    cleanup: tuple[range, ...]
+
+
+def guards_around(file: str, line: int) -> list[Guard]:
+    """The `try` and `with` statements whose body holds this line, innermost first."""
+    linecache.checkcache(file)
+    guards = _guards("".join(linecache.getlines(file)))
+    return sorted((one for one in guards if line in one.body), key=lambda one: len(one.body))
+
+
+@lru_cache(maxsize=64)
+def _guards(text: str) -> tuple[Guard, ...]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            found.append(Guard(_lines(node.body), (), (range(node.lineno, _head_end(node) + 1),)))
+        elif isinstance(node, ast.Try):
+            heads = [range(one.lineno, one.body[0].lineno) for one in node.handlers]
+            handlers = tuple(_lines([one]) for one in node.handlers)
+            final = [_lines(node.finalbody)] if node.finalbody else []
+            found.append(Guard(_lines(node.body), handlers, (*heads, *final)))
+            if final:  # which runs for an exception of a handler, too
+                around = _lines([*node.body, *node.handlers, *node.orelse])
+                found.append(Guard(around, (), (final[0],)))
+    return tuple(found)
+
+
+def _lines(block: Sequence[ast.stmt | ast.ExceptHandler]) -> range:
+    return range(block[0].lineno, (block[-1].end_lineno or block[-1].lineno) + 1)
+
+
 def _statements_of(file: str) -> dict[int, Statement]:
     linecache.checkcache(file)
     return _statements("".join(linecache.getlines(file)), file)
@@ -138,7 +180,7 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
         frozenset(own),
-        frozenset(_stores(node)),
+        frozenset(stored_in(node)),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
         any(isinstance(one, ast.Return) for one in ast.walk(node)),
     )
@@ -302,7 +344,8 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def _stores(node: ast.stmt) -> Iterator[str]:
+def stored_in(node: ast.AST) -> Iterator[str]:
+    """The names that a statement, or its block, writes to: "start", "self.bad", "seen"."""
     for one in ast.walk(node):
         if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
             yield dotted(one)

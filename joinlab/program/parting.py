@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, product, takewhile
 from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
-from joinlab.program.branches import Statement, loops_around, outcome, statement_at
+from joinlab.program.branches import (
+    Statement,
+    guards_around,
+    loops_around,
+    outcome,
+    statement_at,
+)
 from joinlab.program.ways import COMPREHENSIONS, Plain, Step, Way, Window
 
 TRIED = 4
@@ -39,16 +45,19 @@ class Side(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
     how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
-         "raise" (then `text` is the exception's type), "caught" (the same, of an exception that the rank raised behind
-         the last test, and caught), "issue": the next call came from the test's own line, "over": its comprehension
-         there had ended, "end": its later steps are unknown; for an `if` on one line, "block": it ran the block,
-         "past": it did not
+         "raise" (then `text` is the exception's type), "issue": the next call came from the test's own line, "over":
+         its comprehension there had ended, "end": its later steps are unknown; for an `if` on one line, "block": it
+         ran the block, "past": it did not. Of an exception that the rank raised behind the last test: "caught" in
+         line `line`, "swallowed" by the `with` or `finally` of that line, or "in flight" when the rank issued its next
+         call from that line, which is in `text` behind the type ("ValueError finally")
+    issued  number of calls that the first of the ranks had issued
     """
 
     ranks: list[int]
     how: str
     line: int
     text: str
+    issued: int
 
 
 class Test(TypedDict):
@@ -326,28 +335,74 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
     first = chains.get(closest[0], []) if closest else []
     tests = [_test(_line_of(at), chains) for at in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
-        tests += _caught(rank, ways[rank].steps, test)
+        if (raised := _raised_behind(rank, ways[rank].steps, test)) is not None:
+            tests.append(raised)
     return tests
 
 
-def _caught(rank: int, steps: Sequence[Step], test: Step) -> Iterator[Test]:
-    """The first exception that a rank raised and caught on its way from a test to its next call."""
+def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
+    """The first exception that a rank raised on its way from a test to its next call, unless it
+    ended the rank."""
     after = list(
         takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :])
     )
-    for at, step in enumerate(after):
-        if step.event == "raise" and at and (kind := str(step.values[0][1])) != "StopIteration":
-            if any(later.event == "line" for later in after[at:]):
-                text = linecache.getline(step.file, step.line).strip()
-                side: Side = {"ranks": [rank], "how": "caught", "line": step.line, "text": kind}
-                yield {
-                    "file": step.file,
-                    "line": step.line,
-                    "text": text,
-                    "values": [],
-                    "sides": [side],
-                }
-            return
+    raised = (at for at, step in enumerate(after) if step.event == "raise")
+    first = next((at for at in raised if at and after[at].values[0][1] != "StopIteration"), None)
+    fate = (
+        None if first is None else _fate(after[first], after[first + 1 :], len(after) < len(steps))
+    )
+    if first is None or fate is None:
+        return None
+    step = after[first]
+    kind = str(step.values[0][1])
+    how, line, where = fate
+    side: Side = {
+        "ranks": [rank],
+        "how": how,
+        "line": line,
+        "text": f"{kind} {where}".strip(),
+        "issued": step.issued,
+    }
+    text = linecache.getline(step.file, step.line).strip()
+    return {"file": step.file, "line": step.line, "text": text, "values": [], "sides": [side]}
+
+
+def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int, str] | None:
+    """What became of an exception: how, the line, and where that is; None if it ended the rank.
+
+    It is in flight in `finally`, in `__exit__` and in a generator that `with` resumes, however many
+    lines they run. A function that it leaves is followed by a "raise" in its caller, unless a
+    `return` in `finally` swallowed it. `goes_on`: the rank issues a call behind these steps.
+    """
+    at, passed, handler = raised, raised.line, None
+    for step in after:
+        if step.depth > at.depth:
+            continue
+        if handler is not None and (step.depth < at.depth or step.line not in handler):
+            return "caught", handler.start, ""
+        text = linecache.getline(step.file, step.line).strip()
+        if step.event == "raise" or (handler is not None and text.startswith("raise")):
+            at, passed, handler = step, step.line, None  # a bare `raise` is no event
+            continue
+        if step.depth < at.depth:
+            return "swallowed", passed, ""
+        if step.event != "line" or handler is not None:
+            continue
+        guards = guards_around(at.file, at.line)
+        inside = (one for guard in guards for one in guard.handlers if step.line in one[1:])
+        if (handler := next(inside, None)) is not None:
+            if text.startswith("raise"):
+                at, handler = step, None
+        elif any(step.line in lines for guard in guards for lines in guard.cleanup):
+            passed = step.line
+        else:
+            return "swallowed", passed, ""
+    if handler is not None:
+        return "caught", handler.start, ""
+    last = after[-1] if after else raised
+    if not goes_on or last.event != "line" or last is at:
+        return None
+    return "in flight", last.line, "finally" if last.depth == at.depth else last.function
 
 
 def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
@@ -569,6 +624,7 @@ def _line_of(at: _At) -> tuple[str, int]:
 def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
     values: dict[tuple[str, Plain], list[int]] = {}
     sides: dict[tuple[str, int, str], list[int]] = {}
+    issued: dict[tuple[str, int, str], int] = {}
     text = ""
     for rank, parted in chains.items():
         for at in parted:
@@ -577,6 +633,7 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
                 for read in at.tests[0].values:
                     values.setdefault(read, []).append(rank)
                 sides.setdefault(_went(at), []).append(rank)
+                issued.setdefault(_went(at), at.tests[0].issued)
     return {
         "file": line[0],
         "line": line[1],
@@ -586,8 +643,14 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
             for (name, value), ranks in values.items()
         ],
         "sides": [
-            {"ranks": sorted(ranks), "how": how, "line": n, "text": t}
-            for (how, n, t), ranks in sides.items()
+            {
+                "ranks": sorted(ranks),
+                "how": went[0],
+                "line": went[1],
+                "text": went[2],
+                "issued": issued[went],
+            }
+            for went, ranks in sides.items()
         ],
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text, short_site
@@ -57,6 +58,15 @@ def ends(
 def every_rank(count: int) -> str:
     """All ranks of so many: "both ranks"."""
     return "the one rank" if count == 1 else "both ranks" if count == 2 else f"all {count} ranks"
+
+
+PLAIN: Mapping[str, str] = {
+    "forward 1": "forward",
+    "forward 2": "forward",
+    "buffers": "forward",
+    "bucket rebuild": "forward",
+}
+"""What a headline calls DDP's calls within a step that the program makes."""
 
 
 def say(template: str, *parts: Part, **named: Part) -> Text:
@@ -150,12 +160,28 @@ def at_place(line: Line, at: int) -> Text:
     return say("{}{}", noun(line, at), place(line.calls[at]))
 
 
+def brief(line: Line, at: int) -> Text:
+    """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
+    number where its line is unknown."""
+    call = line.calls[at]
+    peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
+    before = (one.site.rpartition(":")[0] for one in line.calls[:at])
+    file, _, number = call.site.rpartition(":")
+    where = f" (:{number})" if file and file in before else place(call)
+    if not call.site and call.number is not None:
+        where = f", call {call.number}"
+    name = replace(noun(line, at), text=PLAIN[call.name]) if call.name in PLAIN else noun(line, at)
+    return name, Piece(peer + where)
+
+
+def _to_or_from(call: Call) -> str:
+    return "to" if call.op == Op.SEND else "from"
+
+
 def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
-    peer = (
-        "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
-    )
+    peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
     peer += f" with tag {call.tag}" if call.tag else ""
     number = f", call {call.number}" if call.number is not None else ""
     return (

@@ -19,7 +19,7 @@ from joinlab.ops import POINT_TO_POINT
 from joinlab.story.forms import meeting, silent
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
-from joinlab.story.words import Part, Text, ends, full, listing, noun, place, say, sides, told, who
+from joinlab.story.words import Part, Text, brief, ends, listing, noun, place, say, sides, told, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
 FEW = 3
@@ -147,7 +147,8 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     """A call that nothing meets: its peers have ended, or wait elsewhere."""
     parting, slot = scene.parting, scene.parting.slot
     side = parting.present[0]
-    absent, beside = slot.absent, parting.ranks(side)
+    absent = slot.absent
+    beside = tuple(rank for rank in parting.ranks(side) if rank in slot.needs)
     which = [rank for rank in absent if scene.ends[rank].kind is not EndKind.HUNG] or absent
     unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
     how = "nothing"
@@ -198,9 +199,12 @@ FINDERS = (wrong_answer, extra, circle, different, silent.splits, alone)
 
 
 def _circle(line: Line) -> Text:
-    each = [say("{} in {}", ranks, full(line, at)) for at, ranks in enumerate(sides(line))]
-    if len(each) == 1:
-        return say("{} wait for each other, each in {}.", line.ranks, full(line, 0))
+    """Up to two calls by name; ENDED has each rank's own."""
+    each = [say("{} in {}", ranks, brief(line, at)) for at, ranks in enumerate(sides(line))]
+    if len({(call.name, call.site) for call in line.calls}) == 1:
+        return say("{} wait for each other, each in {}.", line.ranks, brief(line, 0))
+    if len(each) > 2:
+        return say("{} wait for each other in a circle.", line.ranks)
     return say("{} wait for each other: {}.", line.ranks, listing(each))
 
 
@@ -271,7 +275,7 @@ def _alone(line: Line) -> Text:
         "ranks": line.ranks,
         "absent": absent,
         "mine": sides(line)[0],
-        "call": full(line, 0),
+        "call": brief(line, 0),
     }
     if how in _ALONE:
         return say(_ALONE[how], **parts)

@@ -1,4 +1,4 @@
-"""Ranks that did not part: every call met a call of its kind, or fits the calls so far."""
+"""Ranks that did not part: every call met its counterpart, or fits the calls so far."""
 
 from __future__ import annotations
 

@@ -21,12 +21,17 @@ DOES = {
     "behind": "Move the call behind the block of join().",
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
     "out": "Take the call out of the branch.",
+    "block": "Take the block out of the branch: every rank then runs all of it.",
+    "late": "Let ranks return only behind the call: move the branch there.",
     "agree": "Let all ranks use the least value: all-reduce it. Ranks that had a greater one then run fewer rounds, or "
     "some again.",
-    "flag": "Let all ranks take this branch together: all-reduce a flag.",
+    "flag": "Decide together: all-reduce a flag, so that all ranks take this branch as soon as one does.",
+    "all ready": "Decide together: all-reduce a flag, so that all ranks leave the loop once each of them may.",
+    "together": "Decide together: all-reduce a flag, so that all ranks go on as long as one has to.",
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
     "root": "Give the same root on every rank.",
+    "unused": "Let DDP look for parameters that a backward pass leaves out.",
 }
 """What each kind of edit does."""
 
@@ -42,23 +47,52 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 
 def _raised(scene: Scene) -> Iterator[Line]:
-    """The lines of the program that raised its own exceptions, each line once."""
+    """The lines of the program that raised its own exceptions, each line once; of an exception that
+    follows from a call that met a foreign one, where the ranks part."""
     raised = [
-        n
-        for n, end in enumerate(scene.ends)
+        rank
+        for rank, end in enumerate(scene.ends)
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text)
     ]
-    found = by_key(
-        (site, rank) for rank in raised for site in raised_at(scene.timeline.output[rank])[:1]
+    follows = [rank for rank in raised if _met_foreign_call(scene, rank)]
+    sites = by_key(
+        (site, rank)
+        for rank in raised
+        if rank not in follows
+        for site in raised_at(scene.timeline.output[rank])[:1]
     )
-    for site, ranks in found.items():
+    if follows and (site := _parts_at(scene, follows[0])):
+        lines = (SourceLine(site, "", tuple(follows)),)
+        yield Line(LineKind.FIX, "raised_behind", tuple(follows), lines=lines)
+    for site, ranks in sites.items():
         yield Line(
             LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),)
         )
 
 
+def _met_foreign_call(scene: Scene, rank: int) -> bool:
+    """Whether the rank's last call, which it is not in any more, met one that was not meant for
+    it."""
+    key = scene.last.get(rank)
+    if key is None or scene.awaited(rank) is not None:
+        return False
+    slot = scene.slot_of[key]
+    return (slot.met and "origin" in slot.differs) or "op" in slot.differs
+
+
+def _parts_at(scene: Scene, rank: int) -> str:
+    """Where the ranks part; where that is unknown, the line of the call that the rank's last one
+    met."""
+    tests = scene.meta.get("parting", {}).get("tests", ())
+    if tests:
+        return f"{tests[-1]['file']}:{tests[-1]['line']}"
+    slot = scene.slot_of[scene.last[rank]]
+    rows = (scene.matched.row_of[other, slot.group, seq] for other, seq in slot.calls.items())
+    return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
+
+
 def _plain(fix: Mapping[str, Any], equal: bool) -> Line:
-    facts = {name: fix[name] for name in ("kind", "fewer", "tried")} | {"equal": equal}
+    facts = {name: value for name, value in fix.items() if name != "edits"} | {"equal": equal}
     return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=facts)
 
 
@@ -79,6 +113,14 @@ def _edit(line: Line) -> Text:
     facts, tried = line.facts, line.facts["tried"]
     fewer = " Some inputs or calls are then left out." * bool(facts["fewer"])
     does = DOES.get(facts["kind"], "Change these lines.")
+    if facts.get("root"):
+        does += f" It is then always rank 0, whatever {facts['root']} is."
+    if facts.get("often"):
+        then, now = facts["often"]
+        does += f" A rank then makes it more often, {now} times and not {then}."
+    if facts.get("uneven"):
+        many = ", ".join(map(str, facts["uneven"]))
+        does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
     counts = f"{tried} of {tried} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
     return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)
 
@@ -93,8 +135,14 @@ def _raised_words(line: Line) -> Text:
     return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), line.ranks)
 
 
+def _behind_words(line: Line) -> Text:
+    said = "Look at {}, where the ranks part: {}'s error follows from a call that met another."
+    return say(said, code(short_site(line.lines[0].site)), line.ranks)
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "edit": _edit,
     "untried": _untried_words,
     "raised_here": _raised_words,
+    "raised_behind": _behind_words,
 }

@@ -79,7 +79,8 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
         if {*ranks} <= {rank for one in some for rank in one.ranks}
     ]
     values = listing([say("{}", code(text)) for text in each])
-    went = _WENT.get(side["how"], "went on").format_map(side)
+    kind, _, where = side["text"].partition(" ")  # of an exception
+    went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=where)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
     return say("{} {}{}", ranks, say("had {} and ", values) if values else "", went)
@@ -91,7 +92,9 @@ _WENT = {
     "return": "returned",
     "leave": "left the block of line {line}",
     "raise": "raised {text}",
-    "caught": "raised {text}, and caught it",
+    "caught": "raised {text}, which line {line} caught",
+    "swallowed": "raised {text}, which line {line} swallowed",
+    "in flight": "raised {kind}; on its way out, line {line} ({where}) issued the next call",
     "issue": "issued the call there",
     "over": "was done with it",
     "end": "ended there",

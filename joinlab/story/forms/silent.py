@@ -144,8 +144,10 @@ def splits(scene: Scene) -> tuple[Line, ...]:
         if over or waits or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
             facts = {"sent": sent, "received": received, "over": over, "waits": waits}
+            each = [[rank] for rank in ranks]
             return (
-                scene.headline("splits", [[rank] for rank in ranks], rows, lines=lines, **facts),
+                scene.headline("splits", each, rows, lines=lines, **facts),
+                scene.line(LineKind.CAUSE, "sent", each, rows, lines=lines, sent=sent),
             )
     return ()
 
@@ -201,19 +203,19 @@ def _splits(line: Line) -> Text:
     if facts["waits"]:
         more = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
     elif facts["over"]:
-        each = [
-            say("{} by {}", str(sent), ranks)
-            for ranks, sent in zip(sides(line), facts["sent"], strict=True)
-        ]
-        more = say(
-            "{} got more than [it has|they have] room for. Elements sent: {}",
-            facts["over"],
-            listing(each),
-        )
+        more = say("{} got too much", facts["over"])
     else:
         counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
         more = say("{} sent {}", line.ranks, counts)
     return say("The splits of {} do not fit: {}.", at_place(line, 0), more)
+
+
+def _sent(line: Line) -> Text:
+    each = [
+        say("{} by {}", str(sent), ranks)
+        for ranks, sent in zip(sides(line), line.facts["sent"], strict=True)
+    ]
+    return say("Elements sent: {}.", listing(each))
 
 
 def _replicas(line: Line) -> Text:
@@ -242,6 +244,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "out_of_phase": _out_of_phase,
     "two_models": _two_models,
     "splits": _splits,
+    "sent": _sent,
     "replicas_differ": _replicas,
     "other_rates": _rates,
 }

@@ -14,7 +14,7 @@ from joinlab.program.parting import Key, are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, code, noun, place, say, sides
+from joinlab.story.words import Text, brief, code, noun, place, say, sides
 from joinlab.timeline import CallRow
 
 
@@ -108,19 +108,18 @@ def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
 
 
 def _key_words(line: Line) -> Text:
-    one, other = (
-        say("{}'s {} of {}", ranks, noun(line, at), code(f"{value.name} = {value.value!r}"))
-        for at, (ranks, value) in enumerate(zip(sides(line), line.values, strict=True))
+    (one, key), (other, theirs) = (
+        (ranks, code(f"{value.name} = {value.value!r}"))
+        for ranks, value in zip(sides(line), line.values, strict=True)
     )
-    return say(
-        "{} met {}{}: both ranks have both, in another order.", one, other, place(line.calls[0])
-    )
+    said = "{}'s {} of {} met {}'s of {}{}: both have both, in another order."
+    return say(said, one, noun(line, 0), key, other, theirs, place(line.calls[0]))
 
 
 def _words(line: Line) -> Text:
     tensors = line.facts.get("tensors")
     one, two = (
-        say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at)
+        say("{} of {}", noun(line, at), tensors[at]) if tensors else brief(line, at)
         for at in (0, 1)
     )
     return say(

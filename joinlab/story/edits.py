@@ -1,0 +1,635 @@
+"""Edits: changed texts of one function of a program that may let its ranks go on together.
+
+    if rank == 0:                    if rank == 0:
+        write(path)                      write(path)
+        dist.barrier()               dist.barrier()
+
+`candidates` reads the functions in which ranks' ways part or calls did not fit, and yields edits,
+the best first; `fixes` tries them. A call is moved only past statements that do not touch its data.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from joinlab.program.branches import dotted, names_in, stored_in
+from joinlab.program.parting import Test
+from joinlab.story.lines import Edit
+
+EDITED = " (edited)"
+"""Suffix of an edited file's name."""
+
+Change = tuple[int, int, str]
+"""First byte, the byte after the last, and the text that replaces these bytes."""
+
+
+class Place:
+    """The dedented text of one function or method, the tests in it at which ways part, and its
+    calls that did not fit.
+
+    Raises OSError, TypeError, SyntaxError or ValueError if the text is missing or cannot be edited.
+    """
+
+    def __init__(
+        self, function: FunctionType, tests: Sequence[Test] = (), sites: Collection[str] = ()
+    ) -> None:
+        lines, self.first = inspect.getsourcelines(function)
+        self.function, self.names = function, function.__globals__
+        self.indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+        self.read(textwrap.dedent("".join(lines)).rstrip("\n") + "\n")
+        file, here = function.__code__.co_filename, range(self.first, self.first + len(lines))
+        self.tests = [test for test in tests if test["file"] == file and test["line"] in here]
+        places = (site.rpartition(":") for site in sites)
+        self.sites = {
+            int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()
+        } & {line - self.first + 1 for line in here}
+        self.models = list(dict.fromkeys(self.wrapped()))
+        self.runners: dict[str, list[str]] = {}
+
+    def read(self, text: str) -> None:
+        """Replace the function's text."""
+        self.text, self.bytes = text, text.encode()
+        self.starts = [0, *itertools.accumulate(map(len, self.bytes.splitlines(keepends=True)))]
+        (tree,) = ast.parse(text).body
+        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
+            raise ValueError("not a plain function")
+        self.tree = tree
+        self.parents = {
+            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+        }
+
+    # ---------------------------------------------------------------- reading the text
+
+    def parting(self) -> ast.stmt | None:
+        """The innermost statement at which the ways finally part, if it is in this text."""
+        line = self.tests[-1]["line"] - self.first + 1 if self.tests else None
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
+        return next((node for node in nodes if node.lineno == line), None)
+
+    def branch(self) -> ast.If | None:
+        """The `if` at which the ways finally part."""
+        node = self.parting()
+        return node if isinstance(node, ast.If) else None
+
+    def loop(self) -> ast.For | ast.While | None:
+        """The loop whose own end parts the ways: of a `for` or `while`, or of `next()` in one."""
+        node: ast.AST | None = self.parting()
+        if isinstance(node, ast.For | ast.While):
+            return node
+        if node is None or not any(side["text"] == "StopIteration" for side in self.sides):
+            return None
+        while node is not None and not isinstance(node, ast.For | ast.While):
+            node = self.parents.get(node)
+        return node
+
+    @property
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        return self.tests[-1]["sides"] if self.tests else ()
+
+    def wrapped(self) -> Iterator[str]:
+        """The names that the function gives to models that DDP wraps."""
+        for node in ast.walk(self.tree):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                pairs = [(target, node.value)]  # type: ignore[attr-defined]
+                if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
+                    pairs = list(zip(target.elts, pairs[0][1].elts, strict=False))
+                for name, value in pairs:
+                    if self.wraps(value):
+                        yield dotted(name)
+
+    def wraps(self, node: ast.AST) -> bool:
+        """Whether an expression calls DDP."""
+        return isinstance(node, ast.Call) and self.value_of(node.func) is DistributedDataParallel
+
+    def value_of(self, node: ast.AST) -> Any:
+        """The value of a dotted name of the module."""
+        first, *rest = dotted(node).split(".")
+        value = self.names.get(first)
+        for name in rest:
+            value = getattr(value, name, None) if inspect.ismodule(value) else None
+        return value
+
+    def runs(self, node: ast.AST) -> list[str]:
+        """The models that are called in a node, or in a method that it calls."""
+        called = {dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+        through = [model for name in called for model in self.runners.get(name, ())]
+        return [*(model for model in self.models if model in called), *through]
+
+    def own_calls(self, node: ast.AST) -> list[ast.Expr]:
+        """Statements in a node that consist of one call of torch.distributed."""
+        calls = (
+            statement
+            for statement in ast.walk(node)
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        )
+        module = dist.distributed_c10d
+        return [
+            call
+            for call in calls
+            if inspect.getmodule(self.value_of(call.value.func)) is module  # type: ignore[attr-defined]
+        ]
+
+    def block_of(self, node: ast.stmt) -> list[ast.stmt]:
+        """The statements among which a statement stands."""
+        parent = self.parents[node]
+        blocks = (getattr(parent, name, ()) for name in ("body", "orelse", "finalbody"))
+        return next(block for block in blocks if isinstance(block, list) and node in block)
+
+    def within(self, node: ast.AST, *kinds: type) -> list[Any]:
+        """The statements of these kinds around a node, the innermost first."""
+        around = []
+        while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]
+            if isinstance(node, kinds):
+                around.append(node)
+        return around
+
+    def joins(self, node: ast.AST) -> list[ast.With]:
+        """The blocks of join() around a node, the innermost first."""
+        called = (
+            (block, item.context_expr)
+            for block in self.within(node, ast.With)
+            for item in block.items[:1]
+        )
+        return [
+            block
+            for block, call in called
+            if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2].lower() == "join"
+        ]
+
+    # ---------------------------------------------------------------- editing the text
+
+    def changed(self, *changes: Change) -> str:
+        """The text with these bytes replaced."""
+        pieces, at = list[bytes](), 0
+        for begin, end, new in sorted(changes, key=lambda change: change[0]):
+            pieces += [self.bytes[at:begin], new.encode()]
+            at = end
+        return b"".join([*pieces, self.bytes[at:]]).decode()
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """First byte of a node, and the byte after it."""
+        begin, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        return self.starts[begin] + node.col_offset, self.starts[end] + (node.end_col_offset or 0)
+
+    def lines(self, node: ast.stmt) -> tuple[int, int]:
+        """First byte of a statement's lines, and the byte after them."""
+        return self.starts[node.lineno - 1], self.starts[node.end_lineno or node.lineno]
+
+    def source(self, begin: int, end: int) -> str:
+        return self.bytes[begin:end].decode()
+
+    def put(self, node: ast.stmt, *new: str, behind: bool = False, deeper: int = 0) -> Change:
+        """The change that puts these lines before or after a statement, with its indentation."""
+        at = self.lines(node)[behind]
+        indent = " " * (node.col_offset + deeper)
+        return at, at, "".join(f"{indent}{line}\n" for line in new)
+
+    def text_of(self, node: ast.stmt) -> list[str]:
+        """The lines of a statement without its indentation."""
+        begin, end = self.lines(node)
+        return textwrap.dedent(self.source(begin, end)).splitlines()
+
+    def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
+        """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
+        torch or dist."""
+        called = [
+            next((key for key, known in self.names.items() if known is module), "")
+            for module in (torch, dist)
+        ]
+        reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
+        return (f"{name} = {called[0]}.tensor({value})", reduced) if all(called) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A candidate: the kind of edit, and the text before and after, of the program or of a function
+    or method that it calls. `moves`: the edit moves a call; `root`: the root that it replaces."""
+
+    kind: str
+    before: Place
+    after: str
+    moves: bool = False
+    root: str = ""
+
+    def program(self, program: Any) -> Any:
+        """The program with the edit: its functions and classes are made anew, so that they use the
+        edited one."""
+        function = program.__func__ if isinstance(program, MethodType) else program
+        names = dict(function.__globals__)
+        for name, value in function.__globals__.items():
+            if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
+                names[name] = self._function(value, names)
+            elif isinstance(value, type) and value.__module__ == names.get("__name__"):
+                names[name] = self._class(value, names)
+        made = self._function(function, names)
+        return MethodType(made, program.__self__) if isinstance(program, MethodType) else made
+
+    def _function(
+        self, function: Any, names: dict[str, Any], within: CellType | None = None
+    ) -> FunctionType:
+        code = function.__code__
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        if within is not None and "__class__" in cells:
+            cells["__class__"] = within
+        if function is self.before.function:
+            whole = ast.parse(self.after)
+            if cells:  # variables of the enclosing function, or class
+                whole = ast.parse(f"def within({', '.join(cells)}): pass")
+                whole.body[0].body = ast.parse(self.after).body  # type: ignore[attr-defined]
+            code = compile(whole, code.co_filename + EDITED, "exec")
+            for name in (*["within"][: len(cells)], self.before.tree.name):
+                inner = (part for part in code.co_consts if isinstance(part, CodeType))
+                code = next(part for part in inner if part.co_name == name)
+        closure = tuple(cells[name] for name in code.co_freevars)
+        made = FunctionType(code, names, function.__name__, function.__defaults__, closure)
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__qualname__ = function.__qualname__
+        return made
+
+    def _class(self, old: type, names: dict[str, Any]) -> type:
+        """A class of the program with its methods made anew; itself if it cannot be copied."""
+        cell, home = CellType(), self.before.names
+
+        def made(value: Any) -> Any:
+            match value:
+                case FunctionType() if value.__globals__ is home:
+                    return self._function(value, names, cell)
+                case staticmethod() | classmethod():
+                    return type(value)(made(value.__func__))
+                case property():
+                    return property(*map(made, (value.fget, value.fset, value.fdel)))
+            return value
+
+        space = {
+            name: made(value)
+            for name, value in vars(old).items()
+            if name not in ("__dict__", "__weakref__")
+        }
+        bases = tuple(
+            names[base.__name__] if home.get(base.__name__) is base else base
+            for base in old.__bases__
+        )
+        if "__slots__" in space:
+            return old
+        with suppress(Exception):  # a metaclass may refuse, as that of Enum does
+            new: type = type(old)(old.__name__, bases, space)
+            cell.cell_contents = new
+            return new
+        return old
+
+    def edits(self) -> tuple[Edit, ...]:
+        texts = (self.before.text, self.after)
+        old, new = (
+            [self.before.indent + line if line else line for line in text.splitlines()]
+            for text in texts
+        )
+        file = self.before.function.__code__.co_filename
+        blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        return tuple(
+            Edit(file, self.before.first + a, tuple(old[a:b]), tuple(new[c:d]))
+            for tag, a, b, c, d in blocks
+            if tag != "equal"
+        )
+
+
+# ---------------------------------------------------------------------------------------- which
+# edits apply
+
+
+def candidates(
+    program: Any, tests: Sequence[Test], sites: Collection[str], errors: Iterable[str]
+) -> Iterator[Edited]:
+    """The edits that apply, the best first, each text once. `errors`: what ranks raised."""
+    function = program.__func__ if isinstance(program, MethodType) else program
+    if not isinstance(function, FunctionType):
+        return
+    places = []
+    for each in dict.fromkeys([function, *_functions(function.__globals__)]):
+        with suppress(OSError, TypeError, SyntaxError, ValueError):
+            places.append(Place(each, tests, sites))
+    models = list(dict.fromkeys(name for place in places for name in place.models))
+    for place in places:
+        place.models = models
+    runners = {f"self.{place.tree.name}": place.runs(place.tree) for place in places}
+    hint = any("find_unused_parameters" in error for error in errors)
+    seen = {place.text for place in places}
+    for make in (_unused, _agree, _behind, _module, _out, _late, _flag, _join, _root, _same):
+        for place in places:
+            place.runners = runners
+            if make is _unused and not hint:
+                continue
+            if make is _unused or place.function is function or place.tests or place.sites:
+                for edited in make(place):
+                    if edited.after not in seen:
+                        seen.add(edited.after)
+                        yield edited
+
+
+def _functions(names: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """The functions and methods that a module defines."""
+    for value in names.values():
+        if isinstance(value, type) and value.__module__ == names.get("__name__"):
+            members = [getattr(member, "fget", member) for member in vars(value).values()]
+        else:
+            members = [value]
+        for member in members:
+            member = getattr(member, "__func__", member)
+            if isinstance(member, FunctionType) and member.__globals__ is names:
+                yield member
+
+
+def _unused(place: Place) -> Iterator[Edited]:
+    """Let DDP look for parameters without a gradient, as its error suggests."""
+    for call in ast.walk(place.tree):
+        if not isinstance(call, ast.Call) or not place.wraps(call):
+            continue
+        fixed = [word.value for word in call.keywords if word.arg == "static_graph"]
+        words = {word.arg for word in call.keywords}
+        if "find_unused_parameters" in words:
+            continue
+        end = place.span(call)[1] - 1
+        changes = [(end, end, ", find_unused_parameters=True")]
+        changes += [(*place.span(value), "False") for value in fixed]
+        yield Edited("unused", place, place.changed(*changes))
+
+
+# ---- moving a call
+
+
+def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
+    """Move a call of the program's own after a block that holds it, or before it."""
+    put = place.put(block, place.source(*place.span(call)), behind=behind)
+    (begin, end), (first, last) = place.span(call), place.lines(call)
+    before, after = place.source(first, begin), place.source(end, last).partition("#")[0]
+    cuts = [(begin, end, "pass")]  # a block must not be left empty
+    if not before.strip() and not after.strip():
+        cuts.insert(0, (first, last, ""))
+    elif joined := re.search(r"\s*;\s*$", before):
+        cuts.insert(0, (begin - len(joined[0]), end, ""))
+    elif joined := re.match(r"\s*;\s*", after):
+        cuts.insert(0, (begin, end + len(joined[0]), ""))
+    for text in (place.changed(cut, put) for cut in cuts):
+        with suppress(SyntaxError):
+            ast.parse(text)
+            return text
+    return None
+
+
+def _data(place: Place, call: ast.Expr) -> set[str]:
+    """The names of what a call works on: not those of modules and functions."""
+    names = {name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)}
+    return names - place.names.keys()
+
+
+def _touched(nodes: Iterable[ast.AST], stores: bool) -> set[str]:
+    """The first names that statements write to, or read and write to."""
+    if stores:
+        return {name.partition(".")[0] for node in nodes for name in stored_in(node)}
+    every = (name for node in nodes for name in ast.walk(node))
+    return {name.id for name in every if isinstance(name, ast.Name)}
+
+
+def _beside(place: Place, call: ast.stmt, block: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
+    """The nodes of a block that run before a call in it, and those that may run after it."""
+    before, after = list[ast.AST](), list[ast.AST]()
+    node: ast.AST = call
+    while node is not block:
+        parent = place.parents[node]
+        again = isinstance(parent, ast.For | ast.While) and parent is not block
+        for child in ast.iter_child_nodes(parent):
+            if child is not node:
+                earlier = getattr(child, "lineno", 0) < call.lineno
+                (before if earlier else after).append(child)
+                after += [child] if earlier and again else []  # in the next round
+        node = parent
+    return before, after
+
+
+def _behind(place: Place) -> Iterator[Edited]:
+    """Move a call of the program's own in a block of join() after the block."""
+    for call in place.own_calls(place.tree):
+        for block in place.joins(call):
+            _, after = _beside(place, call, block)
+            free = not _data(place, call) & _touched(after, stores=False)
+            if free and (text := _moved(place, call, block)):
+                yield Edited("behind", place, text, moves=True)
+
+
+def _out(place: Place) -> Iterator[Edited]:
+    """Move a call that only some ranks issue out of its `if`: behind it, or before it, alone or
+    with what sets its data; or else the whole block."""
+    branch = place.branch()
+    if branch is None:
+        return
+    calls = [
+        call
+        for call in place.own_calls(branch)
+        if place.parents[call] is branch and call.lineno in place.sites
+    ]
+    again = bool(place.within(branch, ast.For, ast.While))
+    for call in calls if len(branch.body) > 1 or branch.orelse else ():
+        data = _data(place, call)
+        before, after = _beside(place, call, branch)
+        # in the next round, ranks that skip the branch would send what they had in this one
+        free = not data & _touched(after, stores=False)
+        free = free and not (again and data & _touched(before, stores=True))
+        if free and (text := _moved(place, call, branch)):
+            yield Edited("out", place, text, moves=True)
+        elif not data & (_touched(before, stores=True) | _touched([branch.test], stores=False)):
+            if text := _moved(place, call, branch, behind=False):
+                yield Edited("out", place, text, moves=True)
+        elif call in branch.body and 1 < len(moved := _making(call, branch, data)) < len(
+            branch.body
+        ):
+            new = [line for statement in moved for line in place.text_of(statement)]
+            cuts = [(*place.lines(statement), "") for statement in moved]
+            yield Edited("out", place, place.changed(place.put(branch, *new), *cuts), moves=True)
+    if calls and not (branch.orelse or _leaves(branch)):
+        body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
+        block = textwrap.indent(
+            textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
+        )
+        whole = len(_making(calls[-1], branch, _data(place, calls[-1]))) == len(branch.body)
+        kind = "out" if whole else "block"
+        yield Edited(kind, place, place.changed((*place.span(branch), block.lstrip())))
+
+
+def _making(call: ast.Expr, branch: ast.If, data: set[str]) -> list[ast.stmt]:
+    """A call in a branch with the assignments before it that make its data; [] if other statements
+    do."""
+    if call not in branch.body:
+        return []
+    needed, moved = set(data), list[ast.stmt]([call])
+    for statement in reversed(branch.body[: branch.body.index(call)]):
+        stores = _touched([statement], stores=True)
+        if not needed & stores:
+            continue
+        if not isinstance(statement, ast.Assign) or not stores <= needed | {""}:
+            return []
+        moved.insert(0, statement)
+        needed |= _touched([statement.value], stores=False)
+    return moved
+
+
+def _late(place: Place) -> Iterator[Edited]:
+    """Let ranks return only behind a call that the others make: move the branch behind it."""
+    branch = place.branch()
+    if branch is None or not isinstance(branch.body[-1], ast.Return) or branch.orelse:
+        return
+    block = place.block_of(branch)
+    below = block[block.index(branch) + 1 :]
+    last = next((at for at, node in enumerate(below) if node in place.own_calls(node)), None)
+    if last is None:
+        return
+    between = below[: last + 1]
+    if _touched(between, stores=True) & _touched([branch.test], stores=False):
+        return
+    put = place.put(between[-1], *place.text_of(branch), behind=True)
+    yield Edited("late", place, place.changed((*place.lines(branch), ""), put), moves=True)
+
+
+def _module(place: Place) -> Iterator[Edited]:
+    """Call `model.module(...)` where one rank alone evaluates."""
+    branch = place.branch()
+    nodes = branch.body if branch is not None else [place.tree] if not place.tests else []
+    if not nodes or any("backward" in ast.unparse(node) for node in nodes):
+        return
+    calls = (node for block in nodes for node in ast.walk(block) if isinstance(node, ast.Call))
+    ends = [
+        place.span(call.func)[1]
+        for call in calls
+        if dotted(call.func) in place.models and call.lineno in place.sites
+    ]
+    if ends:
+        yield Edited("module", place, place.changed(*((end, end, ".module") for end in ends)))
+
+
+# ---- deciding together
+
+
+def _flag(place: Place) -> Iterator[Edited]:
+    """Let all ranks leave a loop, skip the rest of a step, or go on, together.
+
+    One rank's wish is enough (MAX), except where the test is the only regular way out of its loop:
+    then each rank has to pass it (MIN).
+    """
+    node = place.parting()
+    if node is None or place.joins(node):
+        # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
+        return
+    if isinstance(node, ast.While):
+        if made := place.agree("flag", f"float({ast.unparse(node.test)})", "MAX"):
+            lines = [*made, "if not flag.item():", "    break"]
+            put = place.put(node.body[0], *lines)
+            text = place.changed((*place.span(node.test), "True"), put)
+            yield Edited("together", place, text)
+    elif isinstance(node, ast.If) and _leaves(node) and not _is_for_some_ranks(place):
+        loops = place.within(node, ast.For, ast.While)
+        breaks = isinstance(node.body[-1], ast.Break)
+        op = "MIN" if breaks and loops and _is_only_way_out(loops[0]) else "MAX"
+        if made := place.agree("flag", f"float({ast.unparse(node.test)})", op):
+            changes = place.put(node, *made), (*place.span(node.test), "flag.item()")
+            kind = "all ready" if op == "MIN" else "flag"
+            yield Edited(kind, place, place.changed(*changes))
+
+
+def _is_only_way_out(loop: ast.For | ast.While) -> bool:
+    """Whether a loop is not meant to end but by its `break`: `while True`, or an `else` that
+    raises."""
+    forever = isinstance(loop, ast.While) and getattr(loop.test, "value", False) is True
+    return forever or (bool(loop.orelse) and isinstance(loop.orelse[-1], ast.Raise))
+
+
+def _leaves(branch: ast.If) -> bool:
+    return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
+
+
+def _is_for_some_ranks(place: Place) -> bool:
+    """Whether the test reads nothing but the rank's number."""
+    values = [
+        (read["ranks"], read["value"])
+        for read in place.tests[-1]["values"]
+        if "(" not in read["name"]
+    ]  # no len()
+    return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
+
+
+def _agree(place: Place) -> Iterator[Edited]:
+    """Let all ranks use the smallest of their values for a number that decides how often a loop
+    runs."""
+    loop = place.parting()
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        return
+    test = place.tests[-1]
+    for name in dict.fromkeys(names_in(loop.iter)):
+        values = [read["value"] for read in test["values"] if read["name"] == name]
+        if (
+            "." in name
+            or name == "rank"
+            or len(set(values)) < 2
+            or any(type(value) is not int for value in values)
+        ):
+            continue
+        if made := place.agree("least", name, "MIN"):
+            text = place.changed(place.put(loop, *made, f"{name} = int(least)"))
+            yield Edited("agree", place, text)
+
+
+def _same(place: Place) -> Iterator[Edited]:
+    """Give every rank as many inputs as the rank with the fewest."""
+    loop = place.parting()
+    if not isinstance(loop, ast.For) or not dotted(loop.iter):
+        return
+    if made := place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN"):
+        end = place.span(loop.iter)[1]
+        text = place.changed(place.put(loop, *made), (end, end, "[: int(count)]"))
+        yield Edited("same", place, text)
+
+
+def _join(place: Place) -> Iterator[Edited]:
+    """Wrap a training loop whose own end parts the ranks in join(), and move a call of the
+    program's own in it after the loop."""
+    if place.loop() is None:
+        return
+    loops = [
+        node
+        for node in ast.walk(place.tree)
+        if isinstance(node, ast.For | ast.While) and place.runs(node)
+    ]
+    for loop in sorted(loops, key=lambda node: node.col_offset):
+        if place.joins(loop):
+            continue
+        starts = place.starts[loop.lineno - 1 : loop.end_lineno]
+        deeper = ((at, at, "    ") for at in starts if place.bytes[at : at + 1] != b"\n")
+        text = place.changed(place.put(loop, f"with {place.runs(loop)[0]}.join():"), *deeper)
+        yield Edited("join", place, text)
+        after = copy(place)
+        after.read(text)
+        if len([call for call in after.own_calls(after.tree) if after.joins(call)]) == 1:
+            for moved in _behind(after):
+                yield Edited("join, behind", place, moved.after)
+
+
+def _root(place: Place) -> Iterator[Edited]:
+    """Make rank 0 the root on every rank if the ranks name different roots."""
+    calls = (node for node in ast.walk(place.tree) if isinstance(node, ast.Call))
+    for call in calls:
+        for keyword in call.keywords if call.lineno in place.sites else ():
+            if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):
+                text = place.changed((*place.span(keyword.value), "0"))
+                yield Edited("root", place, text, root=ast.unparse(keyword.value))
