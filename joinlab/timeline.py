@@ -204,6 +204,7 @@ class Meta(TypedDict, total=False):
         int, list[Stood]
     ]  # by rank that had written nothing for a while: where each thread stood
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
+    fixes_hidden: bool  # an exercise asks for one: the story neither tries nor shows any
     replicas: (
         Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
     )
