@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab.documentation import DOCUMENTED, Documentation
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline
 
 
 def case_1(rank: int, inputs: Sequence[torch.Tensor]) -> int:
@@ -137,3 +141,20 @@ CASES: Mapping[int, Case] = {
     5: Case(case_5, _OF_1_9, DOCUMENTED[5]),
     6: Case(case_6, _NO_PAD, DOCUMENTED[6]),
 }
+
+
+def documented(case: int, inputs: Sequence[int] | None = None) -> Timeline:
+    """The calls that the forum thread lists for a case, as a Timeline without times.
+
+    case    its number
+    inputs  of the two ranks; None: those for which the thread lists the calls (of case 2 there are two)
+
+    Where the thread tells how a rank ends, its own words are the text of the ending.
+    `meta["contradiction"]` says where it contradicts itself. Raises ProgramError for a case or
+    inputs without a list.
+
+        joinlab.compare(joinlab.emulate(case_4, (2, 3), era="1.9"), documented(4))
+    """
+    from joinlab.analysis.thread import documented
+
+    return documented(case, inputs)

@@ -171,7 +171,7 @@ class Meta(TypedDict, total=False):
     program: str
     source: Source | None
     functions: list[Source]  # the learner's other functions that calls came from
-    engine: str  # "launched", "emulated", "recorded" or "imported"
+    engine: str  # "launched", "emulated", "recorded", "imported" or "documented" (by the thread)
     backend: str
     transport: str | None
     world_size: int
@@ -212,6 +212,7 @@ class Meta(TypedDict, total=False):
         Gradient
     ]  # the first two calls that met and averaged gradients of two models; emulated runs only
     parting: Parting  # where the ranks' ways part
+    contradiction: str  # documented only: where the thread contradicts itself
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import joinlab
 from joinlab.cases import CASES, Case
-from joinlab.cli import doctor, gpu, keeping, report
+from joinlab.cli import doctor, keeping, report
 from joinlab.cli import main as cli
 from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
@@ -727,7 +727,7 @@ def test_doctor_says_of_a_backend_only_what_it_has_tried(monkeypatch) -> None:
     def broken(rank: int, inputs: Any) -> None:
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(gpu, "smallest", broken)
+    monkeypatch.setattr("joinlab.launcher.gpu_checks.smallest", broken)
     said = doctor.tried("gloo")
     assert said.startswith("no: two ranks were tried just now") and "no network" in said
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from joinlab.cli import gpu
-from joinlab.cli.gpu import CHECKS, FAIL, NOT_HERE, check_gpus
 from joinlab.cli.main import main
+from joinlab.launcher import gpu_checks as gpu
+from joinlab.launcher.gpu_checks import CHECKS, FAIL, NOT_HERE, check_gpus
 from tests.standin.checks import two_gpus
 
 

@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.gpu:
         if find_spec("torch") is None:
             raise LaunchError("doctor --gpu needs torch: pip install 'joinlab[lab]'")
-        from joinlab.cli.gpu import check_gpus
+        from joinlab.launcher.gpu_checks import check_gpus
 
         return check_gpus(options.file, options.only, options.again)
     works = False
@@ -70,7 +70,7 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 def tried(backend: str) -> str:
     """Whether two ranks could be launched on a backend now: they are."""
-    from joinlab.cli.gpu import smallest
+    from joinlab.launcher.gpu_checks import smallest
     from joinlab.launcher.launcher import launch
 
     try:

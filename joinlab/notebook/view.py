@@ -16,11 +16,13 @@ import polars as pl
 import traitlets
 
 from joinlab.analysis.reading import read
+from joinlab.analysis.thread import beside_thread
 from joinlab.errors import ProgramError
 from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import pack
 from joinlab.picture.scene import NARROW
+from joinlab.picture.tables import Table, thread_table
 from joinlab.timeline import Timeline
 
 
@@ -143,11 +145,12 @@ class View(anywidget.AnyWidget):
             self.refresh(self._calls)
 
 
-def compare(one: Timeline, other: Timeline) -> View:
+def compare(one: Timeline, other: Timeline) -> View | Table:
     """Show two Timelines as two pictures on one axis, below a sentence that says how they differ.
 
-    They may differ in engine, backend, era, inputs or program. Raises ProgramError for anything but
-    a Timeline.
+    They may differ in engine, backend, era, inputs or program. If the other is what the forum
+    thread documents (`joinlab.cases.documented`), show a table of both, call by call. Raises
+    ProgramError for anything but a Timeline.
 
         joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
     """
@@ -156,4 +159,6 @@ def compare(one: Timeline, other: Timeline) -> View:
             raise ProgramError(
                 f"compare takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
             )
+    if other.meta.get("engine") == "documented":
+        return thread_table(beside_thread(one, other))
     return View(one, beside=other)

@@ -13,6 +13,7 @@ from typing import Any
 
 from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.meanings import asks_of, conclusion, number
+from joinlab.analysis.thread import BesideThread
 from joinlab.errors import ProgramError
 from joinlab.ops import decode_values
 from joinlab.picture.both_themes import in_both_themes
@@ -159,6 +160,17 @@ def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], caption: str = 
             )
         made.append(tuple(Cell((_words(value),)) for value in row))
     return Table(tuple(columns), tuple(made), caption)
+
+
+def thread_table(beside: BesideThread) -> Table:
+    """A run beside the forum thread: a tick for each row that is alike, and sentences above."""
+    columns = [f"rank {rank}, {whose}" for rank in range(2) for whose in ("this run", "the thread")]
+    rows = []
+    for row in beside.rows:
+        pairs = zip(row.here or (None, None), row.there or (None, None), strict=True)
+        cells = [Cell((call or "-",), wrong=not row.alike) for pair in pairs for call in pair]
+        rows.append((Cell((_words(row.input),)), *cells, Cell(("✓" if row.alike else "✗",))))
+    return Table(("input", *columns, "alike"), tuple(rows), " ".join(beside.sentences))
 
 
 def _words(value: Any) -> str:

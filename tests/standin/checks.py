@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 
-from joinlab.cli import gpu
+from joinlab.launcher import gpu_checks as gpu
 from tests.standin.server import standing_in
 
 ROOT = Path(__file__).parents[2]
