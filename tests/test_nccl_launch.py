@@ -3,6 +3,7 @@ it (tests/standin) everywhere."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -75,3 +76,13 @@ def test_the_record_tells_what_the_rule_needs_to_know_of_nccl(nccl: str) -> None
     if nccl == "real":
         assert told.get("warps_apart", True) == (torch.cuda.get_device_capability()[0] >= 7)
     assert [sorted(ring) for ring in told["rings"].values()] == [list(range(ranks))] * (ranks > 2)
+
+
+def test_nccl_times_its_calls_unless_the_user_says_otherwise(nccl: str, monkeypatch) -> None:
+    def program(rank: int, inputs: Any) -> str | None:
+        return os.environ.get("TORCH_NCCL_ENABLE_TIMING")
+
+    monkeypatch.delenv("TORCH_NCCL_ENABLE_TIMING", raising=False)
+    assert joinlab.launch(program, (1, 1), "nccl", on_output=None).returns == ("1", "1")
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "0")
+    assert joinlab.launch(program, (1, 1), "nccl", on_output=None).returns == ("0", "0")

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         site._symptom(one, root / "symptoms"), "utf-8"
     )
     (root / "symptoms" / "index.html").write_text(site._symptoms(), "utf-8")
+    (root / "gpus.html").write_text(site._gpus(), "utf-8")
     return root
 
 
@@ -74,6 +75,23 @@ def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.browser
+def test_an_ending_that_undefined_memory_decides_is_one_of_several(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    assert re.findall(r"one of \d endings", page) == ["one of 3 endings", "one of 5 endings"]
+    told = page[page.index("one of 5 endings") :].partition("</details>")[0]
+    assert told.count("<li>") == 5
+    assert "<li>rank 0 hangs; rank 1 finished (the thread)</li>" in told
+
+
+@pytest.mark.browser
+def test_people_with_two_gpus_find_what_is_known_and_how_to_send_more(folder: Path) -> None:
+    page = (folder / "gpus.html").read_text()
+    for words in ("make gpu", "joinlab-gpu.json", "<table>", "stand-in", "documented"):
+        assert words in page
+    assert 'href="gpus.html"' in (folder / "index.html").read_text()
+
+
 def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
     page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
     assert "Tried: all ranks finish" in page

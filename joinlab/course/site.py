@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import ndiff
+from functools import cache
 from html import escape
 from importlib.resources import files
 from inspect import getsource
@@ -31,6 +32,7 @@ from joinlab.cases import CASES
 from joinlab.course.exercises import solution
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
+from joinlab.emulator.outcomes import endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
@@ -69,6 +71,7 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
         )
     (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
     (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
+    (folder / "gpus.html").write_text(_gpus(), "utf-8")
     for notebook in notebooks:
         (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
     return folder / "index.html"
@@ -82,6 +85,7 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
     text = (files("joinlab.course") / "essay.md").read_text("utf-8")
     body = "".join(_blocks(text, figures))
     body += f"<p>A job of your own hangs? {SHOW_ITS_LOG}</p>"
+    body += '<p>You have two GPUs? <a href="gpus.html">What nobody here could try.</a></p>'
     if notebooks:
         body += '<h2>The notebooks</h2><p>And <a href="collectives.html">all collectives</a>, to look up.</p><ul>'
         body += "".join(
@@ -190,7 +194,8 @@ def _table() -> str:
     rows = []
     for number in CASES:
         cells = "".join(
-            f"<td>{_ended(_shipped(number, (5, 6), *engine))}</td>" for engine in ENGINES.values()
+            f"<td>{_ended(_shipped(number, (5, 6), *engine))}{_others(number, *engine)}</td>"
+            for engine in ENGINES.values()
         )
         rows.append(f'<tr><th scope="row">Loop {number}</th>{cells}</tr>')
     return (
@@ -198,6 +203,31 @@ def _table() -> str:
         f"undefined; here it is 7.</caption><thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
+
+
+@cache
+def _others(number: int, backend: str, era: str) -> str:
+    """Behind an ending that undefined memory decides: all that there are, the thread's marked."""
+    case = CASES[number]
+    if backend != "nccl" or not case.knobs[era]:
+        return ""
+    outcomes = endings(case.program, (5, 6), era=era)
+    if len(outcomes) < 2:
+        return ""
+    thread = case.documentation and case.documentation.ends((5, 6))
+    listed = ""
+    for outcome in outcomes:
+        words = tuple(THREAD_WORDS.get(end.kind, "") for end in outcome.ends)
+        error = next((end.text.partition(":")[0] for end in outcome.ends if end.text), "")
+        ended = _ended(outcome.timeline).replace("an error", escape(error))
+        listed += f"<li>{ended}{' (the thread)' * (words == thread)}</li>"
+    return (
+        f"<details><summary>one of {len(outcomes)} endings</summary>Memory that nobody has set decides:"
+        f"<ul>{listed}</ul></details>"
+    )
+
+
+THREAD_WORDS = {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs"}
 
 
 def _ended(timeline: Timeline) -> str:
@@ -323,6 +353,28 @@ COLLECTIVES: tuple[str, ...] = (
     "scatter",
 )
 COLLECTIVES += ("reduce_scatter", "all_to_all", "send_and_recv", "barrier")
+
+
+def _gpus() -> str:
+    """For people with two GPUs: what is known of NCCL, and how the six loops end there."""
+    text = (files("joinlab") / "docs" / "gpu.md").read_text("utf-8")
+    title = text.partition("\n")[0]
+    tables = MarkdownIt().enable("table")
+    body = f"{tables.render(text)}<h2>The six loops</h2>{_table()}<p>On two GPUs, "
+    body += "<code>python -m joinlab cases --backend nccl</code> puts what is real beside both.</p>"
+    body += _python(ON_TWO_GPUS)
+    return _page(title.removeprefix("# "), body)
+
+
+ON_TWO_GPUS = """\
+import joinlab
+
+case_4 = joinlab.cases.case_4
+real = joinlab.launch(case_4, (2, 3), backend="nccl")
+joinlab.View(real, axis="time")                           # measured: see the table above
+joinlab.compare(real, joinlab.emulate(case_4, (2, 3)))     # beside the model
+joinlab.compare(real, joinlab.cases.documented(4))         # beside the thread, call by call
+"""
 
 
 def _collectives(folder: Path) -> str:

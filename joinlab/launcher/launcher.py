@@ -159,6 +159,8 @@ def _run(
     chosen, settings = choose_backend(machine, backend, len(counts))
     if chosen == "gloo":
         settings["JOINLAB_GLOO_HOST"] = loopback()
+    else:  # so that NCCL says how long each call ran
+        settings["TORCH_NCCL_ENABLE_TIMING"] = os.environ.get("TORCH_NCCL_ENABLE_TIMING", "1")
     meta["backend"] = chosen
     meta["transport"] = "sockets" if "NCCL_SOCKET_IFNAME" in settings or chosen == "gloo" else None
     _sweep()
