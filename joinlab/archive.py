@@ -1,12 +1,19 @@
 """A Timeline as one file, which another machine opens without torch.
 
-The file is a zip: `header.json` (format, version, meta, endings, output, returns), `calls.parquet`,
-`spans.parquet`, and one `arrays/<n>.npy` for each array that a rank returned. The same Timeline
-gives the same bytes on the same machine. The zip's comment is the SHA-256 of everything before it,
-so a truncated or damaged file is refused. Reading runs no code from the file: it holds no pickle,
-and none is accepted.
+The file is a zip: `header.json` (format, version, meta, endings, output, returns, calls, spans), and
+one `arrays/<n>.npy` for each array in them. The same Timeline gives the same bytes on the same
+machine. The zip's comment is the SHA-256 of everything before it, so a truncated or damaged file is
+refused. Reading runs no code from the file: it holds no pickle, and none is accepted.
 
-Only files of this FILE_VERSION are opened. Unknown header keys and members are ignored.
+A table is kept as arrays, so that what it takes in memory is known before it is read, which is not
+so with parquet. A column is an array of numbers, or its distinct values and their indices (-1: null):
+
+    "rank":  array([0, 0, 1])          "peer": {"numbers": array([0, 1]), "known": array([False, True])}
+    "op":    {"text": array(b"sendrecv"), "ends": array([4, 8]), "index": array([0, 1, -1])}
+    "stack": {"type": "List(String)", "distinct": [["train.py:3 worker"]], "index": array([0, 0, 0])}
+
+Files of version 1 have their tables as parquet, which a process of its own reads, in bounded
+memory. Unknown header keys and members are ignored.
 """
 
 from __future__ import annotations
@@ -18,25 +25,28 @@ import os
 import secrets
 import stat
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import polars as pl
 
 from joinlab._version import __version__
 from joinlab.errors import TimelineFileError
-from joinlab.program import parquet_footer
 from joinlab.program.plain_data import decode, encode
 
 FORMAT = "joinlab-timeline"
-FILE_VERSION = 1
+FILE_VERSION = 2
 HEADER = "header.json"
 
 _FIRST_NAME_AT = 30  # offset of the first member's name in a zip
@@ -44,6 +54,8 @@ _DAMAGED = ("it is cut short or damaged", "copy it again from where it was saved
 _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
 _UNSEALED_HEADER = 1 << 24
+_LEVEL = 1
+"""Of compression: level 6 takes five times as long, for files 4 % smaller."""
 _OBJECT_BYTES = 100
 """Most bytes of memory per "[", "{", "," or ":" of a JSON text: an empty list takes 56, a dict of
 one key 184 for 2."""
@@ -60,7 +72,7 @@ _UNREADABLE = (
     zlib.error,
     struct.error,
     EOFError,
-    KeyError,
+    LookupError,
     LZMAError,
     MemoryError,
     NotImplementedError,
@@ -166,11 +178,9 @@ def pack(parts: Parts) -> bytes:
         "ends": parts.ends,
         "output": parts.output,
         "returns": [encode(value, store) for value in parts.returns],
+        "calls": encode(_columns(parts.calls), store),
+        "spans": encode(_columns(parts.spans), store),
     }
-    for name, frame in (("calls", parts.calls), ("spans", parts.spans)):
-        parquet = io.BytesIO()
-        frame.write_parquet(parquet)
-        members[f"{name}.parquet"] = parquet.getvalue()
     first = {HEADER: json.dumps(header, indent=1, allow_nan=False).encode()}
 
     buffer = io.BytesIO()
@@ -179,7 +189,7 @@ def pack(parts: Parts) -> bytes:
             info = zipfile.ZipInfo(name, _DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = 0o644 << 16
-            archive.writestr(info, content)
+            archive.writestr(info, content, compresslevel=_LEVEL)
         archive.comment = _SEAL + b"0" * 64  # its length is part of what is sealed
     body = buffer.getvalue()[:-_SEAL_BYTES]
     return body + _seal(body)
@@ -221,12 +231,12 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
             name, "it is a zip file, but not a Timeline", "open a file that Timeline.save wrote"
         )
     version, writer = header.get("version"), header.get("written_by", "another joinlab")
-    if version != FILE_VERSION:
+    if version not in (1, FILE_VERSION):
         newer = isinstance(version, int) and version > FILE_VERSION
         todo = "update joinlab" if newer else f"open it with {writer}, which wrote it"
         _refuse(
             name,
-            f"its file version is {version!r}, and this joinlab opens version {FILE_VERSION}",
+            f"its file version is {version!r}, and this joinlab opens versions 1 and {FILE_VERSION}",
             todo,
         )
     if not whole:
@@ -235,9 +245,15 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
         meta = decode(header["meta"], fetch)
         if not isinstance(meta, dict):
             raise ValueError(f"meta is {meta!r}")
+        calls, spans = (
+            _parquet(fetch(f"{table}.parquet"), max_bytes)
+            if version == 1
+            else _frame(decode(header[table], fetch), max_bytes)
+            for table in ("calls", "spans")
+        )
         parts = Parts(
-            calls=_frame(fetch("calls.parquet"), max_bytes),
-            spans=_frame(fetch("spans.parquet"), max_bytes),
+            calls=calls,
+            spans=spans,
             ends=tuple(header["ends"]),
             meta=meta,
             returns=tuple(decode(value, fetch) for value in header["returns"]),
@@ -259,11 +275,106 @@ class _Bomb(Exception):
     """Reading this member would take more memory than allowed."""
 
 
-def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
-    """The frame in a parquet file. Raises _Bomb if its footer claims more memory than allowed."""
-    if parquet_footer.room(parquet) > max_bytes:
-        raise _Bomb("a table's values")
-    return pl.read_parquet(io.BytesIO(parquet))
+_TEXT_BYTES = 60
+"""Memory of a short text in Python."""
+_ITEM_BYTES = 16
+"""Memory of a text or number in a list of polars, beside the text itself, which rows share."""
+_LISTS = {str(kind): kind for kind in (pl.List(pl.String()), pl.List(pl.List(pl.Int64())))}
+
+
+def _columns(frame: pl.DataFrame) -> dict[str, Any]:
+    """The columns of a frame as plain data and arrays: see the head of this module."""
+    columns: dict[str, Any] = {}
+    for name, dtype in frame.schema.items():
+        column = frame[name]
+        if dtype == pl.Int64:
+            numbers = column.fill_null(0).to_numpy()
+            known = column.is_not_null().to_numpy()
+            columns[name] = {"numbers": numbers, "known": known} if column.null_count() else numbers
+            continue
+        values, index = _distinct(column)
+        if dtype == pl.String:
+            texts = [value.encode() for value in values]
+            ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+            text = np.frombuffer(b"".join(texts), np.uint8)
+            columns[name] = {"text": text, "ends": ends, "index": index}
+        else:
+            columns[name] = {"type": str(dtype), "distinct": values, "index": index}
+    return columns
+
+
+def _distinct(column: pl.Series) -> tuple[list[Any], np.ndarray[Any, Any]]:
+    """The values of a column, each once, and for each row the index of its value; -1: null."""
+    rows = pl.DataFrame({"value": column}).with_row_index("row").drop_nulls("value")
+    groups = rows.group_by("value", maintain_order=True).agg("row")
+    sizes = groups["row"].list.len().to_numpy()
+    index = np.full(len(column), -1, np.int32)
+    index[groups["row"].explode().to_numpy()] = np.repeat(np.arange(groups.height), sizes)
+    return groups["value"].to_list(), index
+
+
+def _frame(columns: Any, max_bytes: int) -> pl.DataFrame:
+    """The frame that `_columns` wrote; _Bomb if it takes more memory than allowed. ValueError or a
+    PolarsError for anything else."""
+    if not isinstance(columns, dict):
+        raise ValueError(f"a table {columns!r:.40}")
+    return pl.DataFrame([_series(name, column, max_bytes) for name, column in columns.items()])
+
+
+def _series(name: str, column: Any, max_bytes: int) -> pl.Series:
+    match column:
+        case np.ndarray():
+            return pl.Series(name, column)
+        case {"numbers": np.ndarray() as numbers, "known": np.ndarray() as known}:
+            both = pl.DataFrame({name: numbers, "known": known})
+            return both.select(pl.when("known").then(pl.col(name)).alias(name))[name]
+        case {"text": np.ndarray() as text, "ends": np.ndarray() as ends, "index": index}:
+            if _TEXT_BYTES * len(ends) + len(text) > max_bytes:
+                raise _Bomb("a table's texts")
+            begins = [0, *ends.tolist()]
+            if begins != sorted(begins):  # else a short file could hold many long texts
+                raise ValueError(f"texts of {name!r} that overlap")
+            data = text.tobytes()
+            texts = [data[begin:end].decode() for begin, end in pairwise(begins)]
+            values = pl.Series(name, texts, pl.String())
+        case {"type": str(kind), "distinct": list(distinct), "index": np.ndarray() as index}:
+            items = np.array([*map(_items, distinct), 0])  # the last: of a row that is null
+            if _ITEM_BYTES * int(items[index].sum()) > max_bytes:
+                raise _Bomb("a table's lists")
+            values = pl.Series(name, distinct, _LISTS[kind])
+        case _:
+            raise ValueError(f"a column {name!r} of another form")
+    return values.gather(pl.Series(index).replace(-1, None))
+
+
+def _items(value: Any) -> int:
+    """How many texts and numbers a value of a table holds."""
+    return 1 + sum(map(_items, value)) if isinstance(value, list) else 1
+
+
+_READ_PARQUET = """
+import io, resource, sys
+import polars
+polars.select(1).write_ipc(io.BytesIO())  # what polars takes for itself is taken by now
+with open("/proc/self/statm") as statm:
+    taken = int(statm.read().split()[0]) * resource.getpagesize()
+most = taken + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+polars.read_parquet(io.BytesIO(sys.stdin.buffer.read())).write_ipc(sys.stdout.buffer)
+"""
+
+
+def _parquet(parquet: bytes, max_bytes: int) -> pl.DataFrame:
+    """The frame in a parquet file.
+
+    polars allocates what a file claims to hold before it reads it, and a failed allocation ends the
+    process. So another process reads it, which may take `max_bytes`; _Bomb if it ends.
+    """
+    command = [sys.executable, "-I", "-c", _READ_PARQUET, str(max_bytes)]
+    done = subprocess.run(command, input=parquet, capture_output=True)
+    if done.returncode:
+        raise _Bomb("a table")
+    return pl.read_ipc(io.BytesIO(done.stdout))
 
 
 def _too_large(name: str, what: str, max_bytes: int) -> NoReturn:

@@ -28,7 +28,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from tests import dumps, parallel_jobs
-from tests.test_archive import packed, repacked, sample
+from tests.test_archive import opened, packed, repacked, sample, with_columns, with_table
 from tests.timelines import same_timelines
 
 MAX_BYTES = 1 << 26
@@ -129,7 +129,7 @@ def archive_resealed(draw: random.Random, folder: Path) -> Path:
             name = draw.choice(list(members))
             change = {name: disturbed(members[name], draw)}
         case _:
-            change = {"calls.parquet": _frame(draw, members["calls.parquet"])}
+            return _file(folder, with_table(_frame(draw, opened(data).calls), data=data))
     return _file(folder, repacked(change, data=data))
 
 
@@ -152,9 +152,8 @@ def _members(data: bytes) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def _frame(draw: random.Random, calls: bytes) -> bytes:
+def _frame(draw: random.Random, frame: pl.DataFrame) -> pl.DataFrame:
     """The calls with a column missing, doubled, of another type, or with values out of range."""
-    frame = pl.read_parquet(BytesIO(calls))
     name = draw.choice(frame.columns)
     made: pl.Expr = draw.choice(
         (
@@ -166,9 +165,7 @@ def _frame(draw: random.Random, calls: bytes) -> bytes:
         )
     )
     frame = frame.drop(name) if draw.random() < 0.15 else frame.with_columns(made.alias(name))
-    buffer = BytesIO()
-    (pl.concat([frame] * 2) if draw.random() < 0.2 else frame).write_parquet(buffer)
-    return buffer.getvalue()
+    return pl.concat([frame] * 2) if draw.random() < 0.2 else frame
 
 
 def dump(draw: random.Random, folder: Path) -> Path:
@@ -258,13 +255,12 @@ def hostile(draw: random.Random, folder: Path) -> Path:
             deep = draw.choice((b"[", b'{"a":')) * draw.choice((900, 100_000))
             path.write_bytes(repacked({archive.HEADER: deep}, data=SAVED))
         case 7:
-            buffer = BytesIO()
-            pl.DataFrame({"rank": pl.zeros(size // 4, eager=True)}).write_parquet(buffer)
-            path.write_bytes(
-                repacked({"calls.parquet": buffer.getvalue()}, data=SAVED, deflate=True)
-            )
+            ranks = np.zeros(size // 8, np.int64)
+            path.write_bytes(with_columns({"rank": ranks}, data=SAVED, deflate=True))
         case 8:
-            path.write_bytes(repacked({"calls.parquet": page(draw)}, data=SAVED))
+            stack = {"type": "List(String)", "distinct": [["f"] * (size // 1000)]}
+            stack["index"] = np.zeros(1000, np.int32)
+            path.write_bytes(with_columns({"stack": stack}, data=SAVED))
         case 9:
             header = json.loads(SAVED_MEMBERS[archive.HEADER])
             array = (
@@ -291,33 +287,6 @@ class _Calls:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("a folder that a pickle made",)
-
-
-def page(draw: random.Random) -> bytes:
-    """A table whose first page claims sizes that it does not have.
-
-    A page's header is Thrift's compact protocol: 15 00 (type: data page), 15 nn (bytes unpacked),
-    15 nn (bytes packed), then a struct that begins with 15 nn (values). Each nn becomes a number of
-    five bytes.
-    """
-    buffer = BytesIO()
-    pl.DataFrame({"rank": [0] * 60}).write_parquet(
-        buffer, compression=draw.choice(("zstd", "uncompressed", "snappy"))
-    )
-    data = bytearray(buffer.getvalue())
-    places = [at for at in range(4, 40) if data[at] == 0x15]
-    at = draw.choice(places) + 1
-    end = at
-    while data[end] & 0x80:
-        end += 1
-    claimed = draw.choice((2**31 - 1, 2**30, 2**28, 0, -1))
-    zigzag = (claimed << 1) ^ (claimed >> 31)
-    number = bytearray()
-    while zigzag > 127:
-        number.append(zigzag & 127 | 128)
-        zigzag >>= 7
-    data[at : end + 1] = bytes([*number, zigzag])
-    return bytes(data)
 
 
 def _zip(members: dict[str, bytes]) -> bytes:

@@ -12,6 +12,7 @@ import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -109,13 +110,27 @@ def repacked(
     return body + archive._seal(body)
 
 
-def with_table(
-    table: pl.DataFrame, member: str = "calls.parquet", data: bytes | None = None
+def with_columns(
+    columns: object, name: str = "calls", data: bytes | None = None, deflate: bool = False
 ) -> bytes:
+    """The file with another table, by its columns, in place of its calls or spans."""
+    arrays: dict[str, bytes | None] = {}
+
+    def store(npy: bytes) -> str:
+        arrays[f"arrays/table-{len(arrays)}.npy"] = npy
+        return list(arrays)[-1]
+
+    header = {name: encode(columns, store)}
+    return repacked(arrays, header, data=data, deflate=deflate)
+
+
+def with_table(table: pl.DataFrame, name: str = "calls", data: bytes | None = None) -> bytes:
     """The file with another table in place of its calls or spans."""
-    parquet = io.BytesIO()
-    table.write_parquet(parquet)
-    return repacked({member: parquet.getvalue()}, data=data)
+    return with_columns(archive._columns(table), name, data)
+
+
+VERSION_1 = Path(__file__).parent / "material" / "version_1.joinlab"
+"""Case 4 with 2 and 3 inputs, emulated and diagnosed, as joinlab 0.1.0 saved it."""
 
 
 def round_trip(value):
@@ -375,8 +390,8 @@ def test_a_zip_of_others_is_refused() -> None:
 
 
 def test_a_file_of_another_version_is_refused_with_advice() -> None:
-    assert "file version is 2, and this joinlab opens version 1. Update joinlab" in refusal(
-        repacked({}, header={"version": 2})
+    assert "file version is 3, and this joinlab opens versions 1 and 2. Update joinlab" in refusal(
+        repacked({}, header={"version": 3})
     )
     assert "Open it with joinlab 0.0.9, which wrote it" in refusal(
         repacked({}, header={"version": 0, "written_by": "joinlab 0.0.9"})
@@ -384,15 +399,75 @@ def test_a_file_of_another_version_is_refused_with_advice() -> None:
     assert "version is None" in refusal(repacked({}, header={"version": None}))
 
 
-@pytest.mark.parametrize("member", ["calls.parquet", "spans.parquet", "arrays/0.npy"])
+@pytest.mark.parametrize("member", ["arrays/0.npy", "arrays/9.npy"])
 def test_a_missing_member_is_refused_by_its_name(member: str) -> None:
     data = packed(sample(returns=(np.ones(2), None)))
     assert member in refusal(repacked({member: None}, data=data))
 
 
+def test_a_file_that_an_older_joinlab_saved_opens_and_is_saved_anew(tmp_path: Path) -> None:
+    older = joinlab.load(VERSION_1)
+    assert str(joinlab.diagnose(joinlab.emulate(joinlab.cases.case_4, (2, 3)))) == str(
+        joinlab.diagnose(older)
+    )
+    assert "Rank 1 hangs" in str(joinlab.diagnose(older))
+    assert same_timelines(joinlab.load(older.save(tmp_path / "new.joinlab")), older)
+
+
+def parquet(table: pl.DataFrame, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer, **options)
+    return buffer.getvalue()
+
+
+def test_a_table_of_version_1_that_takes_more_than_allowed_is_refused() -> None:
+    """polars makes room for what a file claims, and its process ends where there is not as much."""
+    table = parquet(pl.DataFrame({"rank": pl.zeros(200_000_000, eager=True)}))
+    bomb = repacked({"calls.parquet": table}, data=VERSION_1.read_bytes())
+    assert len(bomb) < 1_000_000
+    with pytest.raises(TimelineFileError, match="unpacks to more, at a table"):
+        archive.unpack(bomb, "x", timeline_from_parts, max_bytes=64 << 20)
+
+
+@pytest.mark.parametrize("at", [4, 6, 8])
+@pytest.mark.parametrize("claimed", [b"\xfe\xff\xff\xff\x0f", b"\x01"])
+def test_a_table_of_version_1_whose_page_claims_another_size_is_refused(
+    at: int, claimed: bytes
+) -> None:
+    """The header of its first page: the page's type, its bytes unpacked and packed, each 15 and a
+    number of Thrift's compact protocol. The numbers claimed are 2**31 - 1 and -1."""
+    table = parquet(pl.DataFrame({"rank": [0]}), compression="uncompressed")
+    assert table[at] == 0x15
+    lie = table[: at + 1] + claimed + table[at + 2 :]
+    for data in (lie, b"PAR1 nonsense PAR1"):
+        with pytest.raises(TimelineFileError):
+            opened(repacked({"calls.parquet": data}, data=VERSION_1.read_bytes()))
+
+
 def test_frames_with_other_columns_are_refused() -> None:
     assert "CALL_COLUMNS" in refusal(with_table(pl.DataFrame({"rank": [0]})))
-    assert "content" in refusal(repacked({"calls.parquet": b"PAR1 nonsense PAR1"}))
+    one = {"type": "List(String)", "distinct": [["x"]], "index": np.zeros(1, np.int32)}
+    text = {"text": np.zeros(1, np.uint8), "ends": np.ones(1, int), "index": np.zeros(1, np.int32)}
+    for columns in (
+        None,
+        [],
+        {"op": 3},
+        {"op": one | {"type": "Object"}},
+        {"op": one | {"distinct": [3]}},
+        {"op": one | {"distinct": 3}},
+        {"op": text | {"text": np.full(1, 255, np.uint8)}},
+        {"op": text | {"text": "x"}},
+        {"op": text | {"ends": np.array([1, 0, 1])}},
+        {"op": text | {"ends": 3}},
+        {"op": text | {"index": np.ones(1, np.int32)}},
+        {"rank": {"numbers": np.zeros(1, int), "known": np.ones(2, bool)}},
+        {"rank": {"numbers": np.zeros(1, int), "known": "x"}},
+        {"op": one | {"index": np.ones(1, np.int32)}},
+        {"op": one | {"index": np.zeros((1, 1), np.int32)}},
+        {"op": one, "rank": np.zeros(2, np.int64)},
+        {"rank": np.zeros(1, np.float64)},
+    ):
+        assert "content" in refusal(with_columns(columns))
 
 
 @pytest.mark.parametrize(
@@ -442,7 +517,7 @@ def test_a_pickle_is_never_run() -> None:
     data = packed(sample(returns=(np.ones(2), None)))
     hostile = io.BytesIO()
     np.save(hostile, np.array([Bomb()], dtype=object), allow_pickle=True)
-    for member in ("arrays/0.npy", "calls.parquet", "spans.parquet", archive.HEADER):
+    for member in ("arrays/0.npy", "arrays/9.npy", archive.HEADER):
         refusal(repacked({member: pickle.dumps(Bomb())}, data=data))
     assert "Object arrays cannot be loaded" in refusal(
         repacked({"arrays/0.npy": hostile.getvalue()}, data=data)
@@ -520,20 +595,42 @@ def test_an_array_whose_header_claims_more_than_there_is_is_refused() -> None:
     assert "an array of shape (9,)" in refusal(repacked({"arrays/0.npy": lie}, data=data))
 
 
-@pytest.mark.parametrize("column", ["seq", "stack"])
-def test_a_table_of_more_values_than_allowed_is_refused_unread(column: str) -> None:
-    rows = 1_000_000 if column == "seq" else 1
-    calls = (
-        sample().calls.head(1).select(pl.all().repeat_by(rows).explode())
-        if rows > 1
-        else sample().calls.head(1)
-    )
-    if column == "stack":
-        calls = calls.with_columns(pl.Series("stack", [["f"] * 1_000_000]))
-    bomb = with_table(calls)
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        ({"seq": np.zeros(1_000_000, np.int64)}, r"arrays/table-0\.npy"),
+        (
+            {
+                "op": {
+                    "text": np.zeros(9, np.uint8),
+                    "ends": np.zeros(200_000, np.int8),
+                    "index": np.zeros(1, int),
+                }
+            },
+            "a table's texts",
+        ),
+        (
+            {
+                "stack": {
+                    "type": "List(String)",
+                    "distinct": [["f"] * 1000],
+                    "index": np.zeros(10_000, np.int8),
+                }
+            },
+            "a table's lists",
+        ),
+    ],
+    ids=["rows", "texts", "lists that rows share"],
+)
+def test_a_table_of_more_values_than_allowed_is_refused_unread(columns: object, where: str) -> None:
+    bomb = with_columns(columns, deflate=True)
     assert len(bomb) < 200_000
-    with pytest.raises(TimelineFileError, match="unpacks to more, at a table's values"):
-        archive.unpack(bomb, "x", timeline_from_parts, max_bytes=4 << 20)
+
+    def refused() -> None:
+        with pytest.raises(TimelineFileError, match=f"unpacks to more, at {where}"):
+            archive.unpack(bomb, "x", timeline_from_parts, max_bytes=4 << 20)
+
+    assert peak_of(refused) < 4 << 20
 
 
 HOSTILE_CALLS = {
@@ -565,9 +662,7 @@ def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
 
 def test_a_span_without_a_name_is_refused() -> None:
     spans = sample().spans.head(1).with_columns(name=pl.lit(None, pl.String()))
-    assert "spans that lack one of rank, name, begin_ns" in refusal(
-        with_table(spans, "spans.parquet")
-    )
+    assert "spans that lack one of rank, name, begin_ns" in refusal(with_table(spans, "spans"))
 
 
 def test_calls_that_are_numbered_alike_are_refused() -> None:
