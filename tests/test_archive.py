@@ -407,9 +407,9 @@ def test_a_missing_member_is_refused_by_its_name(member: str) -> None:
 
 def test_a_file_that_an_older_joinlab_saved_opens_and_is_saved_anew(tmp_path: Path) -> None:
     older = joinlab.load(VERSION_1)
-    assert str(joinlab.diagnose(joinlab.emulate(joinlab.cases.case_4, (2, 3)))) == str(
-        joinlab.diagnose(older)
-    )
+    today = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    kept = ("rank", "seq", "number", "op", "shape", "value_in", "completed_ns")
+    assert older.calls.select(kept).equals(today.calls.select(kept)) and older.ends == today.ends
     assert "Rank 1 hangs" in str(joinlab.diagnose(older))
     assert same_timelines(joinlab.load(older.save(tmp_path / "new.joinlab")), older)
 

@@ -50,14 +50,14 @@ class Side(TypedDict):
          ran the block, "past": it did not. Of an exception that the rank raised behind the last test: "caught" in
          line `line`, "swallowed" by the `with` or `finally` of that line, or "in flight" when the rank issued its next
          call from that line, which is in `text` behind the type ("ValueError finally")
-    issued  number of calls that the first of the ranks had issued
+    issued  number of calls that the first of the ranks had issued; left out by joinlab before 0.2
     """
 
     ranks: list[int]
     how: str
     line: int
     text: str
-    issued: int
+    issued: NotRequired[int]
 
 
 class Test(TypedDict):

@@ -147,7 +147,7 @@ def _issued_before(timeline: Timeline) -> list[int]:
     first call that did not fit."""
     tests = timeline.meta.get("parting", {}).get("tests", ())
     sides = tests[-1]["sides"] if tests else ()
-    known = {rank: side["issued"] for side in sides for rank in side["ranks"]}
+    known = {rank: side["issued"] for side in sides if "issued" in side for rank in side["ranks"]}
     reading = read(timeline)
     first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
     calls = timeline.calls.with_columns(slot=reading.slot).filter(pl.col("slot") < first)
