@@ -18,15 +18,11 @@ from joinlab.interrupts import import_whole
 
 if TYPE_CHECKING:
     from joinlab import cases as cases
-    from joinlab import errors as errors
     from joinlab import scenarios as scenarios
-    from joinlab.analysis.matching import Slot as Slot
     from joinlab.analysis.matching import match as match
     from joinlab.course.exercises import check as check
     from joinlab.course.exercises import solution as solution
-    from joinlab.course.handout import write_handout as write_handout
     from joinlab.emulator.emulate import emulate as emulate
-    from joinlab.emulator.outcomes import Outcome as Outcome
     from joinlab.emulator.outcomes import endings as endings
     from joinlab.errors import JoinlabError as JoinlabError
     from joinlab.errors import LaunchError as LaunchError
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
     from joinlab.notebook.quiz import quiz as quiz
-    from joinlab.notebook.sweep import Sweep as Sweep
     from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
     from joinlab.notebook.view import compare as compare
@@ -51,25 +46,23 @@ if TYPE_CHECKING:
     from joinlab.picture.tables import slots as slots
     from joinlab.picture.tables import table as table
     from joinlab.story.judge import diagnose as diagnose
-    from joinlab.story.story import Story as Story
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
 
 
 _NAMES = {
-    "analysis.matching": "Slot match",
+    "analysis.matching": "match",
     "cases": "cases",
     "course.exercises": "check solution",
-    "course.handout": "write_handout",
     "emulator.emulate": "emulate",
-    "emulator.outcomes": "Outcome endings",
-    "errors": "errors JoinlabError LaunchError LaunchInterrupted ProgramError RankError TimelineFileError",
+    "emulator.outcomes": "endings",
+    "errors": "JoinlabError LaunchError LaunchInterrupted ProgramError RankError TimelineFileError",
     "jobs.load": "load",
     "launcher.launcher": "launch",
     "notebook.bench": "bench",
     "jobs.follow": "follow",
     "notebook.quiz": "quiz",
-    "notebook.sweep": "Sweep sweep",
+    "notebook.sweep": "sweep",
     "notebook.view": "View compare",
     "picture.chrome": "write_chrome",
     "picture.figures": "figure",
@@ -79,7 +72,6 @@ _NAMES = {
     "jobs.record": "record",
     "scenarios": "scenarios",
     "story.judge": "diagnose",
-    "story.story": "Story",
     "timeline": "Ending Timeline",
 }
 """By module: the names that `joinlab` has from it."""

@@ -203,7 +203,7 @@ def test_output_of_the_second_run_is_not_shown(capsys):
 def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
     timeline = joinlab.emulate(joined, (1, 1))
     timeline.meta["parting"] = values
-    with pytest.raises(joinlab.errors.TimelineFileError):
+    with pytest.raises(joinlab.TimelineFileError):
         joinlab.load(timeline.save(tmp_path / "run.joinlab"))
 
 

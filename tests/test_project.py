@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import joinlab
-from joinlab import emulator
+from joinlab import emulator, errors
 from tests import rooms
 from tests.dumps import write
 from tests.parallel_jobs import dumps, standing
@@ -183,7 +183,7 @@ def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
     ]
     brought = {Requirement(text).name: extra for extra in ("lab",) for text in extras[extra]}
     named = {
-        name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"
+        name: extra for name, extra in errors.EXTRAS.items() if name != "traitlets"
     }  # ipywidgets' own
     assert named.items() <= brought.items()
 
@@ -206,15 +206,19 @@ def test_every_exported_name_can_be_used_and_is_listed() -> None:
     assert dir(joinlab) == sorted(joinlab.__all__)
 
 
+def test_what_users_have_to_know_stays_small() -> None:
+    assert len(joinlab.__all__) <= 32
+
+
 def test_every_error_type_is_exported() -> None:
-    classes = {name: one for name, one in vars(joinlab.errors).items() if isinstance(one, type)}
-    errors = {name for name, one in classes.items() if issubclass(one, Exception)}
-    assert len(errors) > 5 and errors <= set(joinlab.__all__)
+    classes = {name: one for name, one in vars(errors).items() if isinstance(one, type)}
+    raised = {name for name, one in classes.items() if issubclass(one, Exception)}
+    assert len(raised) > 5 and raised <= set(joinlab.__all__)
 
 
 AFTER_IMPORT = """
 import os, joinlab
-for name in ("errors", "cases", "Slot", "Outcome", "RankError"):
+for name in ("cases", "endings", "match", "RankError"):
     if (pid := os.fork()) == 0:
         getattr(joinlab, name)
         os._exit(0)

@@ -425,11 +425,11 @@ def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
 
 def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
-        raise joinlab.errors.LaunchError("no <fork> today")
+        raise joinlab.LaunchError("no <fork> today")
 
     monkeypatch.setattr(launcher, "launch", refuse)
     made = bench(engine="launched gloo")
-    with pytest.raises(joinlab.errors.LaunchError, match="today"):
+    with pytest.raises(joinlab.LaunchError, match="today"):
         made.run()
     assert "no <fork> today" in status(made) and not made.running
     made.engine = "emulated nccl"

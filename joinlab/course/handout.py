@@ -34,7 +34,7 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
 
     Raises FileNotFoundError if the folder does not exist.
 
-        joinlab.write_handout("cases.html")
+        write_handout("cases.html")    # what `python -m joinlab handout cases.html` runs
     """
     start = Position(_name(4), BARRIERS["1.9"], (min(5, most), min(6, most)))
     count = len(CASES) * len(ERAS) * (most + 1) ** 2
