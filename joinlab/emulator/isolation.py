@@ -51,6 +51,7 @@ from joinlab.emulator.own import (
 from joinlab.emulator.patches import Patches
 from joinlab.emulator.rank_process import patch_process, spare_kernel
 from joinlab.emulator.scheduler import behind, current, forget_ranks
+from joinlab.program.host_syncs import reads_host_memory
 from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
 
 _chdir = os.chdir  # the originals: ranks get others, or may put others there
@@ -337,12 +338,16 @@ def _patch_waits(patches: Patches) -> None:
         )[1]
 
     def synced(method: Any) -> Callable[[Any], Any]:
-        return lambda host: host.waits.sync() or method
+        def of(host: Any) -> Any:
+            if not reads_host_memory(sys._getframe(2)):
+                host.waits.sync()
+            return method
+
+        return of
 
     patches.for_ranks(torch._C.Future, "wait", pumped)
     for name in HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
         patches.for_ranks(torch.Tensor, name, synced(getattr(torch.Tensor, name)))
-    patches.for_ranks(torch, "equal", synced(torch.equal))
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:

@@ -22,6 +22,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
 from joinlab.ops import CallRow
+from joinlab.program.host_syncs import observe
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.replicas import differing_replicas
@@ -112,6 +113,7 @@ class Emulation:
                 way = self.ways.get(host.rank)
                 if way is not None:
                     host.replicas.at_step = way.mark_step
+                observe(host.waits.sync)
                 value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)
             except RankEnded:

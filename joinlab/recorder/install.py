@@ -6,13 +6,11 @@ All patches of torch are in this file and, for NCCL, in cuda_reader.py, each wit
 from __future__ import annotations
 
 import _thread
-import inspect
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -23,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
+from joinlab.program.uncompiled import exclude
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
@@ -295,8 +294,8 @@ def _patch_spans(recorder: Recorder) -> None:
         return begin(self, *args, **kwargs)
 
     DistributedDataParallel._ddp_init_helper = noted_model  # type: ignore[method-assign]
-    _uncompiled(recorded_forward, within=False)
-    _uncompiled(recorded_backward, within=False)
+    exclude(recorded_forward, within=False)
+    exclude(recorded_backward, within=False)
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
@@ -355,7 +354,7 @@ def _patch_futures(recorder: Recorder) -> None:
         ("then", recorded_then),
         ("add_done_callback", recorded_callback),
     ):
-        _uncompiled(one, within=False)
+        exclude(one, within=False)
         setattr(torch._C.Future, name, one)
 
 
@@ -417,22 +416,4 @@ def _hide_from_compiler() -> None:
             if isinstance(function, FunctionType) and function.__module__.startswith(
                 "joinlab.recorder."
             ):
-                _uncompiled(function, within=True)
-
-
-def _uncompiled(function: Any, within: bool) -> None:
-    """torch._dynamo.disable, without a wrapper and without the import of torch._dynamo, which takes
-    a second.
-
-    within  also exclude the functions that it calls
-    """
-    function._torchdynamo_disable = True  # where it would be traced into a caller
-    function._torchdynamo_disable_msg = "joinlab records here"
-    with suppress(AttributeError, ImportError):  # another version of torch
-        import torch._C._dynamo.eval_frame as frames
-
-        actions: Any = frames._FrameAction
-        rest = actions.SKIP if within else actions.DEFAULT
-        strategy = frames._FrameExecStrategy(actions.SKIP, rest)
-        for code in {function.__code__, inspect.unwrap(function).__code__}:
-            frames.set_code_exec_strategy(code, strategy)
+                exclude(function, within=True)

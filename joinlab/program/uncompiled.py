@@ -1,0 +1,25 @@
+"""Functions that torch.compile leaves alone."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from typing import Any
+
+
+def exclude(function: Any, within: bool) -> None:
+    """Keep torch.compile from tracing `function`: torch._dynamo.disable, without a wrapper and
+    without the import of torch._dynamo, which takes a second.
+
+    within  also exclude the functions that it calls
+    """
+    function._torchdynamo_disable = True  # where it would be traced into a caller
+    function._torchdynamo_disable_msg = "joinlab looks on here"
+    with suppress(AttributeError, ImportError):  # another version of torch
+        import torch._C._dynamo.eval_frame as frames
+
+        actions: Any = frames._FrameAction
+        rest = actions.SKIP if within else actions.DEFAULT
+        strategy = frames._FrameExecStrategy(actions.SKIP, rest)
+        for code in {function.__code__, inspect.unwrap(function).__code__}:
+            frames.set_code_exec_strategy(code, strategy)
