@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from joinlab import showing
 from joinlab._version import __version__
 from joinlab.interrupts import import_whole
 
@@ -89,37 +90,24 @@ def __getattr__(name: str) -> Any:
         from joinlab.errors import with_extra
 
         raise with_extra(f"joinlab.{name}", error) from error
-    if "joinlab.timeline" in sys.modules:
-        _let_timelines_show_themselves()
     value = module if _HOME[name] == f"joinlab.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 
 
-def _let_timelines_show_themselves() -> None:
-    """Give Timeline the methods that need pictures and stories: its HTML, for marimo and others,
-    and its story.
+def _html(timeline: Timeline) -> str:
+    from joinlab.picture.page import framed
 
-    IPython shows a live view instead. They are set here, above all rooms: a Timeline is plain data
-    and imports neither.
-    """
+    return framed(timeline)
 
-    def shown(timeline: Timeline) -> str:
-        from joinlab.picture.page import framed
 
-        return framed(timeline)
+def _story(timeline: Timeline) -> str:
+    from joinlab.story.judge import diagnose
 
-    def said(timeline: Timeline) -> str:
-        from joinlab.story.judge import diagnose
+    return str(diagnose(timeline))
 
-        return str(diagnose(timeline))
 
-    def judged(timeline: Timeline) -> None:
-        if timeline.again:
-            said(timeline)
-
-    kind = sys.modules["joinlab.timeline"].Timeline
-    kind._repr_html_, kind._said, kind._judged = shown, said, judged
+showing.html, showing.story = _html, _story
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ from typing import (
 
 import polars as pl
 
-from joinlab import archive
+from joinlab import archive, showing
 from joinlab.backend.calls import REFUSAL
 from joinlab.errors import RankError
 from joinlab.ops import LONG_VALUES, POINT_TO_POINT, AboutNccl, Stood, decode_values
@@ -83,9 +83,6 @@ SPAN_COLUMNS: Mapping[str, pl.DataType] = {
     "end_ns": pl.Int64(),  # null: the rank ended inside it
     "call_site": pl.String(),
 }
-
-
-_COLUMNS = {"calls": CALL_COLUMNS, "spans": SPAN_COLUMNS}
 
 
 class Watched(TypedDict):
@@ -321,7 +318,38 @@ def _where(call: CallRow | None) -> tuple[int | None, str | None]:
     return (None, None) if call is None else (call["seq"], call["group"])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A table of a Timeline: a frame, or rows that become one when it is first read, since making
+    the frames takes a tenth of an emulation's time."""
+
+    def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
+        self._columns = columns
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._key = name, f"_{name}"
+
+    def __get__(self, timeline: Timeline | None, owner: type) -> pl.DataFrame:
+        if timeline is None:
+            raise AttributeError(self._name)  # so that dataclass sees a field without a default
+        table: pl.DataFrame | list[CallRow] | list[SpanRow] = timeline.__dict__[self._key]
+        if isinstance(table, list):
+            table = timeline.__dict__[self._key] = _frame(table, self._columns)
+        return table
+
+    def __set__(
+        self, timeline: Timeline, table: pl.DataFrame | list[CallRow] | list[SpanRow]
+    ) -> None:
+        """Keep a frame with exactly the columns, or rows that fit them."""
+        if not isinstance(table, list) and dict(table.schema) != dict(self._columns):
+            wrong = sorted(set(table.schema.items()) ^ set(self._columns.items()), key=str)
+            columns = f"{self._name[:-1].upper()}_COLUMNS"
+            raise ValueError(
+                f"Timeline.{self._name} needs the columns of {columns}; differing: {wrong}"
+            )
+        timeline.__dict__[self._key] = table
+
+
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """One run of one program: every collective call of every rank, and how each rank ended.
 
@@ -337,31 +365,16 @@ class Timeline:
         timeline.ends[1].kind                                       # "hung"
     """
 
-    calls: pl.DataFrame
-    spans: pl.DataFrame
-    ends: tuple[Ending, ...]
-    meta: Meta
+    calls: Frame = Frame(CALL_COLUMNS)
+    spans: Frame = Frame(SPAN_COLUMNS)
+    ends: tuple[Ending, ...]  # type: ignore[misc]  # a Frame is no default: see Frame.__get__
+    meta: Meta  # type: ignore[misc]
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
-    _unread: dict[str, list[CallRow] | list[SpanRow]] = field(
-        default_factory=dict, init=False, repr=False
-    )
     again: list[Again] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, columns in _COLUMNS.items():
-            given = getattr(self, name)
-            if isinstance(given, list):  # rows of `timeline_from_rows(later=True)`
-                self._unread[name] = given
-                object.__delattr__(self, name)
-                continue
-            found = dict(given.schema)
-            if found != dict(columns):
-                wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
-                raise ValueError(
-                    f"Timeline.{name} needs the columns of {name[:-1].upper()}_COLUMNS; differing: {wrong}"
-                )
         n = len(self.ends)
         if n == 0:
             raise ValueError("a Timeline needs at least one rank")
@@ -370,17 +383,6 @@ class Timeline:
             if len(value) != n:
                 raise ValueError(f"Timeline.{name} has {len(value)} entries for {n} ranks")
             object.__setattr__(self, name, tuple(value))
-
-    def __getattr__(self, name: str) -> pl.DataFrame:
-        """Make a frame on first use: making both takes a tenth of an emulation's time."""
-        rows = self._unread.get(name) if name in _COLUMNS else None
-        if rows is not None:
-            object.__setattr__(self, name, _frame(rows, _COLUMNS[name]))
-            self._unread.pop(name, None)
-        found: pl.DataFrame = object.__getattribute__(
-            self, name
-        )  # another thread may just have made it
-        return found
 
     @overload
     def rows(self, name: Literal["calls"]) -> list[CallRow]: ...
@@ -430,20 +432,24 @@ class Timeline:
         """Return self if every rank finished with nothing pending; else raise RankError with the
         story."""
         if any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends):
-            raise RankError(self._said(), self)
+            raise RankError(self._told(), self)
         return self
 
-    def _said(self) -> str:
-        """How the ranks ended, in words. joinlab/__init__.py replaces it by the story."""
+    def _told(self) -> str:
+        """How the ranks ended, in words: the story, or without one the endings."""
+        if showing.story is not None:
+            return showing.story(self)
         return "; ".join(f"rank {rank} {end}: {end.text}" for rank, end in enumerate(self.ends))
 
-    def _judged(self) -> None:
-        """Store the story's findings in `meta`. joinlab/__init__.py replaces this, too."""
+    def _repr_html_(self) -> str | None:
+        """Its picture, for marimo and others; IPython shows a live view instead."""
+        return None if showing.html is None else showing.html(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its
         path."""
-        self._judged()
+        if self.again and showing.story is not None:  # the story adds its findings to `meta`
+            showing.story(self)
         return archive.save(parts_of(self), path)
 
     def __repr__(self) -> str:
@@ -697,25 +703,25 @@ def timeline_from_rows(
     spans: Iterable[SpanRow] = (),
     returns: Sequence[Any] = (),
     output: Sequence[str] = (),
-    later: bool = False,
+    lazy: bool = False,
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping
     issue order.
 
     meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has
-    it, is counted. `later` makes the frames on first use; the caller guarantees that the rows fit
+    it, is counted. `lazy` makes the frames on first use; the caller guarantees that the rows fit
     the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}
     called = sorted(calls, key=lambda row: row["rank"])
     spanned = sorted(spans, key=lambda row: (row["rank"], row["begin_ns"]))
-    frame = called if later else _frame(called, CALL_COLUMNS)
-    if isinstance(frame, pl.DataFrame) and frame["number"].null_count() == frame.height:
+    frame = _frame([] if lazy else called, CALL_COLUMNS)
+    if not lazy and frame["number"].null_count() == frame.height:
         frame = numbered(frame.drop("number"), full)
     return Timeline(
-        calls=frame,  # type: ignore[arg-type]  # see __post_init__
-        spans=spanned if later else _frame(spanned, SPAN_COLUMNS),  # type: ignore[arg-type]
+        calls=called if lazy else frame,
+        spans=spanned if lazy else _frame(spanned, SPAN_COLUMNS),
         ends=tuple(ends),
         meta=full,
         returns=tuple(returns),

@@ -449,7 +449,7 @@ class Emulation:
             meta=meta,
             returns=self._returns,
             output=[host.own.output.text() for host in self.hosts],
-            later=True,
+            lazy=True,
         )
 
     def _watched(self) -> list[Watched]:
