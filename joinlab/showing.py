@@ -7,12 +7,9 @@ pictures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from joinlab.timeline import Timeline
-
-html: Callable[[Timeline], str] | None = None
+html: Callable[[Any], str] | None = None
 """Makes a picture of a Timeline, as HTML."""
-story: Callable[[Timeline], str] | None = None
+story: Callable[[Any], str] | None = None
 """Tells how a Timeline's ranks ended, and why; its findings are stored in the Timeline's `meta`."""
