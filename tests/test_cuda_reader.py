@@ -313,3 +313,18 @@ def test_a_wait_of_cpp_ends_when_its_thread_does_something_else(bench: Bench) ->
         ("wake", [0]),
         ("wait", [1]),
     ]
+
+
+def test_a_copy_between_host_and_gpu_makes_the_host_wait_unless_told_not_to(monkeypatch) -> None:
+    """A batch's `.to(device)` is where a rank stands whose stream is stuck. "meta" stands for a
+    GPU's tensors."""
+    monkeypatch.setattr(cuda_reader, "on_gpu", lambda tensor: tensor.is_meta)
+    there, here = torch.ones(2, device="meta"), torch.ones(2)
+    to, cuda, copy = (cuda_reader.CROSSINGS[name] for name in ("to", "cuda", "copy_"))
+    assert to(here, "cuda:1") and to(here, torch.device("cuda")) and to(there, "cpu")
+    assert to(here, device="cuda", dtype=torch.float16)
+    assert not to(here, "cpu") and not to(there, "cuda") and not to(here, torch.float64)
+    assert not to(here, "cuda", non_blocking=True) and not to(here, here)
+    assert cuda(here) and not cuda(there) and not cuda(here, non_blocking=True)
+    assert copy(there, here) and copy(here, there) and not copy(here, here)
+    assert not copy(there, here, non_blocking=True)

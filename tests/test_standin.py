@@ -15,6 +15,7 @@ import torch.distributed as dist
 import joinlab
 from joinlab.errors import LaunchError
 from joinlab.timeline import Timeline
+from tests import test_recorder
 from tests.agreement import what
 from tests.standin.network import Network
 from tests.standin.server import standing_in
@@ -211,3 +212,28 @@ def test_first_calls_that_do_not_fit_connect_their_ranks(standin: Network) -> No
     modelled = joinlab.emulate(program, (1, 1))
     assert ends(timeline) == ends(modelled) and timeline.returns == ("went on", "went on")
     assert timeline.calls["host_wait_begin_ns"].null_count() == 2
+
+
+ON_NCCL_TOO = (
+    "test_functional_and_coalesced_collectives_are_recorded",
+    "test_buffers_and_unused_parameters_have_their_own_names",
+    "test_a_hang_behind_the_reducers_own_wait_is_seen_and_proven",
+    "test_a_compiled_program_runs_and_is_recorded",
+    "test_a_rank_that_ends_inside_a_span_leaves_it_open",
+    "test_several_buckets_overlap_the_backward_pass",
+    "test_values_out_are_those_of_the_collective_even_if_overwritten_at_once",
+    "test_a_call_with_the_same_input_but_another_output_is_measured_anew",
+    "test_recording_keeps_no_large_tensor_alive",
+)
+"""Tests of the recorder on gloo that say nothing of gloo."""
+
+
+@pytest.mark.parametrize("name", ON_NCCL_TOO)
+def test_what_holds_of_the_recorder_on_gloo_holds_here(
+    name: str, standin: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_there(program: Any, inputs: tuple[int, ...] = (1, 2), **options: Any) -> Timeline:
+        return run(program, inputs, **options)
+
+    monkeypatch.setattr(test_recorder, "run", as_there)
+    getattr(test_recorder, name)()

@@ -333,14 +333,40 @@ def _begin_ns(work: Any, end_ns: int) -> int | None:
     return None
 
 
+def _to_crosses(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+    return bool(
+        device is not None and not non_blocking and (device.type == "cuda") != on_gpu(tensor)
+    )
+
+
+def _cuda_crosses(
+    tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any
+) -> bool:
+    return not non_blocking and not on_gpu(tensor)
+
+
+def _copy_crosses(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> bool:
+    return not non_blocking and on_gpu(tensor) != on_gpu(source)
+
+
+CROSSINGS: dict[str, Callable[..., bool]] = {
+    "to": _to_crosses,
+    "cuda": _cuda_crosses,
+    "copy_": _copy_crosses,
+}
+"""Methods of a tensor that copy between host and GPU, and whether the host then waits for the
+stream: always unless told not to (memcpy_and_sync, aten/src/ATen/native/cuda/Copy.cu)."""
+
+
 def _mark_host_syncs(waits: Waits) -> None:
     """Record host syncs such as `.item()`, in which the host waits for everything that its stream
     waits for."""
 
     def marked(sync: Callable[..., Any], of_gpu: Callable[..., bool]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            calls = waits.streamed() if of_gpu(*args) else []
-            if not calls:
+            calls = waits.streamed()
+            if not calls or not of_gpu(*args, **kwargs):
                 return sync(*args, **kwargs)
             with waits.waiting(calls):
                 return sync(*args, **kwargs)
@@ -349,6 +375,8 @@ def _mark_host_syncs(waits: Waits) -> None:
 
     for name in HOST_SYNCS:
         sync = getattr(torch.Tensor, name)
-        setattr(torch.Tensor, name, marked(sync, lambda tensor, *_: on_gpu(tensor)))
+        setattr(torch.Tensor, name, marked(sync, lambda tensor, *_, **__: on_gpu(tensor)))
+    for name, crosses in CROSSINGS.items():
+        setattr(torch.Tensor, name, marked(getattr(torch.Tensor, name), crosses))
     for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
-        setattr(owner, "synchronize", marked(owner.synchronize, lambda *_: True))  # noqa: B010 (mypy knows them as fixed)
+        setattr(owner, "synchronize", marked(owner.synchronize, lambda *_, **__: True))  # noqa: B010 (mypy knows them as fixed)

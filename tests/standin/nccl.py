@@ -54,7 +54,8 @@ PATH = "JOINLAB_TEST_NETWORK"
 VERSION = "JOINLAB_TEST_PYTORCH"
 """Environment variable: the version of PyTorch whose ProcessGroupNCCL is stood in for."""
 NCCL = (2, 29, 7)
-GPUS = 2
+GPUS = "JOINLAB_TEST_GPUS"
+"""Environment variable: how many there are; 2 if it is not set."""
 
 
 class Link:
@@ -505,7 +506,8 @@ def without_recorder() -> None:
 
 def _device_count() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return GPUS if visible is None else len(list(filter(None, visible.split(","))))
+    gpus = int(os.environ.get(GPUS, "2"))
+    return gpus if visible is None else len(list(filter(None, visible.split(","))))
 
 
 def _set_device(device: Any) -> None:
