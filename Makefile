@@ -1,6 +1,7 @@
 # Every target sets up .venv in this folder, and again when the pinned versions change.
 #   make demo      run the six documented cases as real processes; writes out/demo.html
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
+#   make quick     the tests that tell most, in a minute
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
 #   make gpu       check what works on this machine's NVIDIA GPUs, in five minutes; writes joinlab-gpu.json, to be sent
 #   make lab       open the notebooks in JupyterLab
@@ -24,7 +25,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 # Keep compiled files: the tests and notebooks start about a hundred processes that import joinlab.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo gpu test test-newest lab site bench lint format scripts clean
+.PHONY: help setup demo gpu test quick test-newest lab site bench lint format scripts clean
 .DELETE_ON_ERROR:
 
 help:
@@ -82,6 +83,14 @@ test: $(TEST_STAMP) scripts
 	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "not browser" \
 	  --doctest-modules tests joinlab; suite=$$?; \
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
+
+# One file or two of each floor: facts, seam, backends' models and rules, log, matching, story, picture, rooms.
+QUICK := ops process_group log_events events cases emulator play gloo_rule nccl_rule matching folding waiting judge \
+  story scene details timeline archive
+
+quick: $(TEST_STAMP)
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile -m "not slow and not browser" \
+	  $(QUICK:%=tests/test_%.py)
 
 # Runs what a new PyTorch breaks first: the methods of ProcessGroup, the six cases, the emulator, launched ranks, and a
 # job recorded under torchrun. -rs lists the skipped tests.
