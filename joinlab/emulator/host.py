@@ -115,7 +115,7 @@ class Host:
         self.take = self.log.take
         self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
         self.calls: list[EmulatedCall] = []
-        self.replicas = Replicas(self.calls.__len__)
+        self.replicas = Replicas(self.take, self.calls.__len__)
         self.eager = (
             False  # its process is bound to a GPU, so that its groups connect when they are made
         )
@@ -240,6 +240,15 @@ class Host:
 
     # ------------------------------------------------------------------------------------ what
     # fabrics ask of it
+
+    @property
+    def now(self) -> int:
+        """Its virtual clock."""
+        return self.waits.now
+
+    def for_host(self, calls: Sequence[EmulatedCall]) -> None:
+        """Its host waits for these."""
+        self.waits.for_host(calls)
 
     @property
     def stuck(self) -> bool:
