@@ -34,7 +34,7 @@ from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
-from joinlab.program.log_events import CallIssued, RankBegins, SourceText
+from joinlab.program.log_events import CallIssued, FunctionText, RankBegins
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
@@ -205,7 +205,7 @@ class Host:
             self._stacks.add(kind.stack)
             self.take(STACKS.events[kind.stack])
             for source in STACKS.sources[kind.stack]:
-                self.take(SourceText.of(source))
+                self.take(FunctionText.of(source))
         value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
         if kind.bucket:
             self.progress.bucket_ready(ins)

@@ -307,7 +307,7 @@ class StackSeen(Event):
 
 
 @event("text")
-class SourceText(Event):
+class FunctionText(Event):
     """The text of a function that calls came from."""
 
     file: str = key("f")
@@ -315,7 +315,7 @@ class SourceText(Event):
     text: str = key("x")
 
     @classmethod
-    def of(cls, source: Source) -> SourceText:
+    def of(cls, source: Source) -> FunctionText:
         return cls(file=source["file"], first_line=source["first_line"], text=source["text"])
 
     @property

@@ -34,6 +34,7 @@ from joinlab.program.log_events import (
     CallStarted,
     CollectivesIssued,
     Event,
+    FunctionText,
     GpuUsed,
     GroupMade,
     InputBegins,
@@ -47,7 +48,6 @@ from joinlab.program.log_events import (
     ReplicasMarked,
     RingOrder,
     SeveralStreams,
-    SourceText,
     SpanBegins,
     SpanEnds,
     StackSeen,
@@ -231,7 +231,7 @@ class RankLog:
             case StackSeen():
                 by_join = is_made_by_join(event.frames)
                 self._stacks[event.stack] = (event.frames, event.call_site, by_join)
-            case SourceText():
+            case FunctionText():
                 self.texts.setdefault((event.file, event.first_line), event.source)
             case ThreadsStand():
                 self.stood = event.stood

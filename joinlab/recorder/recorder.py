@@ -33,6 +33,7 @@ from joinlab.program.log_events import (
     CallsCoalesced,
     CollectivesIssued,
     Event,
+    FunctionText,
     GpuUsed,
     GroupMade,
     InputBegins,
@@ -40,7 +41,6 @@ from joinlab.program.log_events import (
     RankBegins,
     RingOrder,
     SeveralStreams,
-    SourceText,
     encode_fields,
     first_field,
     next_field,
@@ -395,7 +395,7 @@ class Recorder:
             ):
                 continue
             self._texts[key] = source
-            self._begin(SourceText.of(source))
+            self._begin(FunctionText.of(source))
 
     def _stack_event(self, number: int) -> str:
         return line_of(self._stacks.events[number])
