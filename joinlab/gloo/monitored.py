@@ -101,7 +101,7 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
         CallRow,
         {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag},
     )
-    kind = CallKind(op, {"o": None, "d": None, "sh": ()}, nbytes=8)
+    kind = CallKind(op, {"origin": None, "dtype": None, "shape": []}, nbytes=8)
     call = EmulatedCall(
         weakref.proxy(host), group, kind, -1, row, [part]
     )  # a number that the rank's log does not know
