@@ -61,7 +61,7 @@ def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
         boxes = [box for box in across.boxes() if box.lane == lane]
         assert all(one.x + one.w < other.x for one, other in pairwise(boxes))
         for box in boxes:
-            assert across.t0 <= box.x and box.x + box.w <= across.width - across.behind
+            assert across.t0 <= box.x and box.x + box.w <= across.width - across.behind + 1e-6
             assert box.y >= 0 and box.y + box.h <= across.height
 
 

@@ -36,7 +36,7 @@ def tsc(npm) -> Path:
 
 def test_the_scripts_are_typed_and_a_wrong_type_is_found(tsc, tmp_path):
     shutil.copytree(STATIC, tmp_path, dirs_exist_ok=True)
-    broken = asset("every.js").replace("this.zoom(2)", "this.zooms(2)")
+    broken = asset("grid.js").replace("this.zoom(by,", "this.zooms(by,")
     (tmp_path / "broken.js").write_text(broken)
     scripts = sorted(str(path) for path in tmp_path.iterdir() if path.suffix in (".js", ".ts"))
     found = subprocess.run(

@@ -32,7 +32,7 @@ class View(anywidget.AnyWidget):
     timeline   the run shown; set another to draw that instead
     beside     another Timeline, drawn below it on the same axis, or None
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
-    axis       of every call, behind "…": "logical" (one row per set of calls that met) or "time"; two-way
+    axis       of the lanes: "logical" (in order of calls), "time" (on the clock) or "calls" (each one); two-way
     covered    ranks whose lanes and endings are hidden; while any is, the view does not reveal how the run ended
     sentences  whether the diagnosis appears above the lanes
     alike      True: of more than four ranks, those that did the same share a lane, unless any is covered
@@ -51,7 +51,7 @@ class View(anywidget.AnyWidget):
     timeline = traitlets.Instance(Timeline)
     beside = traitlets.Instance(Timeline, allow_none=True)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
-    axis = traitlets.Enum(("logical", "time"), "logical").tag(sync=True)
+    axis = traitlets.Enum(("logical", "time", "calls"), "logical").tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
@@ -142,7 +142,7 @@ class View(anywidget.AnyWidget):
             one is not other for one, other in zip(wanted, self._drawn, strict=True)
         ):
             self._drawn = wanted
-            self.refresh(self._calls)
+            self.refresh(self._calls or self.axis != "logical")
 
 
 def compare(one: Timeline, other: Timeline) -> View | Table:

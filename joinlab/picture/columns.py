@@ -6,6 +6,8 @@ split into byte planes, so that the high bytes, which are mostly 0, compress wel
 reads the columns.
 
     begun       10 25 31 ...     steps 10 15 6, zigzag (0, 1, -1 as 0, 2, 1), in `unit` ns
+    late        how long after its host issued it a call began
+    input       of the call, from 1; 0: none
     waited      only of calls that a host waited for: from when to when, counted from the call's begin
 """
 
@@ -26,10 +28,11 @@ from joinlab.picture.details import Details, call_details
 from joinlab.picture.rows import RowKind, kind
 from joinlab.timeline import CallRow, Timeline
 
-OPEN, BAD, FAILED, WAITS, WAITS_ON = 1, 2, 4, 16, 32
-"""Flags of a call, as static/columns.js has them."""
+OPEN, BAD, FAILED, QUEUED, WAITS, WAITS_ON = 1, 2, 4, 8, 16, 32
+"""Flags of a call, as static/columns.js has them. QUEUED: it never began, since one before it never
+ended."""
 
-MARGIN = 0.1  # of the time that the run took: how far what never ends is drawn on
+MARGIN = 0.18  # of the time that the run took: how far what never ends is drawn on
 
 MOST = 2**30  # a step along the axis is at most so many units
 UNENDED = 0xFFFFFFFF
@@ -86,8 +89,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     lane_of = np.full(timeline.world_size, -1)
     lane_of[lanes] = np.arange(len(lanes))
     lane = lane_of[calls["rank"].to_numpy()]
-    begun, ended, waited, let_go = call_times(calls)
-    known = [part[part >= 0] for part in (begun, ended, waited, let_go)]
+    begun, ended, waited, let_go, issued = call_times(calls)
+    late = np.where(issued < 0, 0, np.maximum(begun - issued, 0))
+    known = [part[part >= 0] for part in (begun, ended, waited, let_go, issued)]
     spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort(
         "rank", "begin_ns", maintain_order=True
     )
@@ -106,6 +110,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
 
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
+    not_begun = calls["started_ns"].is_null().to_numpy()
+    queued = open_ & not_begun & (not not_begun.all())
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
     slots = folding.every.slots  # of a few calls each is judged already
     judged = (
@@ -114,8 +120,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         else np.array([not one.expected for one in slots], bool)
     )
     bad = judged[slot] if len(slot) else open_
-    flags = open_ * OPEN + bad * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
-    stops = []
+    flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
+    flags += waits * WAITS + waits_on * WAITS_ON
+    stops, over = [], []
     span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
     for at in range(len(lanes)):
         mine, mine_too = lane == at, span_lane == at
@@ -124,6 +131,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         else:
             last = [part[mine].max() for part in (begun, ended, let_go) if mine.any()]
             stops.append(float(max([0, *last, span_to[mine_too].max(initial=0)])))
+        still = (span_to[mine_too] < 0).any() or waits_on[mine].any()
+        host = [part[mine].max(initial=0) for part in (begun - late, waited, let_go)]
+        over.append(until if still else float(max([*host, span_to[mine_too].max(initial=0)])))
 
     unit = 1
     lengths = (
@@ -131,6 +141,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         ended - begun,
         waited - begun,
         let_go - waited,
+        late,
         _steps(span_from, span_lane),
     )
     far = max(int(np.abs(part).max(initial=0)) for part in (*lengths, span_to - span_from))
@@ -145,11 +156,14 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "code": code,
         "begun": _zigzag(_steps(at_begun, lane)),
         "took": took,
+        "late": late // unit,
+        "input": calls["input"].fill_null(-1).to_numpy() + 1,
         "flags": flags,
         "waited": _zigzag((waited // unit - at_begun)[waits]),
         "waits": np.maximum(let_go // unit - waited // unit, 0)[waits],
         "spanBegun": _zigzag(_steps(at_span, span_lane)),
         "spanTook": np.where(span_to < 0, UNENDED, np.maximum(span_to // unit - at_span, 0)),
+        "spanInput": spans["input"].fill_null(-1).to_numpy() + 1,
         "spanCode": np.array(
             [names.setdefault(name, len(names)) for name in spans["name"]], np.int64
         ),
@@ -162,14 +176,16 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
         "names": list(names),
         "stops": [round(at) for at in stops],
+        "over": [round(at) for at in over],
         "end": round(until),
         "rows": found.count,
     }
     return told, codes, begin, b"".join(column for _, _, column in written)
 
 
-def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
-    """When each call began and ended, and when its host's wait began and ended; -1 if unknown."""
+def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Column]:
+    """When each call began and ended, when its host's wait began and ended, and when the host issued
+    it; -1 if unknown."""
     begun = pl.coalesce(
         "started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns"
     ).fill_null(0)
@@ -179,9 +195,10 @@ def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
         ended=pl.coalesce("completed_ns", failed).fill_null(-1),
         waited=pl.col("host_wait_begin_ns").fill_null(-1),
         let_go=pl.col("host_wait_end_ns").fill_null(-1),
+        issued=pl.col("enqueued_ns").fill_null(-1),
     )
-    begun_, ended, waited, let_go = (found[name].to_numpy() for name in found.columns)
-    return begun_, ended, waited, let_go
+    begun_, ended, waited, let_go, issued = (found[name].to_numpy() for name in found.columns)
+    return begun_, ended, waited, let_go, issued
 
 
 def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]:

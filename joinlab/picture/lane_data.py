@@ -21,7 +21,7 @@ from joinlab.analysis.wording import measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.places import GIVES, SIZES, behind
+from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.scene import Box, Piece, folded, scene_of
 from joinlab.picture.scene import Scene as FirstScreen
 from joinlab.picture.theme import FILLS
@@ -34,6 +34,10 @@ SMALL = 2**13
 LARGE = 2**20
 """From this many bytes on, use fast compression: a better one takes 4 times as long and saves 4
 %."""
+
+FAR = 3_600 * 10**9
+"""ns: a clock that begins later than this counts from some day long ago, and the picture from the first
+event."""
 
 KINDS = tuple(FILLS)
 
@@ -159,13 +163,12 @@ class LaneData:
         least: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
         text, folding = self._texts, folded(timeline, ranks)
+        screen = made or scene_of(Scene(timeline, folding), ranks)
         run = {
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
-            "scene": self._scene(
-                made or scene_of(Scene(timeline, folding), ranks), timeline, least
-            ),
+            "scene": self._scene(screen, timeline, least),
         }
         if not calls:
             return run, b""
@@ -175,9 +178,13 @@ class LaneData:
             "told": self._told_of(timeline, folding),
             "names": [text(folding.name(ranks[0])) for ranks in folding.classes],
             "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
-            "ended": [cited(lines_of_end(folding.every, ranks[0])) for ranks in folding.classes],
+            "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
+            "lanes": [
+                next(at for at, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
+                for lane in screen.ranks
+            ],
             "columns": columns,
-            "zero": zero,
+            "zero": zero if zero < FAR else 0,
             "sources": [
                 {
                     "name": text(one.name),
@@ -237,10 +244,11 @@ class LaneData:
                 for one in some
             ]
 
-        def box(one: Box | None) -> tuple[int, int, int] | None:
+        def box(one: Box | None) -> tuple[int, int, int, int] | None:
             if one is None:
                 return None
-            return KINDS.index(one.kind), text(one.label), one.open + 2 * one.bad + 4 * one.failed
+            flags = one.open + 2 * one.bad + 4 * one.failed
+            return KINDS.index(one.kind), text(one.label), flags, one.line
 
         return {
             "names": [text(name) for name in made.names],
@@ -273,6 +281,7 @@ class LaneData:
             ],
             "odd": made.odd,
             "ends": [(sign, text(word), tone, text(more)) for sign, word, tone, more in made.ends],
+            "before": before(made),
             "behind": max(least, behind(made)),
             "file": text(made.file),
             "code": [(one.sign, one.number, text(one.text), pieces(one.here)) for one in made.code],

@@ -10,6 +10,7 @@ static/scene.js and `svg` draw the same boxes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, sqrt
 
 from joinlab.picture.scene import Box, Scene
 
@@ -48,9 +49,10 @@ SIZES = {
 """Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
 
 GIVES = (
-    ("mid", 92), ("slim", 62), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
-    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4),
-    ("wide", 6), ("far", 12),
+    ("mid", 92), ("far", 20), ("slim", 67), ("big", 160), ("mid", 76), ("stack", 78), ("slim", 58),
+    ("mid", 66), ("stack", 70), ("big", 146), ("far", 14), ("wide", 10), ("slim", 26), ("mid", 60),
+    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4), ("wide", 6),
+    ("far", 12),
 )  # fmt: skip
 """Which lengths shrink first if lanes are too long, and how far."""
 
@@ -74,6 +76,22 @@ def behind(scene: Scene) -> int:
             for sign, word, _, more in scene.ends
         )
     )
+
+
+DOTTED = 64
+"""Of at most so many ranks, a lane that stands for several shows its own among all, as dots."""
+
+
+def before(scene: Scene) -> int:
+    """px before the first call, for the name of each lane and what stands below it."""
+    world, wide = sum(map(len, scene.ranks)), 88.0
+    for ranks, name, inputs in zip(scene.ranks, scene.names, scene.inputs, strict=True):
+        below = f"{inputs} inputs" if len(ranks) < 4 else name[:24]
+        named = f"{len(ranks)} ranks" if len(ranks) > 3 else name
+        wide = max(wide, width_of(named, 16), width_of(below, 13))
+    if len(scene.ranks) < world <= DOTTED:
+        wide = max(wide, 18 * ceil(sqrt(world)) if world > 8 else 160)
+    return round(min(wide + 24, 214))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +147,7 @@ class Across:
 
     def __init__(self, scene: Scene, width: float, least: int = 0) -> None:
         self.scene, lanes = scene, len(scene.ranks)
-        self.t0 = 190 if width < 1000 else 214
+        self.t0 = before(scene)
         self.behind = max(least, behind(scene))
         self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30 if lanes < 7 else 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40

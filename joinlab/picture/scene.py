@@ -22,7 +22,7 @@ from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
-from joinlab.analysis.source import SourceText
+from joinlab.analysis.source import SourceText, SourceTexts
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
 from joinlab.picture.rows import Place, RowKind, kind, plan, unlike
@@ -67,6 +67,7 @@ class Box(NamedTuple):
     open    it never ended
     bad     it met a call that it should not have met, or can never meet the one that it faces
     failed  the backend raised instead of completing it
+    line    of the program shown, from which it comes; 0: unknown, or a stack
     row     the call; None: it is a stack
     """
 
@@ -75,6 +76,7 @@ class Box(NamedTuple):
     open: bool = False
     bad: bool = False
     failed: bool = False
+    line: int = 0
     row: CallRow | None = None
 
 
@@ -322,7 +324,7 @@ class _Scene:
             open_ = row["completed_ns"] is None and row["error"] is None
             at = self.lane[row["rank"]]
             boxes[at] = boxes[at] or Box(
-                kind(row), asks_of(row), open_, bad, row["error"] is not None, row
+                kind(row), asks_of(row), open_, bad, row["error"] is not None, row=row
             )
         here = [
             (at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None
@@ -623,6 +625,15 @@ class _Scene:
                 return "✕", f"{many}killed", "bad", ""
         return "?", f"{many}not known", "warn", ""
 
+    def _lines_of_boxes(self, texts: SourceTexts, source: SourceText) -> set[int]:
+        """The lines of this text from which the boxes come; each box gets its own."""
+        for column in self.columns:
+            for lane, box in enumerate(column.boxes):
+                if box is not None and box.row is not None:
+                    lines = (line.line for line in texts.lines_of(box.row) if line.source is source)
+                    column.boxes[lane] = box._replace(line=next(lines, 0))
+        return {box.line for column in self.columns for box in column.drawn} - {0}
+
     def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
         """The ranks that stand at a line, in a few characters."""
         notes = self.story.of(LineKind.NOTE)
@@ -683,7 +694,12 @@ class _Scene:
         if source_text is None or not source_text.lines:
             return file, ()
         body = dict(enumerate(source_text.lines, source_text.first_line))
-        wanted = wanted & body.keys() or {at for at, text in body.items() if _CALLS.match(text)}
+        issued = self._lines_of_boxes(texts, source_text)
+        loop = {at for at, text in body.items() if _CALLS.match(text)}
+        wanted &= body.keys()
+        shown = (wanted | issued | loop, wanted | issued, wanted or loop)
+        wanted = next((lines for lines in shown if len(lines) <= MOST_LINES), shown[-1])
+        wanted |= {at for at in body if {at - 1, at + 1} <= wanted}
         found = [
             CodeLine("", at, body[at], tuple(here.get(at, {}).values())) for at in sorted(wanted)
         ]
@@ -703,7 +719,10 @@ def _reading(at: int, column: Column, to: int, of: int) -> Reading | None:
     return Reading(at, to, of, value, sent, "nobody" * made.endswith("all ranks have joined"))
 
 
-_CALLS = re.compile(r"\s*(with .*join\(|for |.*backward\(|.*barrier\()")
+MOST_LINES = 9
+"""Of more lines, only those that the story rests on are shown."""
+
+_CALLS = re.compile(r"\s*(with .*join\(|for |.*= model\(|.*backward\(|.*barrier\()")
 """Lines of a program that matter to who sees it for the first time."""
 
 

@@ -2,13 +2,15 @@
 is aimed at.
 
 A row is printed as soon as it is measured. A part that cannot run here, such as the bench where
-there is no Chromium, is named at the end with the reason; the other parts keep their figures.
+there is no Chromium, is named at the end with the reason; the other parts keep their figures. A
+part that finds nothing for LIMIT_S is ended, and says so.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -21,6 +23,9 @@ Part = Callable[[], Iterator[Figure]]
 
 PARTS = ("launches", "steps", "emulation", "dumps", "benches", "sizes")
 """Modules beside this one. Each is imported when its turn comes: some need a browser's library."""
+
+LIMIT_S = 900
+"""Seconds in which a part must find its next figure."""
 
 BROWSER = ("benches", "sizes")
 """The parts that need Chromium."""
@@ -52,7 +57,7 @@ def measure(parts: Mapping[str, Part], browser: str | None) -> int:
         if name in unable:
             continue
         try:
-            for figure in part():
+            for figure in _in_time(part()):
                 screen.print(_row(figure.what, figure.measured, figure.ratio, figure.aim))
         except Exception as error:  # the other parts still run, and their figures stand
             failed[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -63,6 +68,26 @@ def measure(parts: Mapping[str, Part], browser: str | None) -> int:
     for name, reason in failed.items():
         screen.print(f"failed: {name}: {reason}")
     return 1 if failed else 0
+
+
+def _in_time(figures: Iterator[Figure]) -> Iterator[Figure]:
+    """The figures. Raises TimeoutError if the next one takes longer than LIMIT_S."""
+
+    def ended(*_: object) -> None:
+        raise TimeoutError(f"found nothing for {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, ended)
+    try:
+        while True:
+            signal.alarm(LIMIT_S)
+            figure = next(figures, None)
+            signal.alarm(0)
+            if figure is None:
+                return
+            yield figure
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _part(name: str) -> Part:

@@ -54,7 +54,8 @@ from joinlab.notebook import ending_map
 
 ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for"""
 FIRST = "import joinlab\njoinlab.bench()"
-WATCH = """() => { window.moved = new Promise((done) => {
+WATCH = """() => { window.moved = new Promise((done, fail) => {
+    setTimeout(() => fail(new Error("no picture followed the key in 30 s")), 30_000);
     let start = 0;
     const drawn = () => [...document.querySelectorAll(".jl-scene, p.jl-stage")]
         .map((one) => one.outerHTML).join(), before = drawn();  // the dots are drawn before Python answers
@@ -67,7 +68,8 @@ WATCH = """() => { window.moved = new Promise((done) => {
     for (const one of document.querySelectorAll(".jl-stage"))
         seen.observe(one, { childList: true, subtree: true, attributes: true });
 }); }"""
-PAINTED = """() => new Promise((done) => {
+PAINTED = """() => new Promise((done, fail) => {
+    setTimeout(() => fail(new Error("found no picture in 60 s")), 60_000);
     const start = performance.now();
     const seen = new MutationObserver(() => {
         if (!document.querySelector(".jl-scene rect, .jl-scene .jl-box")) return;

@@ -1,8 +1,9 @@
 """Any size: 2,000 and 1,000,000 calls, irregular and with few mismatches, in a written page and in
-a notebook's view.
+a notebook's view, call by call and on the clock.
 
 First paint is counted from the start of the navigation, or of the cell; a step, a zoom and a pan
-from the key to the frame after the picture has changed. Needs chromium.
+from the key to the frame after the picture has changed; of a drag, the frames that it shows a
+second. Needs chromium.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ CELLS = (
     "joinlab.View(made)",
 )
 
-PAINTED = """() => new Promise((done) => {
-    const look = () => document.querySelector(".jl-chart")
+PAINTED = """(what) => new Promise((done, fail) => {
+    setTimeout(() => fail(new Error(`found no ${what} in 60 s`)), 60_000);
+    const look = () => document.querySelector(what)
         ? requestAnimationFrame(() => setTimeout(() => done(performance.now()))) : setTimeout(look, 5);
     look(); })"""
 PRESS = """async (keys) => {
     const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     const taken = [];
     for (const key of keys) {
-        const picture = document.querySelector(".jl-chart");
+        const picture = document.querySelector(".jl-scrub");
         picture.focus({ preventScroll: true });
         await frame();
         const begin = performance.now();
@@ -46,7 +48,23 @@ PRESS = """async (keys) => {
     return taken; }"""
 DRAWN = "() => document.querySelectorAll('.jl-chart *').length"
 
-STEPS, PANS = ["ArrowDown"] * 12, ["d"] * 12
+DRAG = """() => new Promise((done) => {
+    const chart = document.querySelector(".jl-chart"), box = chart.getBoundingClientRect();
+    const y = box.top + 60, made = (kind, x) => chart.dispatchEvent(new PointerEvent(kind,
+        { pointerId: 1, clientX: x, clientY: y, bubbles: true }));
+    chart.setPointerCapture = () => {};  // of a pointer that is not there
+    let frames = 0, start = 0;
+    made("pointerdown", box.left + 900);
+    const frame = (now) => {
+        start ||= now;
+        if (now - start > 1000) { made("pointerup", box.left + 900 - frames); return done(frames); }
+        frames++;
+        made("pointermove", box.left + 900 - 3 * frames);
+        requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame); })"""
+
+STEPS, PANS = ["ArrowRight"] * 12, ["d"] * 12
 IN, OUT = ["+"] * 14, ["-"] * 14
 
 
@@ -62,7 +80,7 @@ def measure() -> Iterator[Figure]:
             yield Figure(f"page of {what}: written, size", f"{took:.2f} s, {size:.1f} MB", "", "")
             with watched(browser, [path.as_uri()], viewport={"width": 1440, "height": 900}) as page:
                 page.goto(path.as_uri(), wait_until="commit")
-                painted = page.evaluate(PAINTED)
+                painted = page.evaluate(PAINTED, ".jl-scene")
                 yield Figure(
                     f"page of {what}: first paint", f"{painted / 1000:.2f} s", "", "at most 3 s"
                 )
@@ -83,7 +101,7 @@ def _view(folder: Path, browser: Browser) -> Iterator[Figure]:
         notebook.tell(CELLS[0])
         begin = time.perf_counter()
         notebook.run_all()
-        page.evaluate(PAINTED)
+        page.evaluate(PAINTED, ".jl-scene")
         taken = time.perf_counter() - begin
         made = notebook.ask("__import__('timeit').timeit(lambda: large(8, 125_000), number=1)")
         yield Figure(
@@ -94,8 +112,10 @@ def _view(folder: Path, browser: Browser) -> Iterator[Figure]:
 
 def _moved(page: Page, what: str, aim: str) -> Iterator[Figure]:
     """Steps, zooms and pans on both axes; medians, and the most that was drawn."""
-    for axis in ("calls that met", "time"):
-        page.locator(".jl-bar button", has_text=axis).first.click()
+    page.locator(".jl-opener").click()
+    for axis in ("every call", "clock"):
+        page.get_by_text(axis, exact=True).last.click()
+        page.evaluate(PAINTED, ".jl-chart svg")
         drawn: list[int] = []
 
         def pressed(keys: Sequence[str], drawn: list[int] = drawn) -> list[float]:
@@ -112,3 +132,6 @@ def _moved(page: Page, what: str, aim: str) -> Iterator[Figure]:
             f"{max(drawn)} elements",
             aim,
         )
+        pressed(OUT)
+        pressed(IN[:4])
+        yield Figure(f"{what}, {axis}: dragged", f"{page.evaluate(DRAG)} frames/s", "", "60")

@@ -103,6 +103,10 @@ class Board extends First {
         : "Not run yet.";
   }
 
+  get before() {
+    return 206;
+  }
+
   get cover() {
     return this.get("predict") || !this.get("launches") ? super.cover : "not run yet";
   }
@@ -129,6 +133,7 @@ class Board extends First {
         this.alive &&
         this.run &&
         !this.covered.length &&
+        !this.whole && // which is drawn from every call
         !this.get("running") &&
         !this.get("comparing"),
       { key } = this.ahead;
@@ -146,7 +151,7 @@ class Board extends First {
     if (shown && shown !== this.early && this.early === this.ahead.key) return true;
     const same = shown === this.early;
     this.early = "";
-    if (same && (this.wanted || !this.more.hidden)) this.askCalls();
+    if (same && this.wanted) this.askCalls();
     return same;
   }
 

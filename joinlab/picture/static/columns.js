@@ -3,6 +3,7 @@
 export const OPEN = 1,
   BAD = 2,
   FAILED = 4,
+  QUEUED = 8,
   WAITS = 16,
   WAITS_ON = 32; // flags of a call
 export const WRONG = OPEN | BAD | FAILED;
@@ -53,8 +54,8 @@ export function callsOf(run) {
     ended = new Float64Array(n),
     { flags, code } = read;
   const wrong = new Uint8Array(columns.rows);
-  /** @type {[begin: number, end: number, open: boolean, name: string][][]} */
-  const hosts = counts.map(() => /** @type {any[]} */ ([]));
+  /** @type {Calls["hosts"]} */
+  const hosts = counts.map(() => /** @type {Span[]} */ ([]));
   for (let lane = 0, i = 0, w = 0; lane < counts.length; lane++)
     for (; i < starts[lane + 1]; i++) {
       begun[i] *= unit;
@@ -62,8 +63,8 @@ export function callsOf(run) {
       if (flags[i] & WRONG) wrong[slot[i]] = 1;
       if (!(flags[i] & WAITS)) continue;
       const from = begun[i] + signed(read.waited[w]) * unit,
-        on = !!(flags[i] & WAITS_ON);
-      hosts[lane].push([from, on ? stops[lane] : from + read.waits[w] * unit, on, "waits"]);
+        to = flags[i] & WAITS_ON ? stops[lane] : from + read.waits[w] * unit;
+      hosts[lane].push({ from, to, name: "waits", call: i, input: 0 });
       w++;
     }
   const spans = summed(read.spanBegun, columns.spans, 0),
@@ -71,14 +72,16 @@ export function callsOf(run) {
   hosts.forEach((of, lane) => {
     for (let i = first[lane]; i < first[lane + 1]; i++) {
       const from = spans[i] * unit,
-        on = read.spanTook[i] === 0xffffffff;
-      of.push([
+        to = read.spanTook[i] === 0xffffffff ? stops[lane] : from + read.spanTook[i] * unit;
+      of.push({
         from,
-        on ? stops[lane] : from + read.spanTook[i] * unit,
-        on,
-        columns.names[read.spanCode[i]],
-      ]);
+        to,
+        name: columns.names[read.spanCode[i]],
+        call: -1,
+        input: read.spanInput[i],
+      });
     }
+    of.sort((a, b) => a.from - b.from);
   });
   const offsets = new Int32Array(columns.rows + 1),
     members = new Int32Array(n); // the calls of each slot
@@ -97,10 +100,86 @@ export function callsOf(run) {
     code,
     kinds,
     hosts,
+    late: Float64Array.from(read.late, (steps) => steps * unit),
+    input: read.input,
     wrong,
     offsets,
     members,
+    bounds: bounds(starts, begun, ended),
+    hostBounds: hosts.map((of) => {
+      const [from, to] = [of.map((span) => span.from), of.map((span) => span.to)];
+      return bounds([0, of.length], from, to);
+    }),
   });
+}
+
+/** For a search among intervals that are almost in order: the last end up to each, and the first begin from
+ * each on, part by part.
+ * @param {number[]} starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to
+ * @returns {Bounds} */
+function bounds(starts, from, to) {
+  const last = new Float64Array(from.length),
+    first = new Float64Array(from.length);
+  for (let part = 0; part + 1 < starts.length; part++) {
+    for (let i = starts[part], end = -Infinity; i < starts[part + 1]; i++)
+      last[i] = end = Math.max(end, to[i]);
+    for (let i = starts[part + 1] - 1, begin = Infinity; i >= starts[part]; i--)
+      first[i] = begin = Math.min(begin, from[i]);
+  }
+  return { last, first };
+}
+
+/** Which of some intervals can touch a stretch: the first of them, and the one behind the last.
+ * @param {{ last: ArrayLike<number>, first: ArrayLike<number> }} bounds @param {number} begin
+ * @param {number} behind @param {number} from @param {number} to @returns {[number, number]} */
+export function touching({ last, first }, begin, behind, from, to) {
+  const least = (/** @type {(i: number) => boolean} */ holds) => {
+    let [low, high] = [begin, behind];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (holds(middle)) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  };
+  return [least((i) => last[i] >= from), least((i) => first[i] > to)];
+}
+
+/** The calls of a lane by slot, -1 where it has none. @param {Calls} calls @param {number} lane */
+export function slotsOf(calls, lane) {
+  const bySlot = (calls.bySlot ??= []);
+  if (bySlot[lane]) return bySlot[lane];
+  const found = new Int32Array(calls.wrong.length).fill(-1);
+  for (let i = calls.starts[lane]; i < calls.starts[lane + 1]; i++) found[calls.slot[i]] = i;
+  return (bySlot[lane] = found);
+}
+
+/** When a lane's rank was at each of its inputs, which are counted from 1.
+ * @param {Calls} calls @param {number} lane @returns {Span[]} */
+export function inputsOf(calls, lane) {
+  const inputs = (calls.inputs ??= []);
+  if (inputs[lane]) return inputs[lane];
+  const { begun, late, input, starts, hosts } = calls;
+  const seen = hosts[lane].map((span) => ({
+    ...span,
+    input: span.input || (input[span.call] ?? 0),
+  }));
+  for (let call = starts[lane]; call < starts[lane + 1]; call++) {
+    const issued = begun[call] - late[call];
+    seen.push({ from: issued, to: issued, name: "", call, input: input[call] });
+  }
+  /** @type {Span[]} */
+  const bands = [];
+  for (const piece of seen.sort((a, b) => a.from - b.from)) {
+    const last = bands.at(-1);
+    if (!piece.input) continue;
+    if (last?.input === piece.input) last.to = Math.max(last.to, piece.to);
+    else {
+      if (last) last.to = Math.min(last.to, piece.from);
+      bands.push(piece);
+    }
+  }
+  return (inputs[lane] = bands);
 }
 
 /** The lane of a call. @param {Calls} calls @param {number} i */

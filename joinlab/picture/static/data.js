@@ -65,13 +65,14 @@ function resolve(run, text) {
     [one.stack, one.said] = [text(one.stack), text(one.said)];
     if (one.missing) one.missing[1] = text(one.missing[1]);
     one.boxes = one.boxes.map(
-      (/** @type {[number, number, number] | null} */ box) =>
+      (/** @type {[number, number, number, number] | null} */ box) =>
         box && {
           kind: box[0],
           label: text(box[1]),
           open: !!(box[2] & 1),
           bad: !!(box[2] & 2),
           failed: !!(box[2] & 4),
+          line: box[3],
         },
     );
   }

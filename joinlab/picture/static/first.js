@@ -3,15 +3,17 @@
 // where there is no Python.
 
 import { button, element, hit, write } from "./dom.js";
+import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
-import { Every } from "./every.js";
-import { Play, pose } from "./play.js";
+import { Grid } from "./grid.js";
+import { Play } from "./play.js";
 import { Scene, along, columnsOf } from "./scene.js";
-import { clamp, coded, esc, rect, tag, widthOf } from "./text.js";
-import { fill, kindStyle, program, tellSlot } from "./told.js";
+import { coded, esc, px, rect, tag, widthOf } from "./text.js";
+import { fill, kindStyle, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
+const WIDE = 1120; // px from which on the program stands beside the lanes
 const TURNED = "joinlab: turned";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
@@ -50,8 +52,12 @@ export class First {
     this.scenes = [];
     /** @type {number | null} */
     this.at = null;
-    /** @type {Every | null} */
-    this.every = null;
+    /** What the picture draws: lanes in order, or on the clock. @type {Scene | Grid} */
+    this.face = null;
+    /** Every call, on the clock or one by one. @type {Grid} */
+    this.grid = null;
+    /** Where the pointer is, on the axis of the grid. @type {number | null} */
+    this.pointed = null;
     this.turn = remembered();
     this.alive = true;
     /** The column whose details are open. @type {number | null} */
@@ -62,7 +68,7 @@ export class First {
     /** Called when the position, or what is shown, changed. @type {() => void} */
     this.moved = () => {};
     this.play = new Play({
-      columns: () => this.scene.columns,
+      face: () => this.face,
       show: (at, glimpse) => this.show_(at, glimpse),
       changed: (on) =>
         this.stage.querySelector(".jl-play")?.setAttribute("aria-pressed", String(on)),
@@ -106,15 +112,37 @@ export class First {
     return "hidden";
   }
 
+  /** px before the first call, where more stands there than names. */
+  get before() {
+    return 0;
+  }
+
   get turned() {
     return this.turn || this.phone;
   }
 
+  /** Whether there is one run to be seen, whose times are on one clock. */
+  get clocked() {
+    return (
+      !this.covered.length && this.run?.beside === undefined && !!this.run?.scene.columns.length
+    );
+  }
+
+  /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */
+  get axis() {
+    return this.clocked ? this.get("axis") : "logical";
+  }
+
+  /** Whether every call is drawn. */
+  get whole() {
+    return this.axis !== "logical";
+  }
+
   /** px of the picture: less than the view has where the program stands beside it. */
   get beside() {
-    return this.turned && !this.phone && this.width >= 900
-      ? Math.min(620, this.width * 0.55)
-      : this.width;
+    if (this.whole || this.phone) return this.width;
+    if (!this.turned) return this.width * (this.width >= WIDE && this.drawn.length === 1 ? 0.7 : 1);
+    return this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;
   }
 
   makeElements() {
@@ -145,11 +173,19 @@ export class First {
         4,
       ),
     );
+    const toggle = () => this.toAxis(this.axis === "time" ? "logical" : "time");
+    this.switch = button("", "Lanes in order of calls, or on the clock (c)", toggle, {
+      role: "switch",
+      "aria-label": "order clock: lanes on the clock",
+      class: "jl-switch",
+    });
+    this.switch.append(element("span", {}, "order"), element("span", {}, "clock"));
     this.tools = element(
       "div",
       { class: "jl-tools" },
       element("span", { class: "jl-own" }),
       element("span", { class: "jl-space" }),
+      this.switch,
       this.turner,
       this.opener,
     );
@@ -160,22 +196,36 @@ export class First {
       "aria-live": "polite",
     });
     this.stage = element("div", { class: "jl-stage" });
+    this.step = element("div", { class: "jl-step" });
+    this.legend = element("p", { class: "jl-legend" });
     this.low = element("div", { class: "jl-low" });
     this.details = element("section", {
       class: "jl-told",
       hidden: true,
       "aria-label": "Details of a call",
     });
-    this.texts = element("section", { class: "jl-texts" });
     this.story = element("section", { class: "jl-story" });
-    this.grid = element("section", { class: "jl-every", "aria-label": "Every call" });
-    this.more = element(
-      "div",
-      { class: "jl-more", hidden: true },
-      this.story,
-      this.grid,
-      this.texts,
+    const zoom = (
+      /** @type {string} */ said,
+      /** @type {string} */ title,
+      /** @type {string} */ key,
+    ) =>
+      button(said, title, () => this.whole && this.grid.moves(key), {
+        "aria-label": said.length > 1 ? null : title,
+      });
+    this.every = button("every call", "Every call one by one, in order", () =>
+      this.toAxis(this.axis === "calls" ? "logical" : "calls"),
     );
+    this.bar = element(
+      "div",
+      { class: "jl-bar" },
+      this.every,
+      zoom("−", "Zoom out", "s"),
+      zoom("all", "The whole run", "f"),
+      zoom("+", "Zoom in", "w"),
+      zoom("next mismatch", "Go to the next call that did not go as meant", "n"),
+    );
+    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.bar);
     this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
     this.view = element(
       "div",
@@ -187,7 +237,12 @@ export class First {
       },
       this.tools,
       this.headline,
-      element("div", { class: "jl-body" }, this.stage, this.low),
+      element(
+        "div",
+        { class: "jl-body" },
+        element("div", { class: "jl-lanes" }, this.stage, this.step, this.legend),
+        this.low,
+      ),
       this.details,
       this.more,
       this.live,
@@ -205,8 +260,8 @@ export class First {
       "change:covered": () => this.draw(),
       "change:heading": () => this.draw(),
       "change:_still": () => this.hideStill(),
-      "change:axis": () => this.run?.columns && this.every?.show(),
-      "change:selected": () => this.run?.columns && this.every?.changed(),
+      "change:axis": () => this.changeAxis(),
+      "change:selected": () => this.run?.columns && this.whole && this.grid.draw(),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
@@ -324,29 +379,84 @@ export class First {
           covered,
           least,
           cover: this.cover,
+          before: this.before,
           below: i < runs.length - 1,
         }),
     );
     [this.scene] = this.scenes;
-    this.stage.style.width = each === 1 && beside < this.width ? `${beside}px` : "";
-    const scrubber = covered.length || !this.scene.columns.length ? "" : this.scrubber();
-    const last = turned ? 0 : runs.length - 1;
-    if (this.stage.children.length !== runs.length)
-      this.stage.replaceChildren(
-        ...runs.map(() => element("div", { class: "jl-picture" }, element("div"), element("div"))),
-      );
-    this.drawHeads();
-    for (const [i, scene] of this.scenes.entries())
-      write(
-        this.stage.children[i].lastElementChild,
-        scene.svg() +
-          (i === last ? scrubber : "") +
-          (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""),
-      );
+    const lanes = /** @type {HTMLElement} */ (this.stage.parentElement),
+      aside = each === 1 && beside < this.width;
+    lanes.style.width = aside ? `${beside}px` : "";
+    this.view.classList.toggle("jl-beside", aside);
+    this.switch.hidden = !this.clocked;
+    this.switch.setAttribute("aria-checked", String(this.axis === "time"));
+    this.every.setAttribute("aria-pressed", String(this.axis === "calls"));
+    this.bar.hidden = !this.clocked;
     this.code();
-    this.markChosen();
     if (!this.more.hidden) this.tellMore();
+    if (this.whole && !run.columns) {
+      this.wanted = () => this.draw(); // until then the picture of before stays
+      this.askCalls();
+      return;
+    }
+    this.drawPictures(runs);
+    this.tellLegend();
+    this.markChosen();
     if (this.scene.columns.length) this.show_(this.at);
+  }
+
+  /** Draw the lanes of each run. @param {RawRun[]} runs */
+  drawPictures(runs) {
+    const { whole, stage, turned } = this;
+    this.grid ??= new Grid(this);
+    this.face = whole ? this.grid : this.scene;
+    if (stage.children.length !== runs.length || stage.dataset.whole !== String(whole)) {
+      const parts = () => [element("div"), element("div"), element("div")];
+      stage.replaceChildren(...runs.map(() => element("div", { class: "jl-picture" }, ...parts())));
+      stage.dataset.whole = String(whole);
+      if (whole) stage.firstElementChild.children[1].append(...this.grid.parts);
+    }
+    if (whole) this.grid.fit();
+    this.drawHeads();
+    const scrubber = this.covered.length || !this.scene.columns.length ? "" : this.scrubber(),
+      last = turned ? 0 : runs.length - 1;
+    for (const [i, scene] of this.scenes.entries()) {
+      const [, body, below] = stage.children[i].children;
+      const which = tag("p", { class: "jl-which" }, this.pieces(scene.scene.head));
+      if (!whole) write(body, scene.svg() + (runs.length > 1 ? which : ""));
+      write(below, i === last ? scrubber : "");
+    }
+  }
+
+  /** @param {string} axis */
+  toAxis(axis) {
+    this.set("axis", axis);
+  }
+
+  changeAxis() {
+    this.play.stop();
+    this.at = this.pointed = null;
+    this.draw();
+    this.moved();
+  }
+
+  /** The colours of what is drawn. */
+  tellLegend() {
+    const { data, run, whole, axis } = this,
+      columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack));
+    const drawn = whole
+      ? run.columns.codes.map(({ kind }) => kind)
+      : columns.flatMap((one) => one.boxes.filter(Boolean).map(({ kind }) => kind));
+    const kinds = [...new Set(drawn)].sort((a, b) => a - b);
+    const key = (/** @type {string} */ said, /** @type {string} */ look, style = "") =>
+      `<span>${tag("i", { class: `jl-key ${look}`, style })}${esc(said)}</span>`;
+    const names = kinds.map((kind) =>
+      key(data.looks.kinds[kind], "", `background:var(--jl-k${kind})`),
+    );
+    if (axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
+    if (whole && !this.phone)
+      names.push("<span>wheel: zoom · drag: pan · double-click: all</span>");
+    write(this.legend, this.covered.length ? "" : names.join(""));
   }
 
   /** @param {ScenePiece[]} pieces */
@@ -373,11 +483,11 @@ export class First {
   // -- the heads of the lanes
 
   drawHeads() {
-    for (const [i, scene] of this.scenes.entries())
+    for (const [i, scene] of (this.whole ? [this.grid] : this.scenes).entries())
       write(this.stage.children[i].firstElementChild, this.heads(scene));
   }
 
-  /** @param {Scene} scene */
+  /** @param {Scene | Grid} scene */
   heads(scene) {
     const { run } = scene;
     return run.scene.names
@@ -451,7 +561,7 @@ export class First {
   }
 
   scrubber() {
-    const scene = this.scenes[this.turned ? 0 : this.scenes.length - 1],
+    const scene = this.whole ? this.grid : this.scenes[this.turned ? 0 : this.scenes.length - 1],
       { turned, length, t0 } = scene;
     const sides = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
     const placed = (/** @type {number[]} */ ...px) =>
@@ -462,20 +572,15 @@ export class First {
       /** @type {number} */ long,
       /** @type {number} */ thick,
     ) => `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
-    const loud = (/** @type {Placed} */ one) =>
-      one.focus || one.flag === "wrong" || one.flag === "apart";
-    const ticks = scene.columns
-      .filter(({ i }) => this.scenes.some(({ columns }) => loud(columns[i])))
-      .map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
+    const ticks = scene.loud(this.scenes).map((t) => bar("jl-tick", t - 1.5, 3, 14));
     const [one, other] = turned ? [0, 10] : [t0 - 66, scene.scrub - 19];
     const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
     const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
     const play = { type: "button", class: "jl-play", "aria-label": "Play" };
     const slider = { class: "jl-scrub", role: "slider", tabindex: 0 };
     const values = {
-      "aria-label": "Call",
+      "aria-label": this.axis === "time" ? "Time" : "Call",
       "aria-valuemin": 0,
-      "aria-valuemax": scene.columns.length - 1,
     };
     const rail = bar("jl-rail", 0, length, 4) + bar("jl-done", 0, 0, 4) + ticks.join("");
     return (
@@ -506,35 +611,51 @@ export class First {
   /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
   show_(at, glimpse = null) {
     this.at = at;
-    const { scene, stage } = this,
-      { columns } = scene,
-      focus = columns.findIndex((one) => one.focus);
-    for (const [i, picture] of stage.querySelectorAll(".jl-picture").entries())
-      pose(/** @type {HTMLElement} */ (picture), this.scenes[i], at, glimpse);
+    const { face, stage } = this,
+      faces = this.whole ? [this.grid] : this.scenes;
+    for (const [i, picture] of [...stage.children].entries())
+      faces[i].pose(/** @type {HTMLElement} */ (picture), at, glimpse);
+    this.view.classList.toggle("jl-before", at !== null && at < face.verdict);
+    this.tellStep();
     const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
     if (!scrub) return;
-    const here =
-        at === null
-          ? focus < 0
-            ? columns.length - 1
-            : focus
-          : clamp(Math.floor(at), 0, columns.length - 1),
-      one = columns[here];
-    const x = at === null ? scene.centre(one) - scene.t0 : one.t + clamp(at - here, 0, 1) * one.w,
-      [side, size] = scene.turned ? ["top", "height"] : ["left", "width"];
+    const t = `${px(face.thumb(at))}px`,
+      [side, size] = face.turned ? ["top", "height"] : ["left", "width"];
     const [thumb, done] = [".jl-thumb", ".jl-done"].map(
       (name) => /** @type {HTMLElement} */ (scrub.querySelector(name)),
     );
-    thumb.style.setProperty(side, `${x}px`);
-    done.style.setProperty(size, `${x}px`);
-    scrub.setAttribute("aria-valuenow", String(here));
-    const told = this.scenes.map(
-      (each) =>
-        each.titleOf(each.columns[here]) +
-        (each.columns[here].flag === "met" ? "" : ", here the calls do not match"),
-    );
-    scrub.setAttribute("aria-valuetext", told.join("; "));
+    thumb.style.setProperty(side, t);
+    done.style.setProperty(size, t);
+    const heard = faces.map((each) => each.heard(at));
+    scrub.setAttribute("aria-valuenow", String(heard[0][0]));
+    scrub.setAttribute("aria-valuemax", String(heard[0][1]));
+    scrub.setAttribute("aria-valuetext", heard.map(([, , words]) => words).join("; "));
     if (!this.play.on) this.moved();
+  }
+
+  /** What each rank does where the play head, or the pointer, is, and at which line. */
+  tellStep() {
+    const { face, pointed, scenes, low } = this,
+      at = pointed ?? this.at;
+    const told = this.whole ? face.told(at) : scenes.flatMap((scene) => scene.told(at));
+    write(this.step, told.map((words) => `<p>${words}</p>`).join(""));
+    this.view.classList.toggle("jl-marked", at !== null);
+    const lines = at === null ? [] : face.linesAt(at),
+      { ranks } = this.run.scene;
+    for (const mark of /** @type {NodeListOf<HTMLElement>} */ (low.querySelectorAll(".jl-here"))) {
+      const here = ranks.filter((_, lane) => lines[lane] === Number(mark.dataset.line));
+      mark.innerHTML = here
+        .map((of) => `<b>${of.length > 1 ? `×${of.length}` : of[0]}</b>`)
+        .join("");
+    }
+  }
+
+  /** What the pointer is at: it reads, and leaves the play head where it is. @param {number | null} at */
+  point(at) {
+    if (at === this.pointed) return;
+    this.pointed = at;
+    this.grid.pose(this.stage, this.at);
+    this.tellStep();
   }
 
   /** @param {number | null} at */
@@ -543,30 +664,19 @@ export class First {
     this.show_(at);
   }
 
-  /** The last number of a column, by which an address names it; where calls have none, its row.
-   * @param {Placed} one */
-  numberOf({ n, until }) {
-    const counted = this.scene.columns.every((one) => one.n || one.missing);
-    return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
-  }
-
-  /** The position as an address has it: a call's number and a fraction; null at rest. */
+  /** The position as an address has it: a call's number and a fraction, ms, or a row. */
   get address() {
-    if (this.at === null || this.play.on || !this.scene?.columns.length) return null;
-    const here = clamp(Math.floor(this.at), 0, this.scene.columns.length - 1),
-      number = this.numberOf(this.scene.columns[here]);
-    return Math.round((number + Math.min(0.99, this.at - here)) * 100) / 100;
+    const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at));
+    if (this.axis === "time") return { clock: at };
+    return this.whole ? { row: at } : at ? { at } : {};
   }
 
-  /** @param {number} address */
-  goTo(address) {
-    const { columns } = this.scene,
-      last = (/** @type {Placed} */ one) => this.numberOf(one);
-    const here = Math.max(
-      0,
-      columns.findIndex((one) => last(one) >= Math.floor(address)),
-    );
-    this.seek(here + (columns[here].stack ? 0.99 : address % 1));
+  /** Go where an address points. @param {URLSearchParams} asked */
+  goTo(asked) {
+    const name = ["clock", "row", "at"].find((name) => asked.has(name)),
+      at = asked.get(name);
+    this.toAxis({ clock: "time", row: "calls" }[name] ?? "logical");
+    if (at) this.seek(this.face.positionOf(Number(at)));
   }
 
   /** @param {boolean} turn */
@@ -593,13 +703,10 @@ export class First {
       const scrub = hit(event, ".jl-scrub");
       if (!scrub) return;
       const seek = (/** @type {PointerEvent} */ event) => {
-        const { columns, turned } = this.scene,
-          box = scrub.getBoundingClientRect();
-        const t = turned ? event.clientY - box.top : event.clientX - box.left;
-        const found = columns.findIndex((one) => t < one.t + one.w + 8);
-        const here = found < 0 ? columns.length - 1 : found,
-          one = columns[here];
-        this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
+        const box = scrub.getBoundingClientRect();
+        this.seek(
+          this.face.seek(this.face.turned ? event.clientY - box.top : event.clientX - box.left),
+        );
       };
       event.preventDefault();
       scrub.focus();
@@ -619,30 +726,46 @@ export class First {
     if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
     else if (on.matches(".jl-scrub") && event.key === "Enter")
-      this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
-    else if (on.matches(".jl-scrub") && this.step(event.key)) on.focus({ preventScroll: true });
+      this.whole ? this.grid.open(this.at) : this.open(columns[this.scene.here(this.at)]);
+    else if (on.matches(".jl-scrub") && this.stepBy(event.key)) on.focus({ preventScroll: true });
     else if (event.key === " " && on.tagName !== "BUTTON")
       this.play.on ? this.play.stop() : this.play.start();
     else if (event.key === "t") this.turnTo(!this.turn);
+    else if (event.key === "c" && this.clocked) this.switch.click();
+    else if (this.whole && this.grid.moves(event.key)) on.focus({ preventScroll: true });
     else return;
     event.preventDefault();
   }
 
   /** Go a call on or back. @param {string} key */
-  step(key) {
-    const here = Number(this.stage.querySelector(".jl-scrub").getAttribute("aria-valuenow")),
-      last = this.scene.columns.length - 1;
-    const to = {
-      ArrowRight: here + 1,
-      ArrowDown: here + 1,
-      ArrowLeft: here - 1,
-      ArrowUp: here - 1,
-      Home: 0,
-      End: last,
+  stepBy(key) {
+    const by = {
+      ArrowRight: 1,
+      ArrowDown: 1,
+      ArrowLeft: -1,
+      ArrowUp: -1,
+      Home: -Infinity,
+      End: Infinity,
     }[key];
-    if (to === undefined) return false;
-    this.seek(clamp(to, 0, last) + 0.99);
-    return true;
+    if (by) this.seek(this.face.step(this.at, by));
+    return !!by;
+  }
+
+  /** Tell of a row of every call. @param {number} slot */
+  tellRow(slot) {
+    const { data, run } = this,
+      known = run.scene.columns.find((one) => !one.stack && !one.missing && one.slot === slot);
+    const how =
+      known?.said || (callsOf(run).wrong[slot] ? "It did not go as meant." : "All went as meant.");
+    const title = known?.n
+      ? `Call ${known.n}`
+      : `Row ${slot + 1} of ${run.columns.rows.toLocaleString("en")}`;
+    tellSlot(this.details, data, run, slot, title, how);
+    this.bringIntoSight();
+  }
+
+  bringIntoSight() {
+    requestAnimationFrame(() => this.details.scrollIntoView({ block: "nearest" }));
   }
 
   /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
@@ -651,7 +774,7 @@ export class First {
     if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
     this.openAt = one.i;
     this.markChosen();
-    requestAnimationFrame(() => this.details.scrollIntoView({ block: "nearest" }));
+    this.bringIntoSight();
     if (one.stack || one.missing) {
       const how = one.missing
         ? "It was never issued: the next call came in its place."
@@ -720,8 +843,11 @@ export class First {
       const said = esc(text.slice(least)),
         look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
-      const no = `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
-      return `${skipped}<div class="${look}">${no}${shown}${this.covered.length ? "" : tags.join("")}</div>`;
+      const no =
+        `<span class="jl-here" data-line="${sign === "+" ? "" : number}"></span>` +
+        `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
+      const marks = this.covered.length ? "" : tags.join("");
+      return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
     const below = tried[0][0] && alone ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
@@ -738,18 +864,13 @@ export class First {
   openMore() {
     this.more.hidden = false;
     this.opener.setAttribute("aria-expanded", "true");
-    this.every ??= new Every(this.grid, this);
     this.tellMore();
   }
 
-  /** Tell of some calls one by one. @param {number} slot @param {number} until */
+  /** Show some calls one by one. @param {number} slot @param {number} until */
   lookAt(slot, until) {
-    if (this.more.hidden) this.openMore();
-    this.withCalls(() => {
-      this.every.lookAt(slot, until);
-      this.every.chart.scrollIntoView({ block: "nearest" });
-      this.every.chart.focus({ preventScroll: true });
-    });
+    this.toAxis("calls");
+    this.withCalls(() => this.grid.reveal(slot, until));
   }
 
   closeMore() {
@@ -768,12 +889,8 @@ export class First {
       `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
       '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; ' +
-      "Enter tells of a call; Space plays; t turns the lanes.</p>";
-    this.grid.style.visibility = run.columns ? "" : "hidden"; // nothing else moves
-    if (run.columns) {
-      this.texts.innerHTML = program(run, covered);
-      this.every.show();
-    } else this.askCalls(); // this is told again once they are here
+      "Enter tells of a call; Space plays; c: order or clock; t turns the lanes; on the clock w s zoom, " +
+      "a d pan, f shows all.</p>";
   }
 
   /** Say something to a screen reader. @param {string} said */

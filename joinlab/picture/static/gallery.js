@@ -47,15 +47,6 @@ class Gallery extends First {
     addEventListener("hashchange", () => this.arrive());
   }
 
-  get beside() {
-    return !this.turned && this.width >= 1290 ? this.width * 0.69 : super.beside;
-  }
-
-  draw() {
-    super.draw();
-    this.view.classList.toggle("jl-beside", !this.turned && this.beside < this.width);
-  }
-
   get chosen() {
     return Math.max(
       0,
@@ -83,9 +74,8 @@ class Gallery extends First {
     if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
     const radio = this.radios[program * this.many + fabric];
     if (radio) radio.checked = true;
-    const at = said.get("at");
     this.fill();
-    if (at !== null) this.goTo(Number(at));
+    this.goTo(said);
   }
 
   /** Draw every small picture, and the large one. */

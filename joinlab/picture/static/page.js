@@ -27,10 +27,7 @@ export function show(place, view, number) {
 /** Write the position of a view into the address. @param {First} view @param {Record<string, string>} more */
 export function follow(view, more = {}) {
   if (location.protocol === "about:") return; // in a notebook's cell, which has no address
-  const kept = Object.entries({
-    ...more,
-    ...(view.address === null ? {} : { at: String(view.address) }),
-  });
+  const kept = Object.entries({ ...more, ...view.address });
   const hash = kept
     .map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
     .join("&");
@@ -47,7 +44,7 @@ const inSight = new IntersectionObserver(
         view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
       show(place, view, Number(place.dataset.run));
       if (all.length > 1) continue;
-      if (asked().has("at")) view.goTo(Number(asked().get("at")));
+      view.goTo(asked());
       view.moved = () => follow(view);
     }
   },
@@ -112,9 +109,8 @@ class Positions extends First {
       );
     if (said.has("barrier"))
       this.setting.selectedIndex = Math.min(this.setting.length - 1, Number(said.get("barrier")));
-    const at = said.get("at");
     this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
-    if (at !== null) this.goTo(Number(at));
+    this.goTo(said);
   }
 
   get here() {
@@ -127,6 +123,10 @@ class Positions extends First {
     this.counts = counts;
     this.map?.draw(this.endings, counts);
     show(this.place, this, this.here[counts.join()]);
+  }
+
+  get before() {
+    return 186;
   }
 
   /** @param {number} lane */

@@ -3,20 +3,6 @@
 
 import { clamp, px } from "./text.js";
 
-/** Milliseconds that a column takes in play. @param {Placed | undefined} one */
-const pace = (one) =>
-  !one
-    ? 1600
-    : one.stack
-      ? 500
-      : one.focus
-        ? 3000
-        : one.flag !== "met"
-          ? 1900
-          : one.size === "slim"
-            ? 750
-            : 1200;
-
 /** @param {number} f */
 const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
 
@@ -82,10 +68,10 @@ export function pose(stage, scene, at, glimpse = null) {
   token.lastElementChild.textContent = found.value;
 }
 
-/** Runs the position on, from where the lanes part from the stack, one call after the other. */
+/** Runs the position on, from where the lanes part from the stack, or from the first moment. */
 export class Play {
-  /** @param {{ columns(): Placed[], show(at: number | null, glimpse?: number | null): void, changed(on:
-   * boolean): void }} of */
+  /** @param {{ face(): import("./scene.js").Scene | import("./grid.js").Grid,
+   *   show(at: number | null, glimpse?: number | null): void, changed(on: boolean): void }} of */
   constructor(of) {
     this.of = of;
     this.on = false;
@@ -96,24 +82,19 @@ export class Play {
     this.stop();
     this.on = true;
     this.of.changed(true);
-    const columns = this.of.columns(),
-      begin = Math.max(
-        0,
-        columns.findIndex((one) => !one.stack),
-      );
-    let at = begin,
+    const face = this.of.face();
+    let at = face.first,
       last = 0;
     const tick = (/** @type {number} */ now) => {
       if (!this.on) return;
-      if (still.matches) {
-        // a call at a time, without motion
-        if (!last || now - last > 1100) [at, last] = [Math.floor(at) + (last ? 1 : 0) + 0.99, now];
-      } else
-        [at, last] = [
-          at + (last ? Math.min(60, now - last) : 0) / pace(columns[Math.floor(at)]),
-          now,
-        ];
-      if (at >= columns.length + 1) return this.stop(true);
+      if (!still.matches) at = last ? face.advance(at, Math.min(60, now - last)) : at;
+      else if (last && now - last > 1100) {
+        const next = face.step(at, 1); // a call at a time, without motion
+        if (next === at) return this.stop(true);
+        [at, last] = [next, now];
+      }
+      if (!still.matches || !last) last = now;
+      if (at >= face.over) return this.stop(true);
       this.of.show(at);
       this.frame = requestAnimationFrame(tick);
     };

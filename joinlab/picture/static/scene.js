@@ -1,7 +1,16 @@
 // The first screen's picture: lanes of calls, drawn from a scene (joinlab/picture/scene.py), with time to the
 // right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
 
-import { clamp, esc, line, px, rect, tag, widthOf } from "./text.js";
+import { pose } from "./play.js";
+import { clamp, esc, line, px, rect, sign, tag, widthOf } from "./text.js";
+
+/** Milliseconds that a column takes in play. @param {Placed | undefined} one */
+function pace(one) {
+  if (!one) return 1600;
+  if (one.stack) return 500;
+  if (one.focus) return 3000;
+  return one.flag !== "met" ? 1900 : one.size === "slim" ? 750 : 1200;
+}
 
 /** The columns of a scene, before they have places. @param {RawRun} run @returns {Placed[]} */
 export const columnsOf = ({ scene }) =>
@@ -70,10 +79,15 @@ const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, t
 export class Scene {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
    * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
-   *   below?: boolean, cover?: string }} how
+   *   below?: boolean, cover?: string, before?: number }} how
    *   `least`: of the height of columns; `below`: another picture follows on the same axis; `cover`: what
-   *   covered lanes say */
-  constructor(data, run, name, { turned, phone, width, covered, least, below, cover = "" }) {
+   *   covered lanes say; `before`: px before the first call, if more than the names take */
+  constructor(
+    data,
+    run,
+    name,
+    { turned, phone, width, covered, least, below, before, cover = "" },
+  ) {
     this.covers = cover;
     this.data = data;
     this.run = run;
@@ -112,7 +126,7 @@ export class Scene {
       this.height = Math.max(least, this.t0 + this.length + 64);
       this.scrub = 12;
     } else {
-      this.t0 = width < 1000 ? 190 : 214;
+      this.t0 = before || run.scene.before;
       this.side = 44;
       this.thick = few ? 58 : this.n < 5 ? 50 : 40;
       this.length = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
@@ -188,21 +202,6 @@ export class Scene {
       "font-size": small,
     };
     return drawn.join("") + (sub && tag("text", below, esc(sub)));
-  }
-
-  /** ≠ between two lanes. @param {[number, number]} at @param {boolean} big */
-  sign([cx, cy], big) {
-    const r = big ? (this.phone ? 14 : 17) : clamp(this.between / 2 - 3, 8, 11),
-      w = big ? 2.5 : 1.8;
-    const bar = (/** @type {number} */ up) =>
-      `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`;
-    const slash = `M${px(cx + r * 0.26)} ${px(cy - r * 0.55)}L${px(cx - r * 0.26)} ${px(cy + r * 0.55)}`;
-    return tag(
-      "g",
-      { class: "jl-ne" },
-      tag("circle", { cx, cy, r, "stroke-width": w }) +
-        tag("path", { d: bar(0.2) + bar(-0.2) + slash, "stroke-width": w }),
-    );
   }
 
   /** A gradient to nothing, for calls that never end. */
@@ -330,11 +329,127 @@ export class Scene {
     return one.t - before.t > (this.turned ? 13 : widthOf(one.n, 12) + 4);
   }
 
+  // -- positions: `at` is a column and a fraction of it, null the picture at rest
+
+  get focus() {
+    return this.columns.findIndex((one) => one.focus);
+  }
+
+  /** px on the scrubber of what goes wrong, in this picture or one on the same axis.
+   * @param {Scene[]} scenes */
+  loud(scenes) {
+    const loud = (/** @type {Placed} */ one) =>
+      one.focus || one.flag === "wrong" || one.flag === "apart";
+    return this.columns
+      .filter(({ i }) => scenes.some(({ columns }) => loud(columns[i])))
+      .map((one) => this.centre(one) - this.t0);
+  }
+
+  /** Where play begins. */
+  get first() {
+    return Math.max(
+      0,
+      this.columns.findIndex((one) => !one.stack),
+    );
+  }
+
+  get over() {
+    return this.columns.length + 1;
+  }
+
+  /** From where on the verdict is told. */
+  get verdict() {
+    return this.focus < 0 ? this.columns.length - 0.5 : this.focus + 0.74;
+  }
+
+  /** The column at a position. @param {number | null} at */
+  here(at) {
+    const last = this.columns.length - 1;
+    return at === null ? (this.focus < 0 ? last : this.focus) : clamp(Math.floor(at), 0, last);
+  }
+
+  /** The position after some time of play. @param {number} at @param {number} ms */
+  advance(at, ms) {
+    return at + ms / pace(this.columns[Math.floor(at)]);
+  }
+
+  /** px of a position on the scrubber. @param {number | null} at */
+  thumb(at) {
+    const here = this.here(at),
+      one = this.columns[here];
+    return at === null ? this.centre(one) - this.t0 : one.t + clamp(at - here, 0, 1) * one.w;
+  }
+
+  /** The position at some px of the scrubber. @param {number} t */
+  seek(t) {
+    const found = this.columns.findIndex((one) => t < one.t + one.w + 8),
+      here = found < 0 ? this.columns.length - 1 : found,
+      one = this.columns[here];
+    return here + clamp((t - one.t) / one.w, 0.01, 0.99);
+  }
+
+  /** So many calls on or back. @param {number | null} at @param {number} by */
+  step(at, by) {
+    return clamp(this.here(at) + by, 0, this.columns.length - 1) + 0.99;
+  }
+
+  /** The last number of a column, by which an address names it; where calls have none, its row.
+   * @param {Placed} one */
+  numberOf({ n, until }) {
+    const counted = this.columns.every((one) => one.n || one.missing);
+    return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
+  }
+
+  /** A position as an address has it: a call's number and a fraction. @param {number} at */
+  addressOf(at) {
+    const here = this.here(at);
+    return Math.round((this.numberOf(this.columns[here]) + Math.min(0.99, at - here)) * 100) / 100;
+  }
+
+  /** @param {number} address */
+  positionOf(address) {
+    const found = this.columns.findIndex((one) => this.numberOf(one) >= Math.floor(address)),
+      here = Math.max(0, found);
+    return here + (this.columns[here].stack ? 0.99 : address % 1);
+  }
+
+  /** A position for a slider: now, at most, and in words. @param {number | null} at
+   * @returns {[number, number, string]} */
+  heard(at) {
+    const here = this.here(at),
+      one = this.columns[here],
+      how = one.flag === "met" ? "" : ", here the calls do not match";
+    return [here, this.columns.length - 1, this.titleOf(one) + how];
+  }
+
+  /** What happens at a position, as HTML. @param {number | null} at @returns {string[]} */
+  told(at) {
+    return [esc(this.titleOf(this.columns[this.here(at)]))];
+  }
+
+  /** By lane, the line of the program from which its call comes; 0: unknown. @param {number} at */
+  linesAt(at) {
+    const here = this.here(at);
+    return this.scene.names.map((_, lane) => {
+      const issued = this.columns.slice(0, here + 1).findLast((one) => one.boxes[lane]?.line);
+      return issued?.boxes[lane].line ?? 0;
+    });
+  }
+
+  /** Draw a position. @param {HTMLElement} picture @param {number | null} at
+   * @param {number | null} glimpse the value alone, while all is shown */
+  pose(picture, at, glimpse) {
+    pose(picture, this, at, glimpse);
+  }
+
   /** What a column says when one points at it. @param {Placed} one */
   titleOf(one) {
     if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
     if (!one.boxes.some(Boolean)) return "no call here";
-    const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(" · ");
+    const how = { met: "meets", wrong: "meets", apart: "faces", open: "and" }[one.flag];
+    const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(
+      one.stack ? " · " : ` ${how} `,
+    );
     const number = one.n && `call${one.stack ? "s" : ""} ${one.n}: `;
     return number + labels + (one.stack ? `, ${one.said}` : "");
   }
@@ -431,9 +546,9 @@ export class Scene {
     const t = this.centre(one) + (reads ? one.w * 0.2 : 0);
     const signs = one.clashes
       .map(([a, b]) =>
-        this.sign(
+        sign(
           this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2),
-          big && this.between > 40,
+          big && this.between > 40 ? (this.phone ? 14 : 17) : clamp(this.between / 2 - 3, 8, 11),
         ),
       )
       .join("");

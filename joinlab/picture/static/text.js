@@ -27,6 +27,15 @@ export const tag = (name, look, inside = "") => {
 export const rect = ({ x, y, w, h }, look, inside = "") =>
   tag("rect", { ...look, x, y, width: w, height: h }, inside);
 
+/** A text whose middle is there.
+ * @param {string} said @param {number} x @param {number} y @param {number} size @param {Look} look */
+export const word = (said, x, y, size, look = {}) =>
+  tag(
+    "text",
+    { x, y: y + size * 0.36, "font-size": size, "text-anchor": "middle", ...look },
+    esc(said),
+  );
+
 /** @param {[number, number]} p @param {[number, number]} q @param {string} look */
 export const line = ([x1, y1], [x2, y2], look) => tag("line", { class: look, x1, y1, x2, y2 });
 
@@ -47,4 +56,14 @@ export function widthOf(text, size) {
     widths.set(text, (found = pen.measureText(text).width / 100));
   }
   return found * size;
+}
+
+/** ≠ in a circle. @param {[number, number]} at @param {number} r */
+export function sign([cx, cy], r) {
+  const width = r > 12 ? 2.5 : 1.8,
+    bar = (/** @type {number} */ up) => `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`,
+    slash = `M${px(cx + r * 0.26)} ${px(cy - r * 0.55)}L${px(cx - r * 0.26)} ${px(cy + r * 0.55)}`;
+  const circle = tag("circle", { cx, cy, r, "stroke-width": width });
+  const path = tag("path", { d: bar(0.2) + bar(-0.2) + slash, "stroke-width": width });
+  return tag("g", { class: "jl-ne" }, circle + path);
 }

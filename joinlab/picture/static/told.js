@@ -104,33 +104,3 @@ export function fill(section, title, how, cards, ...more) {
   );
   section.hidden = false;
 }
-
-/** The whole text of the program, with the lines in which ranks ended.
- * @param {RawRun} run @param {boolean} covered */
-export function program(run, covered) {
-  return run.sources
-    .filter((source) => source.text !== null)
-    .map((source) => {
-      /** @type {Map<number, string[]>} */
-      const ended = new Map();
-      for (const [lane, lines] of covered ? [] : run.ended.entries())
-        for (const one of linesOf(run, lines))
-          if (one.source === source)
-            ended.set(one.line, [
-              ...(ended.get(one.line) ?? []),
-              `${run.names[lane]}: ${run.ends[lane]}`,
-            ]);
-      const lines = source.text.split("\n").map((text, i) => {
-        const said = ended.get(source.first_line + i)?.join("; ");
-        const mark = said ? `<span class="jl-tag">${esc(said)}</span>` : "";
-        const no = `<span class="jl-no">${source.first_line + i}</span>`;
-        return `<div class="${said ? "jl-hit" : ""}">${no}${esc(text)}${mark}</div>`;
-      });
-      return (
-        `<details><summary>The text of ${esc(source.name)}</summary>` +
-        '<div class="jl-code" tabindex="0" role="region" ' +
-        `aria-label="${esc(source.name)}">${lines.join("")}</div></details>`
-      );
-    })
-    .join("");
-}

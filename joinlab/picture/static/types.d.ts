@@ -11,8 +11,10 @@ interface RawRun {
   /** Of every lane of `columns`; the first screen's may be fewer. */
   names: string[];
   ends: string[];
-  /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
-  ended: number[];
+  /** By lane of the first screen, the one of `columns` that it shows. */
+  lanes: number[];
+  /** Whether calls begin one after the other, in a queue of the GPU. */
+  queues: boolean;
   sources: { name: string; first_line: number; text: string | null }[];
   /** The lines that led to a call, innermost first. */
   lines: [source: number, line: number][][];
@@ -34,6 +36,8 @@ interface RawColumns {
   codes: { kind: number; label: string; lines: number; facts: number }[];
   names: string[];
   stops: number[];
+  /** When each lane's program was over, ns; `end` where it never is. */
+  over: number[];
   end: number;
   rows: number;
   read?: Record<string, Uint32Array>;
@@ -52,7 +56,31 @@ interface Calls {
   wrong: Uint8Array;
   offsets: Int32Array;
   members: Int32Array;
-  hosts: [begun: number, ended: number, open: boolean, name: string][][];
+  /** By lane, what its program did. */
+  hosts: Span[][];
+  /** ns from its issue by the program until it began. */
+  late: Float64Array;
+  /** Counted from 1; 0: none. */
+  input: Uint32Array;
+  bounds: Bounds;
+  hostBounds: Bounds[];
+  bySlot?: Int32Array[];
+  inputs?: Span[][];
+}
+
+/** Bounds of the intervals before and behind each; see columns.js. */
+interface Bounds {
+  last: Float64Array;
+  first: Float64Array;
+}
+
+/** What a program did, ns; `call`: the one that it waited for, or -1. */
+interface Span {
+  from: number;
+  to: number;
+  name: string;
+  call: number;
+  input: number;
 }
 
 interface Looks {
@@ -84,6 +112,8 @@ interface Box {
   open: boolean;
   bad: boolean;
   failed: boolean;
+  /** Of the program, from which the call comes; 0: unknown, or a stack. */
+  line: number;
 }
 
 /** What the view follows: a widget's model, or a Store. */
@@ -131,6 +161,7 @@ type ScenePiece = [text: string, kind: number, tone: string];
 
 interface RawScene {
   names: string[];
+  before: number;
   behind: number;
   head: ScenePiece[];
   columns: RawColumn[];

@@ -1,0 +1,1048 @@
+// Every call of a run in its lane, on the clock or one after the other. What is in sight is drawn; calls too
+// small to be seen are one piece for neighbours of a kind, and what went wrong always has its colour. On the
+// clock a lane has two tracks: what the network does, and what its program does, from which each call drops
+// into the network's queue. Positions and units of the axis are ns, or rows.
+
+import {
+  FAILED,
+  OPEN,
+  QUEUED,
+  WRONG,
+  callsOf,
+  inputsOf,
+  laneOf,
+  members,
+  slotsOf,
+  touching,
+} from "./columns.js";
+import { element } from "./dom.js";
+import { clamp, esc, px, rect, sign, tag, widthOf, word } from "./text.js";
+import { linesOf } from "./told.js";
+
+const LEAST = 3; // px: what is shorter is drawn together
+const DEEPEST = 400; // px of the shortest call, at the deepest zoom
+const CELLS = 600; // of the strip of the whole run
+const MOST = 400; // names and ribbons of a lane
+const CROWDED = 10_000; // calls of a lane, between which no ribbon could be seen
+const PLAY = 9000; // ms that a run takes in play
+
+/** px across time of a lane, by how many there are at most: its inputs, its calls, its program, and what is
+ * left for ribbons. */
+const TRACKS = [
+  { most: 2, band: 20, high: 46, host: 17, gap: 64 },
+  { most: 4, band: 18, high: 34, host: 16, gap: 30 },
+  { most: Infinity, band: 0, high: 24, host: 14, gap: 18 },
+];
+
+let scrolled = -Infinity; // when the page last moved: a wheel that scrolls it does not begin to zoom
+addEventListener("scroll", () => (scrolled = performance.now()), { capture: true, passive: true });
+
+export class Grid {
+  /** @param {import("./first.js").First} view */
+  constructor(view) {
+    this.view = view;
+    this.name = `${view.name}-grid`;
+    this.from = this.span = this.width = 0;
+    this.band = this.high = this.host = this.gap = 0; // px across time
+    /** What the strip shows, and ns of the shortest call.
+     * @type {{ run: RawRun | null, axis: string, least: number }} */
+    this.whole = { run: null, axis: "", least: 0 };
+    this.strip = element("div", { class: "jl-strip" });
+    this.chart = element("div", { class: "jl-chart" });
+    this.parts = [this.strip, this.chart];
+    this.listen();
+  }
+
+  listen() {
+    const { chart, strip } = this;
+    const wheel = (/** @type {WheelEvent} */ event) => {
+      const pinch = event.ctrlKey || event.metaKey,
+        aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
+        whole = this.span >= this.extent && (aside || event.deltaY > 0);
+      if (whole || (!pinch && !aside && performance.now() - scrolled < 300)) return;
+      event.preventDefault();
+      if (aside && !pinch) this.go(this.from + event.deltaX / this.per);
+      else this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.unitAt(event));
+    };
+    chart.addEventListener("wheel", wheel, { passive: false });
+    /** Each pointer that is down: what it holds, and where it is, px. @type {Map<number, number[]>} */
+    const held = new Map();
+    let moved = false,
+      pressed = 0; // ms
+    chart.addEventListener("pointerdown", (event) => {
+      moved &&= held.size > 0;
+      held.set(event.pointerId, [this.unitAt(event), this.along(event)]);
+      chart.setPointerCapture(event.pointerId);
+    });
+    chart.addEventListener("pointermove", (event) => {
+      const hold = held.get(event.pointerId),
+        at = this.along(event);
+      if (!hold) return this.view.point(clamp(this.unitAt(event), 0, this.extent));
+      if (!moved && Math.abs(at - hold[1]) < 5) return;
+      moved = true;
+      hold[1] = at;
+      const [one, other] = held.values();
+      if (other) this.span = ((other[0] - one[0]) * this.long) / (other[1] - one[1]) || this.span;
+      this.go(one[0] - (one[1] - this.t0) / this.per);
+    });
+    chart.addEventListener("pointerup", (event) => {
+      if (!held.delete(event.pointerId) || moved) return;
+      if (event.timeStamp - pressed < 400) this.fit();
+      else this.pick(event);
+      pressed = event.timeStamp;
+    });
+    chart.addEventListener("pointercancel", (event) => held.delete(event.pointerId));
+    chart.addEventListener("pointerleave", () => this.view.point(null));
+    strip.addEventListener("click", (event) => {
+      const box = strip.getBoundingClientRect();
+      this.go(((event.clientX - box.left) / box.width) * this.extent - this.span / 2);
+    });
+  }
+
+  get run() {
+    return this.view.run;
+  }
+
+  get scene() {
+    return this.run.scene;
+  }
+
+  get phone() {
+    return this.view.phone;
+  }
+
+  get calls() {
+    return callsOf(this.run);
+  }
+
+  /** The lanes that are drawn, as the columns count them. */
+  get lanes() {
+    return this.run.lanes;
+  }
+
+  get clock() {
+    return this.view.axis === "time";
+  }
+
+  /** Units of the whole axis. */
+  get extent() {
+    return Math.max(this.clock ? this.run.columns.end : this.run.columns.rows, 1);
+  }
+
+  /** px of a unit. */
+  get per() {
+    return this.long / this.span;
+  }
+
+  /** When a call begins and ends. @param {number} i @returns {[number, number]} */
+  spanOf(i) {
+    const { begun, ended, slot } = this.calls;
+    return this.clock ? [begun[i], ended[i]] : [slot[i], slot[i] + 0.92];
+  }
+
+  /** Which calls of a lane can lie in a stretch of the axis: the first, and the one behind the last.
+   * @param {number} lane @param {number} from @param {number} to */
+  within(lane, from, to = from) {
+    const { starts, slot, bounds } = this.calls,
+      [begin, behind] = [starts[lane], starts[lane + 1]];
+    if (this.clock) return touching(bounds, begin, behind, from, to);
+    return touching({ last: slot, first: slot }, begin, behind, from - 1, to);
+  }
+
+  /** The same, of what its program did. @param {number} lane @param {number} from @param {number} to */
+  during(lane, from, to = from) {
+    const { hosts, hostBounds } = this.calls;
+    return touching(hostBounds[lane], 0, hosts[lane].length, from, to);
+  }
+
+  /** The colour of each kind of call. */
+  get fills() {
+    return this.view.data.looks.kinds.map((_, kind) => `var(--jl-k${kind})`);
+  }
+
+  /** Show the whole of a run. */
+  fit() {
+    this.measure();
+    this.span = this.extent;
+    this.go(0);
+  }
+
+  /** @param {number} from what stands at the left edge */
+  go(from) {
+    this.span = clamp(this.span, this.least, this.extent);
+    this.from = clamp(from, 0, this.extent - this.span);
+    this.draw();
+  }
+
+  /** The smallest piece that is worth looking at. */
+  get least() {
+    if (!this.clock) return Math.min(4, this.extent);
+    return Math.min(this.extent, (this.whole.least * this.long) / DEEPEST);
+  }
+
+  /** @param {number} by @param {number} around stays where it is */
+  zoom(by, around = this.from + this.span / 2) {
+    const part = (around - this.from) / this.span;
+    this.span = clamp(this.span * by, this.least, this.extent);
+    this.go(around - part * this.span);
+  }
+
+  /** px along time. @param {MouseEvent} event */
+  along(event) {
+    const box = this.chart.getBoundingClientRect();
+    return this.turned ? event.clientY - box.top : event.clientX - box.left;
+  }
+
+  /** @param {MouseEvent} event */
+  unitAt(event) {
+    return this.from + (this.along(event) - this.t0) / this.per;
+  }
+
+  // -- places
+
+  measure() {
+    const { view, clock, phone } = this,
+      n = this.lanes.length,
+      tracks = TRACKS.find(({ most }) => n <= most);
+    Object.assign(this, clock ? tracks : { ...tracks, band: 0, host: 0, gap: 24 });
+    this.turned = view.turned;
+    this.width = view.width;
+    this.t0 = this.turned ? 88 : view.before || this.scene.before;
+    this.side = this.turned ? 68 : 26;
+    if (this.turned) {
+      this.gap = n > 2 ? 12 : phone ? 26 : 60;
+      this.band = n > 2 ? 0 : this.band && 18;
+      const rest = this.band + this.host + this.gap + 8;
+      this.high = clamp((this.width - this.side + this.gap) / n - rest, 22, 150);
+    }
+    this.long = this.turned
+      ? phone
+        ? 430
+        : 540
+      : this.width - this.t0 - Math.max(118, this.scene.behind);
+    this.pitch = this.high + this.band + this.host + this.gap + (this.host && 8);
+    this.foot = this.side + n * this.pitch - this.gap; // px across, past the last lane
+    this.scrub = this.turned ? 12 : this.foot + 50;
+  }
+
+  get length() {
+    return this.long;
+  }
+
+  get thick() {
+    return this.high;
+  }
+
+  /** px across time, of what a lane shows; of two lanes, the programs face each other.
+   * @param {number} at of the lanes drawn */
+  tracks(at) {
+    const { band, high, host } = this,
+      top = this.side + at * this.pitch,
+      space = host && 4;
+    if (at && this.lanes.length === 2)
+      return { host: top, net: top + host + space, band: top + host + high + 2 * space };
+    const net = top + (band && band + space);
+    return { band: top, net, host: net + high + space };
+  }
+
+  /** px across time of a lane's calls. @param {number} at of the lanes drawn */
+  lane(at) {
+    return this.tracks(at).net;
+  }
+
+  /** px of a place along the axis. @param {number} at */
+  x(at) {
+    return this.t0 + (at - this.from) * this.per;
+  }
+
+  /** The same, but not far out of sight. @param {number} at */
+  near(at) {
+    return clamp(this.x(at), this.t0 - 9, this.t0 + this.long + 9);
+  }
+
+  /** A rectangle by its places along and across time, px.
+   * @param {number} t @param {number} s @param {number} long @param {number} high */
+  area(t, s, long, high) {
+    const [x, y, w, h] = this.turned ? [s, t, high, long] : [t, s, long, high];
+    return { x, y, w, h, cx: x + w / 2, cy: y + h / 2 };
+  }
+
+  /** A point by its places along and across time, px. @param {number} t @param {number} s */
+  dot(t, s) {
+    return this.turned ? `${px(s)} ${px(t)}` : `${px(t)} ${px(s)}`;
+  }
+
+  // -- drawing
+
+  draw() {
+    const { clock, turned, foot } = this,
+      lanes = this.lanes.map((_, at) => this.drawLane(at)).join(""),
+      inside = clock ? this.ground() + this.ribbons() + lanes + this.signs() : lanes,
+      height = turned ? this.t0 + this.long + 40 : foot + 74,
+      look = { width: this.width, height, role: "img", "aria-label": "Every call" };
+    this.chart.innerHTML = tag(
+      "svg",
+      look,
+      this.definitions(height) +
+        this.ticks() +
+        tag("g", { "clip-path": `url(#${this.name}-c)` }, inside) +
+        this.lanes.map((_, at) => this.end(at)).join("") +
+        this.cursor(),
+    );
+    this.chart.style.touchAction = turned && this.span < this.extent ? "none" : "pan-y";
+    this.overview();
+    this.view.show_(this.view.at);
+  }
+
+  /** @param {number} height px */
+  definitions(height) {
+    const { name, turned } = this,
+      seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height),
+      hatch = {
+        width: 7,
+        height: 7,
+        patternUnits: "userSpaceOnUse",
+        patternTransform: "rotate(45)",
+      };
+    const stops = [
+      [0, 1],
+      [0.6, 1],
+      [1, 0.1],
+    ].map(
+      ([offset, opacity]) =>
+        `<stop offset="${offset}" stop-color="#fff" stop-opacity="${opacity}"/>`,
+    );
+    const fade = { id: `${name}-f`, ...(turned && { x2: "0", y2: "1" }) },
+      box = `<rect width="1" height="1" fill="url(#${name}-f)"/>`;
+    return tag(
+      "defs",
+      {},
+      tag("clipPath", { id: `${name}-c` }, rect(seen, {})) +
+        tag("linearGradient", fade, stops.join("")) +
+        tag("mask", { id: `${name}-fade`, maskContentUnits: "objectBoundingBox" }, box) +
+        tag(
+          "pattern",
+          { id: `${name}-h`, ...hatch },
+          '<rect width="3" height="7" class="jl-hatch"/>',
+        ),
+    );
+  }
+
+  /** The calls of a lane, and on the clock what its program did. @param {number} at of the lanes drawn */
+  drawLane(at) {
+    const lane = this.lanes[at],
+      { calls, clock, t0, long } = this,
+      { slot, begun, ended, flags, code, kinds } = calls,
+      { net } = this.tracks(at),
+      last = t0 + long,
+      many = new Merged(t0, long, this.turned, this.fills),
+      [first, behind] = this.within(lane, this.from, this.from + this.span);
+    /** @type {{ i: number, t: number, to: number }[]} */
+    const large = [];
+    let wrong = -Infinity;
+    for (let i = first; i < behind; i++) {
+      // up to a million times: nothing is made for what is not drawn
+      const t = this.x(clock ? begun[i] : slot[i]),
+        to = clock ? this.x(ended[i]) : t + this.per * 0.92;
+      if (to < t0 || t > last) continue;
+      const odd = flags[i] & WRONG;
+      if (!odd && to - t < LEAST) many.add(t, to, kinds[code[i]]);
+      else if (!odd || t - wrong >= 1 || (flags[i] & QUEUED && large.length < MOST)) {
+        large.push({ i, t, to });
+        if (odd) wrong = t;
+      }
+    }
+    const queue = large.filter(({ i }) => clock && flags[i] & QUEUED).slice(0, 3),
+      stands = large.filter(({ i }) => !clock || !(flags[i] & QUEUED)),
+      end = this.near(this.extent),
+      room = queue.length * 70;
+    let named = 0;
+    const drawn = inRows(stands, clock).map(({ i, t, to, row, of }) => {
+      const high = this.high / of,
+        stuck = clock && flags[i] & OPEN,
+        from = Math.max(t, t0 - 9),
+        until = stuck && room ? Math.max(end - room, t + 40) : Math.min(to, last + 9);
+      const q = this.area(
+        from,
+        net + row * high,
+        Math.max(until - from, LEAST),
+        high - (of > 1 ? 1 : 0),
+      );
+      return this.box(i, q, Math.max(from, t0), stuck ? 16 : 12, named++ < MOST);
+    });
+    const waiting = queue.map(({ i }, place) => {
+      const q = this.area(
+        end - room + place * 70 + 4,
+        net + this.high * 0.14,
+        62,
+        this.high * 0.72,
+      );
+      return this.box(i, q, 0, 12, true);
+    });
+    const host = clock ? this.drawHost(at) + this.drops(at, large) : "",
+      bands = clock && this.band ? this.bands(at) : "";
+    return tag(
+      "g",
+      { class: "jl-lane" },
+      bands + many.paths(net, this.high) + drawn.join("") + waiting.join("") + host,
+    );
+  }
+
+  /** A call.
+   * @param {number} i @param {ReturnType<Grid["area"]>} q @param {number} begin px, of what is in sight
+   * @param {number} size px of its name, if that fits @param {boolean} named */
+  box(i, q, begin, size, named) {
+    const { calls, run, turned } = this,
+      flags = calls.flags[i],
+      kind = calls.kinds[calls.code[i]],
+      { label } = run.columns.codes[calls.code[i]],
+      slot = calls.slot[i];
+    const marks = [
+      flags & WRONG && "bad",
+      (flags & FAILED || (size < 16 && flags & OPEN)) && "unended",
+      slot === this.view.get("selected") && "chosen",
+    ];
+    const look = {
+      class: ["jl-fill", ...marks.filter(Boolean).map((mark) => `jl-${mark}`)].join(" "),
+      "data-slot": String(slot),
+      rx: q.w > 12 ? 5 : 0,
+      fill: `var(--jl-k${kind})`,
+      mask: size === 16 && `url(#${this.name}-fade)`,
+    };
+    const drawn = rect(q, look, tag("title", {}, esc(this.titled(i)))),
+      [left, right] = turned
+        ? [q.x, q.x + q.w]
+        : [Math.max(q.x, begin), Math.min(q.x + q.w, this.t0 + this.long)],
+      fits = [size, 12].find((px) => widthOf(label, px) * 1.06 + 8 < right - left && q.h > px);
+    const ink = { style: `fill:var(--jl-i${kind})`, "font-weight": size === 16 ? 700 : 500 };
+    return named && fits ? drawn + word(label, (left + right) / 2, q.cy, fits, ink) : drawn;
+  }
+
+  /** What the rank's program did, and where it waited. @param {number} at of the lanes drawn */
+  drawHost(at) {
+    const { calls, t0, long, turned, lanes } = this,
+      { host } = this.tracks(at),
+      spans = calls.hosts[lanes[at]],
+      i = calls.starts[lanes[at]],
+      many = new Merged(t0, long, turned, ["var(--jl-host)", `url(#${this.name}-h)`]),
+      [first, behind] = this.during(lanes[at], this.from, this.from + this.span),
+      t = this.near(Math.min(spans[0]?.from ?? Infinity, calls.begun[i] - calls.late[i])),
+      to = this.near(this.run.columns.over[lanes[at]]);
+    const drawn = [
+      rect(this.area(t, host, Math.max(to - t, 0), this.host), { class: "jl-runs", rx: 3 }),
+    ];
+    for (const { from, to, name, call, input } of spans.slice(first, behind)) {
+      const [a, b] = [this.near(from), this.near(to)],
+        waits = call >= 0 ? 1 : 0;
+      if (b < t0 || a > t0 + long) continue;
+      if (b - a < LEAST) {
+        many.add(a, b, waits);
+        continue;
+      }
+      const q = this.area(a, host, b - a, this.host),
+        said = [`${name} ${input || ""}`, name].find((text) => widthOf(text, 11) + 6 < b - a);
+      const look = {
+        class: waits ? "jl-waiting" : "jl-host",
+        rx: 3,
+        style: `fill:${many.fills[waits]}`,
+      };
+      drawn.push(rect(q, look, tag("title", {}, esc(name))));
+      if (said && !turned && !waits) drawn.push(word(said, q.cx, q.cy, 11));
+    }
+    return drawn.join("") + many.paths(host, this.host);
+  }
+
+  /** From where a program issues its calls into the network's queue. @param {number} at of the lanes drawn
+   * @param {{ i: number, t: number }[]} large */
+  drops(at, large) {
+    const { net, host } = this.tracks(at),
+      { late } = this.calls,
+      [from, to] = host > net ? [host, net + this.high] : [host + this.host, net];
+    if (!this.run.queues || large.length > MOST) return "";
+    const d = large.map(
+      ({ i, t }) => `M${this.dot(t - late[i] * this.per, from)}L${this.dot(t, to)}`,
+    );
+    return `<path class="jl-drop" d="${d.join("")}"/>`;
+  }
+
+  /** The inputs of a rank, above its calls. @param {number} at of the lanes drawn */
+  bands(at) {
+    const lane = this.lanes[at],
+      { band } = this.tracks(at),
+      { starts, begun, code, kinds } = this.calls,
+      bands = inputsOf(this.calls, lane);
+    const drawn = bands.map(({ from, to, input }) => {
+      const [a, b] = [this.near(from), this.near(to) - 1];
+      if (b - a < 14) return "";
+      const q = this.area(a, band, b - a, this.band),
+        said = [`input ${input}`, `${input}`].find((text) => widthOf(text, 12) + 4 < q.w) ?? "";
+      return rect(q, { class: "jl-band", rx: 5 }) + word(said, q.cx, q.cy, 12);
+    });
+    const joins = this.view.data.looks.kinds.findIndex((kind) => kind.includes("ran out"));
+    let i = starts[lane];
+    while (i < starts[lane + 1] && (kinds[code[i]] !== joins || begun[i] < (bands.at(-1)?.to ?? 0)))
+      i++;
+    const t = i < starts[lane + 1] ? this.x(begun[i]) : -1; // join() begins to answer for the rank
+    if (t < this.t0 || t + 80 > this.t0 + this.long || this.turned) return drawn.join("");
+    const look = { "text-anchor": "start", "font-weight": 700, style: `fill:var(--jl-i${joins})` };
+    return drawn.join("") + word("out of inputs", t + 3, band + this.band / 2, 12, look);
+  }
+
+  /** Between neighbouring lanes, from call to call of those that met: the slope is who came later. */
+  ribbons() {
+    const { calls, lanes, t0, long } = this,
+      { slot, begun, ended, flags, code, kinds } = calls;
+    const drawn = lanes.slice(1).flatMap((other, at) => {
+      const lane = lanes[at],
+        there = slotsOf(calls, other),
+        begin = this.tracks(at).net + this.high + 1,
+        end = this.tracks(at + 1).net - 1,
+        middle = (begin + end) / 2,
+        [first, behind] = this.within(lane, this.from, this.from + this.span),
+        found = [];
+      if (behind - first > CROWDED) return "";
+      for (let i = first; i < behind && found.length < MOST; i++) {
+        const j = there[slot[i]];
+        if (j < 0 || (flags[i] | flags[j]) & OPEN) continue;
+        const [a, b, c, d] = [
+          this.x(begun[i]),
+          this.x(ended[i]),
+          this.x(begun[j]),
+          this.x(ended[j]),
+        ];
+        if (Math.max(b, d) < t0 || Math.min(a, c) > t0 + long) continue;
+        const thin = lanes.length > 4 || (b - a < 1.5 && d - c < 1.5);
+        if (thin && Math.abs(a - c) < LEAST) continue; // it would tell nothing
+        const [p, q, e, f] = [
+          this.dot(a, begin),
+          this.dot(c, end),
+          Math.max(b, a + 1.5),
+          Math.max(d, c + 1.5),
+        ];
+        const path =
+          `M${p}C${this.dot(a, middle)} ${this.dot(c, middle)} ${q}L${this.dot(f, end)}` +
+          `C${this.dot(f, middle)} ${this.dot(e, middle)} ${this.dot(e, begin)}z`;
+        const look = flags[i] & WRONG ? "jl-ribbon jl-crossed" : "jl-ribbon";
+        found.push(tag("path", { class: look, d: path, fill: `var(--jl-k${kinds[code[i]]})` }));
+      }
+      return found;
+    });
+    return drawn.join("");
+  }
+
+  /** The calls of a slot in the lanes drawn; -1: none. @param {number} slot */
+  across(slot) {
+    return this.lanes.map((lane) => slotsOf(this.calls, lane)[slot]);
+  }
+
+  /** When the lanes part, and until when: as long as a call stands there.
+   * @returns {[number, number] | null} */
+  get parting() {
+    const { columns, focus } = this.scene,
+      { over, end } = this.run.columns,
+      { flags } = this.calls,
+      column = focus === null ? null : columns[columns[focus].missing ? focus + 1 : focus],
+      calls = column ? this.across(column.slot).filter((i) => i >= 0) : [];
+    if (!calls.length) return null;
+    const spans = calls.map((i) => this.spanOf(i)),
+      hangs = this.lanes.some((lane) => over[lane] >= end);
+    const stands = hangs || calls.some((i) => flags[i] & OPEN);
+    return [
+      Math.min(...spans.map(([from]) => from)),
+      stands && this.clock ? this.extent : Math.max(...spans.map(([, to]) => to)),
+    ];
+  }
+
+  /** The one loud place. */
+  ground() {
+    if (!this.parting) return "";
+    const [from, to] = this.parting.map((at) => this.x(at));
+    const q = this.area(from - 5, this.side - 6, to - from + 16, this.foot - this.side + 12);
+    return rect(q, { class: "jl-ground", rx: 12 });
+  }
+
+  /** ≠ between calls of the story that do not belong together. */
+  signs() {
+    const { columns, focus } = this.scene,
+      { begun, ended, flags } = this.calls;
+    let last = -Infinity;
+    const drawn = columns.flatMap((column, place) =>
+      column.clashes.map(([a, b]) => {
+        const calls = this.across(column.slot),
+          [i, j] = [calls[a], calls[b]];
+        if (!(i >= 0 && j >= 0)) return "";
+        const to = flags[i] & flags[j] & OPEN ? this.extent : Math.min(ended[i], ended[j]),
+          t = (this.near(Math.max(begun[i], begun[j])) + this.near(to)) / 2,
+          loud = place === focus,
+          r = loud && this.gap > 40 ? 17 : clamp(this.gap / 2 - 3, 7, 10);
+        if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last < 2 * r + 2)) return "";
+        last = t;
+        const s = (this.lane(a) + this.lane(b) + this.high) / 2;
+        return sign(this.turned ? [s, t] : [t, s], r);
+      }),
+    );
+    return drawn.join("");
+  }
+
+  /** How a lane's ranks ended: where its program did, or behind what never ends. @param {number} at */
+  end(at) {
+    const { run, t0, long, turned, high } = this,
+      { net, host } = this.tracks(at),
+      [mark, end, tone, more] = run.scene.ends[at],
+      over = run.columns.over[this.lanes[at]],
+      stands = turned || !this.clock || over >= run.columns.end,
+      dots = end.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "",
+      short = turned && this.pitch < 96 ? esc(mark) : esc(`${mark} ${end}`) + dots;
+    const text = (
+      /** @type {string} */ html,
+      /** @type {number} */ t,
+      /** @type {number} */ s,
+      size = 15,
+    ) => {
+      const [x, y] = turned ? [s, t + 20] : [t + 9, s + 5],
+        look = { x, y, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` };
+      return tag("text", { ...look, "font-size": size, "font-weight": 700 }, html);
+    };
+    const t = stands ? t0 + long : clamp(this.x(over), t0, t0 + long),
+      pending = more && !turned && !stands ? text(esc(more), t0 + long, net + high / 2, 13) : "";
+    return tag(
+      "g",
+      { class: "jl-end" },
+      text(short, t, stands ? net + high / 2 : host + this.host / 2) + pending,
+    );
+  }
+
+  /** Where the play head, or the pointer, is. */
+  cursor() {
+    const pill =
+      '<rect rx="9" height="18" y="-9"/><text text-anchor="middle" y="4" font-size="11.5"/>';
+    return `<rect class="jl-veil"/><g class="jl-cursor"><path/><g>${pill}</g></g>`;
+  }
+
+  /** Draw a position: all that comes after the play head is veiled, and a line stands where one points.
+   * @param {HTMLElement} _ @param {number | null} head */
+  pose(_, head) {
+    const { chart, t0, long, side, foot, turned } = this,
+      at = this.view.pointed ?? head,
+      last = t0 + long,
+      from = head === null ? last : clamp(this.x(head), t0, last),
+      q = this.area(from, side - 8, head === null ? 0 : last - from + 140, foot - side + 16),
+      [veil, cursor] = [".jl-veil", ".jl-cursor"].map((name) => chart.querySelector(name));
+    for (const [name, value] of Object.entries({ x: q.x, y: q.y, width: q.w, height: q.h }))
+      veil.setAttribute(name, String(value));
+    const t = at === null ? -1 : this.x(at);
+    cursor.setAttribute("visibility", t >= t0 - 1 && t <= last + 1 ? "visible" : "hidden");
+    if (at === null) return;
+    const [path, pill] = cursor.children,
+      said = this.moment(at),
+      wide = widthOf(said, 11.5) + 14,
+      [x, y] = turned ? [32, t] : [clamp(t, t0 + wide / 2, this.width - wide / 2), foot + 15];
+    path.setAttribute("d", `M${this.dot(t, side - 8)}L${this.dot(t, foot + 4)}`);
+    pill.setAttribute("transform", `translate(${px(x)} ${px(y)})`);
+    pill.firstElementChild.setAttribute("width", String(wide));
+    pill.firstElementChild.setAttribute("x", String(-wide / 2));
+    pill.lastElementChild.textContent = said;
+  }
+
+  ticks() {
+    const { run, clock, t0, long, turned, foot } = this,
+      zero = clock ? run.zero : 1,
+      [unit, per] = clock ? unitOf(this.span) : ["row", 1],
+      rough = ((this.span / per) * (turned ? 46 : 90)) / long,
+      ten = 10 ** Math.floor(Math.log10(rough)),
+      step = Math.max(
+        [1, 2, 5, 10].map((k) => ten * k).find((size) => size >= rough),
+        clock ? 0 : 1,
+      ),
+      found = [];
+    for (let k = Math.ceil((this.from + zero) / per / step); ; k++) {
+      const t = this.x(k * step * per - zero + (clock ? 0 : 0.46)),
+        said = Number((k * step).toPrecision(9)).toLocaleString("en"),
+        [x, y] = turned ? [60, t + 4] : [t, foot + 20];
+      if (t > t0 + long - 4) break;
+      const look = { class: "jl-num", x, y, "text-anchor": turned ? "end" : "middle" };
+      found.push(
+        `<path class="jl-rule" d="M${this.dot(t, this.side - 8)}L${this.dot(t, foot + 5)}"/>`,
+      );
+      found.push(tag("text", look, said));
+    }
+    const how = clock ? (run.modelled ? "modelled" : "recorded") : "",
+      names = turned ? [how, unit] : [how ? `${unit}, ${how}` : unit];
+    const axis = names.map((said, line) => {
+      const [x, y] = turned ? [60, t0 - 22 + line * 13] : [t0 + long + 9, foot + 20];
+      return tag("text", { class: "jl-num jl-unit", x, y, "text-anchor": turned && "end" }, said);
+    });
+    return found.join("") + axis.join("");
+  }
+
+  /** The whole run as a strip, each piece in the colour of the kind that takes most of it. */
+  overview() {
+    const { calls, run, extent, strip, clock, lanes } = this,
+      { starts, flags, code, kinds } = calls,
+      tall = lanes.length < 3 ? 8 : 5,
+      height = lanes.length * tall,
+      { axis } = this.view,
+      per = CELLS / extent;
+    strip.hidden = this.turned;
+    strip.style.cssText = `margin-left:${this.t0}px;width:${this.long}px`;
+    if (this.whole.run !== run || this.whole.axis !== axis) {
+      this.whole = { run, axis, least: extent };
+      for (let i = 0; i < calls.n; i++)
+        if (calls.ended[i] > calls.begun[i])
+          this.whole.least = Math.min(this.whole.least, calls.ended[i] - calls.begun[i]);
+      const rows = lanes.map((lane, at) => {
+        const many = new Merged(0, CELLS, false, this.fills, 1);
+        let bad = "";
+        for (let i = starts[lane]; i < starts[lane + 1]; i++) {
+          if (clock && flags[i] & QUEUED) continue;
+          const [from, to] = this.spanOf(i).map((place) => px(place * per)),
+            y = at * tall;
+          if (flags[i] & WRONG)
+            bad += `M${from} ${y}H${Math.max(to, from + 2)}v${tall - 1}H${from}z`;
+          else many.add(from, to, kinds[code[i]]);
+        }
+        return many.paths(at * tall, tall - 1) + `<path class="jl-alarm" d="${bad}"/>`;
+      });
+      const count = calls.wrong.reduce((sum, wrong) => sum + wrong, 0),
+        [all, wrong] = [run.columns.rows, count].map((number) => number.toLocaleString("en")),
+        said = { role: "img", "aria-label": `The whole run: ${all} rows, ${wrong} of them wrong` },
+        whole = {
+          viewBox: `0 0 ${CELLS} ${height}`,
+          preserveAspectRatio: "none",
+          width: "100%",
+          height,
+        };
+      strip.innerHTML = `${tag("svg", { ...whole, ...said }, rows.join(""))}<i class="jl-window"></i>`;
+    }
+    const window = /** @type {HTMLElement} */ (strip.lastElementChild);
+    window.style.left = `${px((this.from / extent) * 100)}%`;
+    window.style.width = `${px(Math.max((this.span / extent) * 100, 0.4))}%`;
+    window.hidden = this.span >= extent;
+  }
+
+  // -- words
+
+  /** A call in words. @param {number} i */
+  titled(i) {
+    const { calls, run } = this,
+      flags = calls.flags[i],
+      ends =
+        flags & FAILED
+          ? ", failed"
+          : flags & QUEUED
+            ? ", queued"
+            : flags & OPEN
+              ? ", never ends"
+              : "",
+      name = `${run.names[laneOf(calls, i)]}: ${run.columns.codes[calls.code[i]].label}`;
+    return name + ends + (flags & 2 ? ", meets what it should not" : "");
+  }
+
+  /** A position in words. @param {number} at */
+  moment(at) {
+    if (!this.clock) return `row ${Math.min(Math.floor(at) + 1, this.extent)} of ${this.extent}`;
+    const [unit, per] = unitOf(this.span),
+      digits = clamp(Math.ceil(Math.log10((per * 60) / this.span)) + 1, 0, 3);
+    return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
+  }
+
+  /** What each lane's rank does at a position, as HTML. @param {number | null} at @returns {string[]} */
+  told(at) {
+    const place = Math.min(at ?? this.extent, this.extent * 0.999);
+    return this.lanes.map((lane, row) => {
+      const who = this.view.laneName(row, this.scene.names[row], this.run),
+        what = this.clock
+          ? this.doing(lane, place)
+          : this.noun(slotsOf(this.calls, lane)[Math.floor(place)]);
+      return `<b>${esc(who)}</b> ${what}`;
+    });
+  }
+
+  /** A call and its line. @param {number} i */
+  noun(i) {
+    if (i < 0) return "issues no call here";
+    const { label, kind, lines } = this.run.columns.codes[this.calls.code[i]],
+      line = linesOf(this.run, lines)[0]?.line;
+    return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
+  }
+
+  /** @param {number} lane @param {number} ns */
+  doing(lane, ns) {
+    const { calls, run } = this,
+      { flags, begun, ended, slot } = calls,
+      spans = calls.hosts[lane].slice(...this.during(lane, ns)),
+      here = spans.filter(({ from, to }) => from <= ns && ns < to),
+      [first, behind] = this.within(lane, ns),
+      wait = here.findLast(({ call }) => call >= 0), // of several, for what it called last
+      work = here.find(({ call }) => call < 0);
+    let busy = -1;
+    for (let i = first; i < behind; i++)
+      if (begun[i] <= ns && ns < ended[i] && !(flags[i] & QUEUED)) busy = i;
+    const where = run.queues ? "its queue" : "the network",
+      stuck = flags[busy] & OPEN ? ", which never ends" : "",
+      carries = busy >= 0 && busy !== wait?.call ? `; ${where} has ${this.noun(busy)}${stuck}` : "";
+    if (wait) {
+      const i = wait.call;
+      if (flags[i] & OPEN)
+        return `waits in ${this.noun(i)}, since ${this.moment(wait.from)}: it never ends${carries}`;
+      const last = [...members(calls, slot[i]).values()].reduce(
+          (a, b) => (begun[b] > begun[a] ? b : a),
+          i,
+        ),
+        late = begun[last] - begun[i],
+        tells = late > 0.02 * (ended[i] - begun[i]) + 1e3,
+        later = tells ? `; ${esc(run.names[laneOf(calls, last)])} came ${lasted(late)} later` : "";
+      return `waits in ${this.noun(i)}, for ${lasted(wait.to - wait.from)}${later}${carries}`;
+    }
+    if (work) return `${esc(work.name)}${work.input ? ` of input ${work.input}` : ""}${carries}`;
+    if (ns >= run.columns.over[lane])
+      return esc(run.ends[lane].replace(/^\S+ /, "").split("\n")[0]) + carries;
+    return `runs Python${carries}`;
+  }
+
+  /** The lines of the program at which the lanes are, by lane; 0: unknown. @param {number} at */
+  linesAt(at) {
+    const { calls, run, clock } = this,
+      { begun, late, starts, hosts } = calls,
+      numbers = new Set(run.scene.code.map(([, number]) => number));
+    return this.lanes.map((lane) => {
+      const over = run.columns.over[lane];
+      if (clock && at >= over && over < run.columns.end) return 0;
+      const spans = clock ? hosts[lane].slice(...this.during(lane, at)) : [],
+        wait = spans.findLast(({ from, to, call }) => call >= 0 && from <= at && at < to);
+      let last = this.within(lane, at)[1] - 1; // issued; of those that follow, some are and wait
+      while (clock && begun[last + 1] - late[last + 1] <= at && last + 1 < starts[lane + 1]) last++;
+      if (wait) last = wait.call;
+      if (last < starts[lane]) return 0;
+      const lines = linesOf(run, run.columns.codes[calls.code[last]].lines);
+      return (
+        lines.find(({ source, line }) => source.name === run.scene.file && numbers.has(line))
+          ?.line ?? 0
+      );
+    });
+  }
+
+  // -- positions; null is the picture at rest
+
+  /** px on the scrubber of where the lanes part. */
+  loud() {
+    return this.parting ? [this.thumb(this.parting[0])] : [];
+  }
+
+  get first() {
+    return 0;
+  }
+
+  get over() {
+    return this.extent;
+  }
+
+  /** From where on the verdict is told. */
+  get verdict() {
+    return this.parting?.[0] ?? this.extent * 0.8;
+  }
+
+  /** @param {number} at @param {number} ms of play */
+  advance(at, ms) {
+    return at + (ms * this.extent) / PLAY;
+  }
+
+  /** px of a position on the scrubber. @param {number | null} at */
+  thumb(at) {
+    return clamp(this.x(at ?? this.extent) - this.t0, 0, this.long);
+  }
+
+  /** @param {number} t px of the scrubber */
+  seek(t) {
+    return clamp(this.from + t / this.per, 0, this.extent);
+  }
+
+  /** The begin of the next call in any lane, or of the one before; the ends of the axis.
+   * @param {number | null} at @param {number} by */
+  step(at, by) {
+    const { starts } = this.calls,
+      from = at ?? this.extent,
+      begins = this.lanes.flatMap((lane) => {
+        let i = this.within(lane, from)[1];
+        if (by > 0) return i < starts[lane + 1] ? [this.spanOf(i)[0]] : [];
+        while (--i >= starts[lane]) if (this.spanOf(i)[0] < from) return [this.spanOf(i)[0]];
+        return [];
+      });
+    if (by > 0) return by > 1 ? this.extent : Math.min(this.extent, ...begins);
+    return by < -1 ? 0 : Math.max(0, ...begins);
+  }
+
+  /** A position as an address has it: ms, or a row. @param {number} at */
+  addressOf(at) {
+    return this.clock ? Math.round((at + this.run.zero) / 10) / 1e5 : Math.floor(at);
+  }
+
+  /** @param {number} address */
+  positionOf(address) {
+    return clamp(this.clock ? address * 1e6 - this.run.zero : address, 0, this.extent);
+  }
+
+  /** A position for a slider, in µs or rows, and in words. @param {number | null} at
+   * @returns {[number, number, string]} */
+  heard(at) {
+    const place = at ?? this.extent,
+      per = this.clock ? 1e3 : 1,
+      words = this.told(at).map((html) => html.replace(/<[^>]*>/g, ""));
+    return [
+      Math.round(place / per),
+      Math.round(this.extent / per),
+      `${this.moment(place)}: ${words.join("; ")}`,
+    ];
+  }
+
+  // -- hands
+
+  /** Select what was pressed; what lies under a merged piece comes closer. @param {PointerEvent} event */
+  pick(event) {
+    const box = this.chart.getBoundingClientRect(),
+      place = this.unitAt(event),
+      { calls, lanes } = this,
+      across = this.turned ? event.clientX - box.left : event.clientY - box.top,
+      lane = lanes[Math.floor((across - this.side) / this.pitch)],
+      hit = document.elementFromPoint(event.clientX, event.clientY)?.getAttribute("data-slot");
+    if (hit) return this.select(Number(hit));
+    if (lane === undefined) return;
+    let [found, near] = [-1, 12 / this.per];
+    for (let i = calls.starts[lane]; i < calls.starts[lane + 1]; i++) {
+      const [from, to] = this.spanOf(i),
+        far = Math.max(from - place, place - to, 0);
+      if (far < near || (far === near && calls.flags[i] & WRONG)) [found, near] = [i, far];
+    }
+    if (found < 0) return;
+    const [from, to] = this.spanOf(found);
+    if (this.per * (to - from) < LEAST) this.zoom(0.1, place);
+    this.select(calls.slot[found]);
+  }
+
+  /** @param {number} slot */
+  select(slot) {
+    this.view.set("selected", slot);
+    this.draw();
+    this.view.tellRow(slot);
+  }
+
+  /** Bring some slots into sight, so that their names can be read.
+   * @param {number} slot @param {number} until */
+  reveal(slot, until = slot) {
+    const calls = [slot, until].flatMap((of) => this.across(of).filter((i) => i >= 0)),
+      [from, to] = calls.length ? [this.spanOf(calls[0])[0], this.spanOf(calls.at(-1))[1]] : [0, 0];
+    this.span = Math.min(Math.max((to - from) * 4, this.clock ? 0 : this.long / 130), this.span);
+    this.go((from + to) / 2 - this.span / 2);
+  }
+
+  /** Go to the next call that did not go as meant. */
+  next() {
+    const { wrong } = this.calls,
+      n = wrong.length,
+      here = this.view.get("selected") ?? -1,
+      found = wrong.findIndex((_, k) => wrong[(here + 1 + k) % n] > 0);
+    if (found < 0) return;
+    this.reveal((here + 1 + found) % n);
+    this.select((here + 1 + found) % n);
+  }
+
+  /** The call that began last. @param {number | null} at */
+  open(at) {
+    const { starts, slot } = this.calls,
+      here = this.lanes.map((lane) => this.within(lane, at ?? this.extent)[1] - 1),
+      begun = here.filter((i, lane) => i >= starts[this.lanes[lane]]);
+    if (begun.length)
+      this.select(slot[begun.reduce((a, b) => (this.spanOf(b)[0] > this.spanOf(a)[0] ? b : a))]);
+  }
+
+  /** Zoom or pan by a key. @param {string} key */
+  moves(key) {
+    const by = { w: 0.5, "+": 0.5, s: 2, "-": 2 }[key],
+      pan = { a: -0.25, d: 0.25 }[key];
+    if (by) this.zoom(by, this.view.at ?? undefined);
+    else if (pan) this.go(this.from + this.span * pan);
+    else if (key === "f") this.fit();
+    else if (key === "n") this.next();
+    else return false;
+    return true;
+  }
+}
+
+/** The unit in which so many ns are told, and its ns. @param {number} ns @returns {[string, number]} */
+function unitOf(ns) {
+  if (ns >= 2e9) return ["s", 1e9];
+  return ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["µs", 1e3] : ["ns", 1];
+}
+
+/** How long something took, in words. @param {number} ns */
+function lasted(ns) {
+  const [unit, per] = unitOf(ns);
+  return `${Number((ns / per).toPrecision(ns / per < 100 ? 2 : 3))} ${unit}`;
+}
+
+/** Calls in rows, those that are in flight at once below each other: of each its row, and how many rows share
+ * the lane there.
+ * @param {{ i: number, t: number, to: number }[]} calls @param {boolean} clock else none overlap */
+function inRows(calls, clock) {
+  const placed = calls.map((call) => ({ ...call, row: 0, of: 1 }));
+  let first = 0;
+  /** The end of each row, px. @type {number[]} */
+  let ends = [];
+  for (const [at, call] of placed.entries()) {
+    if (!clock || ends.every((end) => end <= call.t + 1)) [first, ends] = [at, []];
+    const free = ends.findIndex((end) => end <= call.t + 1),
+      row = free < 0 ? ends.length : free;
+    ends[row] = call.to;
+    call.row = row % 3;
+    for (let k = first; k <= at; k++) placed[k].of = Math.min(ends.length, 3);
+  }
+  return placed;
+}
+
+/** Pieces too small to be drawn alone: the room in cells, each in the colour of what takes most of it. */
+class Merged {
+  /** @param {number} t0 @param {number} long px @param {boolean} turned @param {string[]} fills
+   * @param {number} size px of a cell */
+  constructor(t0, long, turned, fills, size = LEAST) {
+    this.t0 = t0;
+    this.size = size;
+    this.turned = turned;
+    this.fills = fills;
+    this.count = Math.ceil(long / size) + 1;
+    /** By cell and colour, for how many px it lies there. */
+    this.taken = new Float32Array(this.count * fills.length);
+  }
+
+  /** @param {number} from px @param {number} to px @param {number} fill */
+  add(from, to, fill) {
+    const first = Math.max(Math.floor((from - this.t0) / this.size), 0),
+      last = Math.min(Math.max(Math.ceil((to - this.t0) / this.size) - 1, first), this.count - 1);
+    for (let cell = first; cell <= last; cell++)
+      this.taken[cell * this.fills.length + fill] += to - from + 0.001;
+  }
+
+  /** The colour that takes most of a cell, -1 if it is empty. @param {number} cell */
+  most(cell) {
+    const begin = cell * this.fills.length;
+    let [found, most] = [-1, 0];
+    for (let fill = 0; fill < this.fills.length; fill++)
+      if (this.taken[begin + fill] > most) [found, most] = [fill, this.taken[begin + fill]];
+    return found;
+  }
+
+  /** @param {number} s px across @param {number} high px */
+  paths(s, high) {
+    const { size, t0, turned } = this,
+      paths = this.fills.map(() => "");
+    for (let cell = 0, end = 0; cell < this.count; cell = end) {
+      const fill = this.most(cell);
+      for (end = cell + 1; end < this.count && this.most(end) === fill;) end++;
+      if (fill < 0) continue;
+      const [a, b] = [px(t0 + cell * size), px(t0 + end * size)];
+      paths[fill] += turned ? `M${s} ${a}h${high}V${b}h${-high}z` : `M${a} ${s}H${b}v${high}H${a}z`;
+    }
+    return paths
+      .map((d, i) => d && tag("path", { class: "jl-many", d, fill: this.fills[i] }))
+      .join("");
+  }
+}
