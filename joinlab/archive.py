@@ -18,6 +18,7 @@ memory. Unknown header keys and members are ignored.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -112,13 +113,19 @@ def save(parts: Parts, path: str | os.PathLike[str]) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all, replacing one there in one step, and return its path."""
+    """Write a file whole or not at all, replacing one there in one step, and return its path.
+
+    A link stays, and the file that it leads to is written. Raises OSError for a device or a pipe.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "this is no regular file. Name a file to write", str(path))
     # In the same folder, so that the last step is a rename.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with draft.open("xb") as file:
             file.write(data)
-        os.replace(draft, path)
+        os.replace(draft, target)
     except BaseException:
         with suppress(OSError):
             draft.unlink()

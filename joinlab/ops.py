@@ -199,10 +199,12 @@ class SpanRow(TypedDict):
 
 
 class Stood(TypedDict):
-    """Where one thread of a rank stood: its frames as in the column `stack`, the innermost last."""
+    """Where one thread of a rank stood: its frames as in the column `stack`, the innermost last; and
+    the exception that was on its way through them, in a `finally`, say."""
 
     thread: str
     frames: list[str]
+    error: NotRequired[str]
 
 
 class AboutNccl(TypedDict, total=False):

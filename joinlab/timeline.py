@@ -133,6 +133,18 @@ class Process(TypedDict):
     pid: int | None
     gpu: str | None
     command: list[str]
+    stopped: NotRequired[bool]  # by SIGSTOP, a debugger or its cgroup
+
+
+class Cut(TypedDict):
+    """Where a job was interrupted, or its record broke off: it is read up to there.
+
+    why       the ending of the ranks that had not ended before
+    still_ns  how long no rank had written an event
+    """
+
+    why: str
+    still_ns: int
 
 
 class PlainEdit(TypedDict):
@@ -200,6 +212,14 @@ class Meta(TypedDict, total=False):
     stood: dict[
         int, list[Stood]
     ]  # by rank that had written nothing for a while: where each thread stood
+    cut: Cut
+    counted: dict[
+        str, str
+    ]  # of a text: by group, its name for a call's number, if it counts from 0
+    sends: dict[int, str]  # of a text: by rank its last send and recv, in words
+    rank_names: dict[int, str]  # of a text: what a rank is called whose number nothing gives
+    mismatched: list[int]  # ranks at and around which NCCL found calls that do not match
+    left_at: dict[int, str]  # by rank that called sys.exit: the line
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
     fixes_hidden: bool  # an exercise asks for one: the story neither tries nor shows any
     replicas: (

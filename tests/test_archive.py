@@ -154,6 +154,21 @@ def test_save_returns_the_path_and_leaves_no_other_file(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
+def test_save_follows_a_link_and_leaves_devices_alone(tmp_path: Path) -> None:
+    target, link = tmp_path / "there.joinlab", tmp_path / "link.joinlab"
+    target.write_bytes(b"before")
+    link.symlink_to(target)
+    timeline = joinlab.emulate(joinlab.cases.case_1, (1, 1))
+    assert timeline.save(link) == link
+    assert link.is_symlink()
+    assert joinlab.load(target).calls.equals(timeline.calls)
+    with pytest.raises(OSError, match="this is no regular file"):
+        timeline.save("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="this is no regular file"):
+        timeline.save(tmp_path / "pipe")
+
+
 def test_a_save_that_fails_keeps_the_file_that_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
 from joinlab.timeline import EndKind
+from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import same_timelines
@@ -25,7 +26,7 @@ TOLD = dict(line.split(": ", 1) for line in (LOGS / "told.txt").read_text("utf-8
 """The headline of each excerpt: what it means, as far as it reaches."""
 
 ROWS = {
-    "watchdog_behind": [(12, "0", 2069, "reduce", [[1]]), (14, "0", 2069, "reduce", [[1]])],
+    "watchdog_behind": [(3, "0", 2069, "reduce", [[1]]), (12, "0", 2069, "reduce", [[1]])],
     "watchdog_2_1": [(0, "0", 96116, "all_reduce", None), (0, "0", 96119, "all_reduce", None)],
     "watchdog_subgroup": [
         (4, "22", 809867, "all_gather", [[1048576]]),
@@ -67,6 +68,35 @@ def test_every_excerpt_has_its_telling() -> None:
     assert {path.stem for path in LOGS.glob("*.log")} == {*TOLD, "nothing"}
 
 
+@pytest.mark.parametrize("name", logs.truths())
+def test_what_is_told_of_a_text_is_so_or_it_is_refused(name: str) -> None:
+    assert logs.check(name)[0] == []
+
+
+LONG = {
+    "one word": "a" * 200_000,
+    "NCCL's calls in one line": "h:1:2 [0] NCCL INFO AllReduce: opCount 1 " * 4000,
+    "NCCL's communicators in one line": "h:1:2 [0] NCCL INFO comm " * 8000,
+    "groups that no bracket ends": "[PG 1 " * 30_000,
+    "groups": "[PG 1 Rank 0] " * 15_000,
+    "spaces": " " * 200_000,
+    "empty lines": "\n" * 200_000,
+    "a deep traceback": "Traceback (most recent call last):\n"
+    + '  File "a", line 1, in x\n' * 8000,
+    "prefixes": "[rank1]: " * 20_000,
+    "a report of ras": "Communicator ranks have different operation counts" + "\n x" * 60_000,
+    "a report of torchrun": "rank \n" * 60_000,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text_of", LONG.values(), ids=LONG)
+def test_a_long_text_is_read_in_one_pass(text_of: str) -> None:
+    """A pattern that scans to the end from each place would take minutes."""
+    with pytest.raises(TimelineFileError, match="no line says what a rank did"):
+        text.read_text(text_of, "a text")
+
+
 def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
     with pytest.raises(TimelineFileError, match=r"nothing\.log': no line says what a rank did"):
         joinlab.load(LOGS / "nothing.log")
@@ -75,7 +105,7 @@ def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
 def test_the_story_says_how_far_each_rank_had_enqueued() -> None:
     timeline = loaded(LOGS / "watchdog_behind.log")
     assert timeline.meta["progress"]["0"][3] == {"enqueued": 2082, "completed": 2069}
-    assert "Rank 3 had enqueued 2,082 calls and rank 12 had enqueued 2,070 calls." in str(
+    assert "Rank 3 had enqueued 2082 calls and rank 12 had enqueued 2070 calls." in str(
         joinlab.diagnose(timeline)
     )
 
@@ -89,7 +119,7 @@ def test_a_rank_that_enqueued_fewer_calls_had_not_come(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(lines)
     story = str(joinlab.diagnose(loaded(tmp_path / "train.log")))
     assert story.startswith(
-        "Rank 3 had not come to reduce 2,070 of 1 number, where ranks 12, 14 waited."
+        "Rank 3 had not come to reduce 2070 of 1 number, where ranks 12, 14 waited."
     )
 
 
@@ -124,7 +154,7 @@ def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(
         (1, 1, 0),
     ]
     assert str(joinlab.diagnose(timeline)).startswith(
-        "Rank 1 had not come to all-reduce 3 of 8 numbers, where rank 0"
+        "Rank 1 had not come to all-reduce opCount 2 of 8 numbers, where rank 0"
     )
 
 

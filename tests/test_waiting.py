@@ -204,5 +204,5 @@ def test_of_a_rank_that_raised_nothing_is_supposed() -> None:
 def test_the_headline_names_a_rank_without_a_record() -> None:
     timeline = hand_made([[call()], []], {}, missing_ranks=[1])
     assert diagnose(timeline).sentence.startswith(
-        "There is no record of rank 1; rank 0 waits in all-reduce, call 1"
+        "There is no record of rank 1; rank 0 waits in all-reduce (train.py:11)"
     )

@@ -79,6 +79,14 @@ def file_name(file: str) -> str:
     )
 
 
+def number_text(meta: Meta, group: str, number: int | None) -> str:
+    """A call's number as its record has it: NCCL's log and DETAIL count from 0."""
+    counts = meta.get("counted", {}).get(group)
+    if number is None or counts is None:
+        return "" if number is None else str(number)
+    return f"{counts} {number - 1:x}" if counts == "opCount" else f"{counts} {number - 1}"
+
+
 def short_site(site: str) -> str:
     """A call site without the folders.
 

@@ -71,7 +71,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.jobs.record import RANK_NAMES, Recording, record
-    from joinlab.program.outcome import text_of
 
     if not options.module and not Path(options.script).is_file():
         raise FileNotFoundError(
@@ -86,9 +85,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         _run_as_main(options.script, options.module)
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-        if code and Recording.current is not None:
-            Recording.current.end(text_of(error))
+        if Recording.current is not None:
+            Recording.current.end(error)
         raise
     except BaseException as error:
         trace = error.__traceback__

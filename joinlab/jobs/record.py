@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from joinlab.program.log_events import ProgramRaised, ProgramReturned
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
-from joinlab.recorder.events import EventLog
+from joinlab.recorder.events import EventLog, now
 from joinlab.recorder.standstill import STILL_S
 
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -68,8 +68,9 @@ class Recording:
         self.log = log
         self.over = False
         install(self.recorder, _about())
-        self._excepthook = sys.excepthook
-        sys.excepthook = self._raised
+        self._excepthook, self._exit = sys.excepthook, sys.exit
+        self._left: tuple[int, BaseException] | None = None
+        sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
         if ways:
@@ -77,29 +78,43 @@ class Recording:
 
             RecordedWay(log, lambda: self.recorder.issued).begin()
 
-    def end(self, text: str | None = None, trace: str = "") -> None:
-        """Record the end of the program, with the text of its exception if it raised. Later calls
-        do nothing."""
+    def end(self, error: BaseException | None = None) -> None:
+        """Record the end of the program, which returned, or left by this exception. Later calls do
+        nothing."""
+        from joinlab.program.outcome import site_of, text_of, traceback_text
+
         if self.over or self.pid != os.getpid():  # a forked child does not write its parent's end
             return
         self.over = True
         self.recorder.completions.settle()
-        if text is None:
-            self.log.write(ProgramReturned())
+        left = isinstance(error, SystemExit) and not error.code
+        if error is None or left:
+            site = site_of(error) if error is not None else None
+            self.log.write(ProgramReturned(left_at=site, time_ns=now()))
         else:
-            self.log.write(ProgramRaised(text=text, traceback=trace))
+            trace = traceback_text(error)
+            self.log.write(ProgramRaised(text=text_of(error), traceback=trace, time_ns=now()))
+
+    def _leaves(self, code: Any = None) -> NoReturn:
+        """sys.exit: keeps what it leaves by until the process ends. In an `except`, that is the
+        exception, as in torch.multiprocessing's processes."""
+        error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
+        try:
+            self._exit(code)
+        except SystemExit as left:
+            self._left = self.recorder.issued, error if code and error is not None else left
+            raise
 
     def _exits(self) -> None:
-        self.end()
+        issued, error = self._left or (None, None)
+        self.end(error if issued == self.recorder.issued else None)  # it went on otherwise
         if self.pid == os.getpid():
             self.log.close()
 
     def _raised(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        from joinlab.program.outcome import text_of, traceback_text
-
-        self.end(text_of(error), traceback_text(error))
+        self.end(error)
         self._excepthook(kind, error, trace)
 
     def _failed(self, error: Exception) -> None:

@@ -4,13 +4,14 @@ are truncated."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -19,7 +20,7 @@ from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
-from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
+from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow, Stood
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
 from joinlab.proof import Proof, Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -46,11 +47,16 @@ FIRST_BYTES = 1 << 20
 MOST_CALLS = 2000
 """Of a bounded log that has dropped segments, this many last calls per group and rank are read."""
 
-NO_END = "its process is gone without an ending in the record: it was killed, or called os._exit"
+NO_END = (
+    "its process is gone without an ending in the record: it was killed, aborted or called os._exit"
+)
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"
 GONE = "its process has been ended since"
+INTERRUPTED = "the job was interrupted (Ctrl-C)"
+LONG_AFTER_NS = 1_000_000_000
+"""An interrupt may reach a rank this long before another has ended by it."""
 
 
 def is_recording(folder: Path) -> bool:
@@ -108,8 +114,14 @@ class RecordedFolder:
         return last + 1, str(calls[last]["origin"])
 
     def timeline(self) -> Timeline:
-        """The Timeline of the events read so far."""
-        return _timeline(self)
+        """The Timeline of the events read so far; of a job that was interrupted, or whose record
+        broke off, of those until then."""
+        problems: list[str] = []
+        files = _of_one_job(self, problems)
+        self.job = {rank: files[rank].log for rank in sorted(files)}
+        if (cut := _cut(self.job)) is None:
+            return _timeline(self.job, problems)
+        return _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
 
 
 class RankFiles:
@@ -159,6 +171,21 @@ class RankFiles:
             self.log.feed(data)
         return self.log.moves > moves
 
+    def until(self, cut: Cut) -> RankLog:
+        """The rank's log as it was at a cut."""
+        log = RankLog(self.log.rank, until_ns=cut.time_ns - cut.behind(self.log))
+        for number in sorted(self.paths):
+            log.feed(self.paths[number].read_bytes())
+        if not log.stood and self.log.raised is not None:
+            frames = _FRAME.findall(self.log.raised.traceback or "")
+            if frames:  # of the KeyboardInterrupt: that is where it was
+                stack = [f"{file}:{line} {name}" for file, line, name in frames]
+                log.stood = [Stood(thread="MainThread", frames=stack)]
+        return log
+
+
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
+
 
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
     """The Timeline of the records in `folder` so far. Raises TimelineFileError if there are none.
@@ -199,9 +226,41 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
 # ---------------------------------------------------------------- the Timeline
 
 
-def _timeline(recorded: RecordedFolder) -> Timeline:
-    problems: list[str] = []
-    logs = recorded.job = _of_one_job(recorded, problems)
+class Cut(NamedTuple):
+    """Where a job is read up to: what its ranks did afterwards only follows from it.
+
+    time_ns  on the wall clock
+    why      the ending of the ranks that had not ended before
+    """
+
+    time_ns: int
+    why: str
+
+    @staticmethod
+    def behind(log: RankLog) -> int:
+        """The wall clock at time 0 of a rank's own."""
+        return _wall(log.begin) - log.begin.time_ns
+
+
+def _cut(logs: dict[int, RankLog]) -> Cut | None:
+    """The first Ctrl-C, or the first record that broke off; None if a rank had failed before, or
+    without either."""
+    cuts, failed = list[Cut](), list[int]()
+    for log in logs.values():
+        last = log.last_ns + Cut.behind(log)
+        if log.lost is not None:
+            cuts.append(Cut(last, LOST))
+        elif log.raised is None:
+            continue
+        elif log.raised.text.startswith("KeyboardInterrupt"):
+            cuts.append(Cut(last - LONG_AFTER_NS, INTERRUPTED))
+        else:
+            failed.append(last)
+    first = min(cuts, default=None)
+    return None if first is None or min(failed, default=first.time_ns) < first.time_ns else first
+
+
+def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = None) -> Timeline:
     first = next(iter(logs.values()))
     groups = _groups(logs)
     world = max(
@@ -263,6 +322,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
                 pid=log.begin.pid,
                 gpu=log.gpu,
                 command=list(log.begin.command or ()),
+                stopped=cut is None and _is_stopped(log),
             )
             for rank, log in logs.items()
         },
@@ -273,8 +333,13 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     meta.update({**about, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
+    if left_at := {rank: log.left_at for rank, log in logs.items() if log.left_at}:
+        meta["left_at"] = left_at
+    if cut is not None:
+        moved = max((log.last_ns + Cut.behind(log) for log in logs.values()), default=0)
+        meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
     ends = _ends(
-        logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta))
+        logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)), cut
     )
     printed = [_traceback(logs[rank]) if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(
@@ -288,8 +353,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     )
 
 
-def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
-    """The logs of one job, by rank."""
+def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankFiles]:
+    """The files of one job, by rank."""
     chosen: dict[int, RankFiles] = {}
     wanted = recorded.begun()
     others: list[RankFiles] = []
@@ -345,7 +410,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
         chosen = {
             files.log.rank: files for files in recorded.ranks.values()
         }  # the job has just started
-    return {rank: chosen[rank].log for rank in sorted(chosen)}
+    return chosen
 
 
 def _traceback(log: RankLog) -> str:
@@ -489,11 +554,13 @@ Prover = Callable[[list[Wait], set[int]], Proof | None]
 
 
 def _ends(
-    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover
+    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover, cut: Cut | None
 ) -> list[Ending]:
-    """How each rank ended, by its record and its process."""
+    """How each rank ended, by its record and its process; at a cut, all others were running."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
-    lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
+    lives = {
+        rank: _lives(log) if cut is None else True for rank, log in logs.items() if rank not in over
+    }
     stuck = _stuck(logs, over, lives, prover) if len(logs) == size else {}
     ends = []
     for rank in range(size):
@@ -506,8 +573,10 @@ def _ends(
         elif log.raised is not None:
             ends.append(Ending.raised(mine, log.raised.text))
         elif rank in stuck:
-            gone = "" if lives[rank] is not False else GONE
+            gone = cut.why if cut else "" if lives[rank] is not False else GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
+        elif cut is not None:
+            ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), cut.why))
         elif log.lost is not None or log.begin is NOT_BEGUN:
             ends.append(Ending(EndKind.UNKNOWN, text=NO_BEGINNING if log.lost is None else LOST))
         elif lives[rank] is False:
@@ -548,9 +617,19 @@ def _lives(log: RankLog) -> bool | None:
     """Whether the rank's process still exists; None if it ran on another host."""
     if log.begin.host != socket.gethostname():
         return None
+    return _status(log) not in ("", psutil.STATUS_ZOMBIE)
+
+
+def _is_stopped(log: RankLog) -> bool:
+    """Whether a signal has stopped the rank's process on this host."""
+    return log.begin.host == socket.gethostname() and _status(log) == psutil.STATUS_STOPPED
+
+
+def _status(log: RankLog) -> str:
+    """The state of the rank's process, by psutil; "" if it is gone."""
     try:
         process = psutil.Process(log.begin.pid or 0)
         same = abs(process.create_time() - (log.begin.process or 0)) < 1
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+        return str(process.status()) if same else ""
     except (psutil.Error, ValueError):
-        return False
+        return ""

@@ -58,15 +58,20 @@ PATTERNS: Mapping[str, str] = {
     r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
     r"last\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
     r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
-    "stuck": r"\[PG [^\]]*Rank (?P<rank>\d+)\][^\n]*watchdog got stuck for (?P<seconds>\d+) seconds",
-    "print": r"Rank (?P<rank>\d+) is running(?: inconsistent)? collective:\s+CollectiveFingerPrint\("
-    r"(?:SequenceNumber=(?P<number>\d+), ?)?OpType=(?P<op>\w+)"
+    "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\][^\n]{0,200}watchdog got stuck for (?P<seconds>\d+) seconds",
+    "print": r"(?:Rank (?P<rank>\d+) is running(?: inconsistent)?|\[Rank (?P<of>\d+)\] Running) collective:\s+"
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d+),? ?)?OpType=(?P<op>\w+)"
     r"(?:,\s+TensorShape=\[(?P<shape>[\d, ]*)\])?(?:,\s+TensorDtypes=(?P<dtype>\w+))?",
-    "coll": r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] NCCL INFO (?P<op>\w+): "
-    r"opCount (?P<number>[0-9a-f]+) .*?count (?P<count>\d+) datatype \d+ op \d+ root (?P<root>\d+) "
-    r"comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<size>\d+)\](?:.*? globalrank (?P<rank>\d+))?",
-    "comm": r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[\d+\] NCCL INFO .*?comm (?P<comm>0x[0-9a-f]+) "
-    r"rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.*? commId (?P<id>0x[0-9a-f]+))?",
+    "desync": r"^[ \t]+\[(?P<ranks>\d[\d, ]*)\] (?:finished collective #\d+, but )?"
+    r"didn't join collective #(?P<number>\d+)",
+    "states": r"#(?P<number>\d+) (?:started|finished) ranks:\n(?P<lines>(?:[ \t]+\[\d[\d, ]*\] \w+ \w+\n?)+)",
+    "state": r"\[(?P<ranks>\d[\d, ]*)\] (?P<how>started|finished) (?P<op>\w+)",
+    "mismatch": r"Mismatched collective detected, please check your collective calls at and around rank (?P<rank>\d+)",
+    "coll": r"(?<![^\s:])(?P<host>[^\s:]{1,255}):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] NCCL INFO (?P<op>\w+): "
+    r"opCount (?P<number>[0-9a-f]+) .{0,200}?count (?P<count>\d+) datatype \d+ op \d+ root (?P<root>\d+) "
+    r"comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<size>\d+)\](?:.{0,200}? globalrank (?P<rank>\d+))?",
+    "comm": r"(?<![^\s:])(?P<host>[^\s:]{1,255}):(?P<pid>\d+):\d+ \[\d+\] NCCL INFO .{0,400}?comm "
+    r"(?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.{0,200}? commId (?P<id>0x[0-9a-f]+))?",
     "barrier": r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
     "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
     "failed": r"\brank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
@@ -77,8 +82,9 @@ PATTERNS: Mapping[str, str] = {
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
     "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
     "raised": r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)",
+    "torn": r"^  File [^\n]+, line \d+, in [^\n]+\n(?:    [^\n]*\n)?(?P<text>[A-Z][\w.]*(?:Error|Exception): .*)",
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
-    "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()]+):(?P<line>\d+)\)$",
+    "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
@@ -186,6 +192,12 @@ class Told:
     stands    the frames of the main thread, innermost first
     sources   the kinds of lines that were found
     notes     assumptions about its ranks' numbers
+    counted   by group: the text's own name for a call's number, if it counts from 0
+    sends     by rank: the numbers of its last send and recv in NCCL's log, whose peers are not known
+    rank_names  of GPUs of several hosts whose ranks no line gives, so that their numbers mean nothing
+    mismatched  ranks at and around which NCCL found collectives that do not match
+    size      the number of ranks that the text states
+    dumped    it has stacks, perhaps of a rank that no line names
     """
 
     calls: dict[tuple[str, int, int], CallRow] = field(default_factory=dict)
@@ -202,6 +214,12 @@ class Told:
     named: set[int] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
+    counted: dict[str, str] = field(default_factory=dict)
+    sends: dict[int, dict[str, str]] = field(default_factory=dict)
+    rank_names: dict[int, str] = field(default_factory=dict)
+    mismatched: set[int] = field(default_factory=set)
+    size: int = 0
+    dumped: bool = False
     backend: str = "nccl"
 
     def take(self, text: str, rank: int | None = None) -> bool:
@@ -209,6 +227,7 @@ class Told:
         has one."""
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         before = len(self.sources)
+        self.dumped |= _FIND["thread"].search(text) is not None
         for source, taken in (
             ("NCCL's watchdog", self._watchdog(text)),
             ("TORCH_DISTRIBUTED_DEBUG=DETAIL", self._fingerprints(text)),
@@ -237,9 +256,13 @@ class Told:
                 self.progress[group][rank] = enqueued, completed
             group_of[rank, int(found["work"] or completed + 1)] = group
         some = bool(group_of or still)
+        at_number: dict[int, set[str]] = defaultdict(set)
+        for (_, number), group in group_of.items():
+            at_number[number].add(group)
         for found in _FIND["timeout"].finditer(text):
             some, rank, number = True, _whose(text, found), int(found["number"])
-            group = group_of.get((rank, number), DEFAULT_GROUP)
+            near = at_number.get(number, set())  # a line of another rank may name the group
+            group = group_of.get((rank, number), *near if len(near) == 1 else (DEFAULT_GROUP,))
             if group != DEFAULT_GROUP and not _prefix(text, found):
                 self.notes.add(f"ranks count within group {self.names.get(group, group)}")
             self._call(
@@ -248,20 +271,70 @@ class Told:
             within = "it" if op_of(found["op"]) else found["op"]
             after = f" after {int(found['ms']) / 1000:g} s in {within}" if found["ms"] else ""
             self.ended[rank] = f"NCCL's watchdog gave up{after}"
+        for (rank, number), group in group_of.items():
+            enqueued, completed = self.progress[group].get(rank, (0, 0))
+            if completed < number <= enqueued:
+                self._same_call(group, rank, number)
+                self.ended.setdefault(rank, "NCCL's watchdog found it at work on it")
+        return self._desync(text) or some
+
+    def _same_call(self, group: str, rank: int, number: int) -> None:
+        """The row of a rank that was at work on a call whose op only other ranks' lines give."""
+        there = [row for (of, _, at), row in self.calls.items() if (of, at) == (group, number)]
+        if there and len({row["op"] for row in there}) == 1:
+            self.calls.setdefault((group, rank, number), CallRow(**{**there[0], "rank": rank}))
+
+    def _desync(self, text: str) -> bool:
+        """PyTorch's report of ranks that are out of step (TORCH_NCCL_DESYNC_DEBUG)."""
+        some = False
+        for found in _FIND["states"].finditer(text):
+            for state in _FIND["state"].finditer(found["lines"]):
+                for rank in _ranks_of(state["ranks"]):
+                    number = int(found["number"])
+                    self._got_to(DEFAULT_GROUP, rank, number)
+                    if state["how"] == "started":
+                        self._call(DEFAULT_GROUP, rank, number, state["op"], None)
+            some = True
+        for found in _FIND["desync"].finditer(text):
+            for rank in _ranks_of(found["ranks"]):
+                self._got_to(DEFAULT_GROUP, rank, int(found["number"]) - 1)
+            some = True
         return some
 
     def _fingerprints(self, text: str) -> bool:
+        """The calls of errors, and the last that each rank began to check before it ran it."""
         some = False
+        running: dict[int, re.Match[str]] = {}
+        empty: dict[int, re.Match[str]] = {}
         for found in _FIND["print"].finditer(text):
-            # Some fingerprints are garbled: "SequenceNumber=0OpType=SCATTER". The number counts the
-            # earlier calls.
-            number = int(found["number"]) + 1 if found["number"] else 0
-            shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
-            row = self._call(DEFAULT_GROUP, int(found["rank"]), number, found["op"], shape, NOT_MET)
-            if row is not None:
-                row["dtype"] = (found["dtype"] or "").lower() or None
             some = True
+            if found["of"]:
+                running[int(found["of"])] = found
+            elif "," not in found[0] and found["number"]:
+                empty[int(found["rank"])] = found
+            else:
+                self._fingerprint(found, int(found["rank"]), NOT_MET)
+        for rank, found in empty.items():  # without tensors: of a rank that sent none, perhaps
+            if not any(of == rank for _, of, _ in self.calls):
+                self._fingerprint(found, rank, NOT_MET)
+        for rank, found in running.items():
+            row = self._fingerprint(found, rank, None)
+            if row is not None and row["number"]:
+                self._got_to(DEFAULT_GROUP, rank, row["number"])
+        if some:
+            self.counted[DEFAULT_GROUP] = "SequenceNumber"
         return some
+
+    def _fingerprint(self, found: re.Match[str], rank: int, error: str | None) -> CallRow | None:
+        # the number counts the earlier calls
+        number = int(found["number"]) + 1 if found["number"] else 0
+        shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
+        row = self._call(DEFAULT_GROUP, rank, number, found["op"], shape, error)
+        if row is not None:
+            row["dtype"] = (found["dtype"] or "").lower() or None
+            if found["op"] in _INTO_TENSOR:
+                row["origin"] = f"all-gather ({_INTO_TENSOR[found['op']]})"
+        return row
 
     def _nccl_log(self, text: str) -> bool:
         """Collectives of each communicator. The job's rank is the rank in the largest communicator
@@ -283,8 +356,13 @@ class Told:
         devices = sorted({(found["host"], int(found["device"]), found["pid"]) for found in lines})
         several = len({host for host, _, _ in devices}) > 1
         if any((host, pid) not in known for host, _, pid in devices):
-            order = "GPUs in the order of their hosts' names" if several else "GPUs of one host"
-            self.notes.add(f"ranks are assumed to be the {order}")
+            if several:
+                self.notes.add("no line gives the ranks of these GPUs")
+                self.rank_names = {
+                    at: f"GPU {device} of {host}" for at, (host, device, _) in enumerate(devices)
+                }
+            else:
+                self.notes.add("ranks are assumed to be the GPUs of one host")
         place = {
             (host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)
         }
@@ -304,9 +382,10 @@ class Told:
             )
             rank = known[process][1] if process in known else place[process]
             self.seen.add(rank)
-            if (
-                op_of(found["op"]) not in POINT_TO_POINT
-            ):  # a send or recv has the number of the next collective
+            op = op_of(found["op"])
+            if op in POINT_TO_POINT:  # it has the number of the next collective
+                self.sends.setdefault(rank, {})[str(op)] = found["number"]
+            else:
                 self.sizes[group] = int(found["size"])
                 rows[group].append((rank, found))
         for group, mine_of in rows.items():
@@ -322,12 +401,17 @@ class Told:
                 self._got_to(group, rank, number)
                 if row is not None and op_of(found["op"]) in (Op.BROADCAST, Op.REDUCE):
                     row["root"] = int(found["root"])
-        return bool(lines)
+        for group in self.sizes:
+            self.counted[group] = "opCount"
+        self.mismatched |= {int(found["rank"]) for found in _FIND["mismatch"].finditer(text)}
+        self.seen |= self.mismatched
+        return bool(lines or self.mismatched)
 
     def _ras(self, text: str) -> bool:
         """The report names the ranks of its small sides; a single side without names has all other
         ranks."""
         size = max((int(found["size"]) for found in _FIND["ras_size"].finditer(text)), default=0)
+        self.size = max(size, self.size)
         reports = list(_FIND["ras"].finditer(text))
         for found in reports:
             sides: list[tuple[int, set[int]]] = []
@@ -389,6 +473,10 @@ class Told:
                     reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])])
                 )
                 some = True
+            if whose not in self.raised and (torn := _FIND["torn"].search(lines)):
+                self.raised[whose], some = torn["text"], True
+                frames = reversed([_frame(one) for one in _FIND["frame"].finditer(torn[0])])
+                self.stands.setdefault(whose, tuple(frames))
             if stack := _main_thread(lines):
                 self.stands[whose], some = stack, True
         return some
@@ -457,10 +545,12 @@ class Told:
             raise TimelineFileError(
                 f"cannot open {where}: no line says what a rank did. Lines that do: those of NCCL's watchdog, of "
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
+                + " A folder with one file of stacks per rank, rank_0.txt and so on, is read, too."
+                * self.dumped
             )
         ranks |= {rank for rank in self.named if rank < MOST_RANKS}
         notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
-        size = max([max(ranks) + 1, *self.sizes.values()])
+        size = max([max(ranks) + 1, self.size, *self.sizes.values()])
         groups = self._groups(size)
         met = self._met()
         for (group, rank, number), row in self.calls.items():
@@ -494,6 +584,17 @@ class Told:
             "missing_ranks": sorted(set(range(size)) - ranks),
             "problems": list(problems),
         }
+        if self.counted:
+            meta["counted"] = {name: by for name, by in self.counted.items() if name in groups}
+        if self.sends:
+            meta["sends"] = {
+                rank: " and ".join(f"a {op} (opCount {number})" for op, number in last.items())
+                for rank, last in sorted(self.sends.items())
+            }
+        if self.rank_names:
+            meta["rank_names"] = self.rank_names
+        if self.mismatched:
+            meta["mismatched"] = sorted(self.mismatched)
         if self.stands:
             meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
         found = timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
@@ -550,6 +651,17 @@ class Told:
         waits = next((row for row in mine if row.get("completed_ns") is None), None)
         text = self.ended.get(rank, UNTOLD)
         return Ending.at(EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN, waits, text)
+
+
+_INTO_TENSOR = {
+    "_ALLGATHER_BASE": "all_gather_into_tensor",
+    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+}
+"""The functions that move the same data as another one, and do not meet it under DETAIL."""
+
+
+def _ranks_of(text: str) -> list[int]:
+    return [int(rank) for rank in text.replace(",", " ").split()]
 
 
 def _prefix(text: str, found: re.Match[str]) -> re.Match[str] | None:

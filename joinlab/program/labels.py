@@ -46,6 +46,7 @@ _STDLIB = tuple(
 )
 LIBRARY = (
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3\.\d+[/\\]|^<frozen"
+    r"|[/\\]joinlab[/\\](cli|jobs|launcher|program|recorder)[/\\]"
     r"|^(torch|multiprocessing|concurrent|asyncio)[/\\]|^(threading|selectors|socket|subprocess|queue|runpy)\.py$"
 )
 """Files that are not the learner's, on any machine, as a regular expression that JavaScript reads,

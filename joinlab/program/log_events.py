@@ -454,12 +454,22 @@ class ThreadsStand(Event):
 
     @classmethod
     def of(cls, stood: list[Stood], at_ns: int) -> ThreadsStand:
-        threads = [{"n": thread["thread"], "f": thread["frames"]} for thread in stood]
+        threads = [
+            {"n": thread["thread"], "f": thread["frames"]}
+            | ({"x": thread["error"]} if "error" in thread else {})
+            for thread in stood
+        ]
         return cls(at_ns=at_ns, threads=threads)
 
     @property
     def stood(self) -> list[Stood]:
-        return [{"thread": thread["n"], "frames": thread["f"]} for thread in self.threads]
+        found = []
+        for plain in self.threads:
+            thread = Stood(thread=plain["n"], frames=plain["f"])
+            if isinstance(plain.get("x"), str):
+                thread["error"] = plain["x"]
+            found.append(thread)
+        return found
 
 
 # ---- its program
@@ -512,9 +522,15 @@ class ProgramOver(Event):
 
 @event("return")
 class ProgramReturned(Event):
-    """The program has returned. held: names and checksums of the tensors in DDP's replicas."""
+    """The program has returned.
+
+    held     names and checksums of the tensors in DDP's replicas
+    left_at  the line in which it called sys.exit, if it did
+    """
 
     held: Unchecked = key("held", default=None)
+    left_at: str | None = key("at", default=None)
+    time_ns: Count | None = key("t", default=None)
 
 
 @event("raise")
@@ -527,6 +543,7 @@ class ProgramRaised(Event):
     text: str = key("x")
     traceback: str | None = key("tb", default=None)
     connected: bool | None = key("connected", default=None)
+    time_ns: Count | None = key("t", default=None)
 
 
 @event("refused")

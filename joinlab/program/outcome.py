@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 from joinlab._version import __version__
-from joinlab.program.labels import is_ours
+from joinlab.program.labels import is_ours, kind_of
 from joinlab.program.plain_data import Repr
 
 
@@ -58,6 +58,16 @@ def traceback_text(error: BaseException) -> str:
             one.stack = traceback.StackSummary.from_list(kept)
             causes += [one.__cause__, one.__context__]
     return "".join(shown.format())
+
+
+def site_of(error: BaseException) -> str | None:
+    """The innermost line of the program itself that an exception passed through."""
+    lines = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if kind_of(frame.filename) == "program"
+    ]
+    return lines[-1] if lines else None
 
 
 def at_exit(how: str) -> str:

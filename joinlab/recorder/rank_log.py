@@ -95,6 +95,8 @@ class RankLog:
     over: str | None = None
     """How the program ended, once its process only waits for calls in flight."""
     returned: bool = False
+    left_at: str | None = None
+    """The line in which the program called sys.exit, if it ended so."""
     raised: ProgramRaised | None = None
     refused: str | None = None
     before: dict[int, int] = field(default_factory=dict)
@@ -135,6 +137,10 @@ class RankLog:
     Mark."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
+    last_ns: int = 0
+    """Time of its latest event that has one."""
+    until_ns: int | None = None
+    """Events from this time on are not taken."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -157,7 +163,10 @@ class RankLog:
 
     def _take_plain(self, plain: dict[str, Any]) -> None:
         event = decode(plain)
-        if event is not None:
+        time_ns = getattr(event, "time_ns", None)
+        if time_ns is not None:
+            self.last_ns = time_ns
+        if event is not None and (self.until_ns is None or self.last_ns < self.until_ns):
             self.take(event)
 
     @property
@@ -250,6 +259,7 @@ class RankLog:
                 self.over = event.text
             case ProgramReturned():
                 self.returned, self.held = True, event.held
+                self.left_at = event.left_at
             case ProgramRaised():
                 self.raised = event
             case ProgramRefused():

@@ -11,6 +11,7 @@ import _thread
 import sys
 import threading
 import time
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from joinlab.ops import Stood
@@ -26,6 +27,7 @@ STILL_S = 5.0
 """A rank without an event for so long writes its stacks."""
 MOST_THREADS = 16
 MOST_NAME = 40
+MOST_TEXT = 200
 LATE_S = 1.0
 """Stacks that took longer to collect are not written: the machine is busy with something else."""
 
@@ -56,17 +58,29 @@ def follow(log: EventLog, still_s: float) -> None:
 
 
 def stacks() -> list[Stood]:
-    """Names and frames of the program's threads, the main thread first; frames are file, line and
-    function."""
+    """Names and frames of the program's threads, the main thread first, and what each of them
+    raises; frames are file, line and function."""
     names = {thread.ident: thread.name[:MOST_NAME] for thread in threading.enumerate()}
     main, mine = threading.main_thread().ident, threading.get_ident()
     found = sorted(sys._current_frames().items(), key=lambda one: (one[0] != main, one[0]))
-    threads = [
-        Stood(
-            thread=names.get(ident, ""),
-            frames=[str(frame) for frame in reversed(walk(frame))],
-        )
-        for ident, frame in found[:MOST_THREADS]
-        if ident != mine
-    ]
-    return [thread for thread in threads if thread["frames"]]
+    errors = sys._current_exceptions()
+    threads = list[Stood]()
+    for ident, frame in found[:MOST_THREADS]:
+        frames = [str(one) for one in reversed(walk(frame))] if ident != mine else []
+        if not frames:
+            continue
+        threads.append(Stood(thread=names.get(ident, ""), frames=frames))
+        if error := _text_of(errors.get(ident)):
+            threads[-1]["error"] = error
+    return threads
+
+
+def _text_of(error: object) -> str:
+    """An exception and its line, as an Ending says it; "" without one."""
+    from joinlab.program.outcome import site_of, text_of  # loads torch, as every rank has
+
+    error = error[1] if isinstance(error, tuple) else error  # a triple before Python 3.12
+    if not isinstance(error, BaseException):
+        return ""
+    site = site_of(error)
+    return text_of(error)[:MOST_TEXT] + (f" ({PurePath(site).name})" if site else "")

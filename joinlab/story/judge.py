@@ -86,6 +86,8 @@ def story_of(scene: Scene) -> Story:
         notes,
     )  # ranks that all finished have not parted
     lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
+    if names := scene.meta.get("rank_names"):
+        lines = tuple(replace(line, names=names) for line in lines)
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
 

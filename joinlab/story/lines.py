@@ -39,6 +39,7 @@ class Call:
     name    its question, "anyone left?": the same name everywhere
     op      all_reduce, barrier, ... (an Op)
     site    "file:line" of the learner's code; "" where it is not known
+    label   its number as its record counts: "7", "opCount 28c"
     peer    the rank that a send goes to, or a recv comes from
     within  what people call its group, "1 (mesh_dp)"; "" where the run has one group
     tag     of a send or a recv; 0 on NCCL, where PyTorch ignores it
@@ -54,6 +55,7 @@ class Call:
     within: str = ""
     peer: int | None = None
     tag: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class Line:
     values  the values behind it
     edits   of a fix: the edits
     facts   other facts that its words need, as plain data
+    names   what ranks are called whose numbers nothing gives
     """
 
     kind: LineKind
@@ -125,6 +128,7 @@ class Line:
     values: tuple[Value, ...] = ()
     edits: tuple[Edit, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
-from joinlab.analysis.wording import by_key, group_text
+from joinlab.analysis.wording import by_key, group_text, number_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import blocked_calls
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
@@ -52,6 +52,7 @@ class Scene:
             within,
             row["peer"],
             (row["tag"] or 0) if backend_of(self.meta, row["group"]) != "nccl" else 0,
+            number_text(self.meta, row["group"], row["number"]),
         )
 
     def line_of(self, row: CallRow, ranks: Sequence[int]) -> SourceLine | None:

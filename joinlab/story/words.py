@@ -169,7 +169,7 @@ def brief(line: Line, at: int) -> Text:
     file, _, number = call.site.rpartition(":")
     where = f" (:{number})" if file and file in before else place(call)
     if not call.site and call.number is not None:
-        where = f", call {call.number}"
+        where = f", {_numbered(call)}"
     name = replace(noun(line, at), text=PLAIN[call.name]) if call.name in PLAIN else noun(line, at)
     return name, Piece(peer + where)
 
@@ -178,12 +178,17 @@ def _to_or_from(call: Call) -> str:
     return "to" if call.op == Op.SEND else "from"
 
 
+def _numbered(call: Call) -> str:
+    label = call.label or str(call.number)
+    return f"call {label}" if label.isdecimal() else label
+
+
 def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
     peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
     peer += f" with tag {call.tag}" if call.tag else ""
-    number = f", call {call.number}" if call.number is not None else ""
+    number = f", {_numbered(call)}" if call.number is not None else ""
     return (
         noun(line, at),
         Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)),

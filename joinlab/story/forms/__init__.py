@@ -18,6 +18,7 @@ to DOES of `fix`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -47,7 +48,7 @@ Finder = Callable[[Scene], tuple[Line, ...]]
 
 def finders(scene: Scene) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
-    yield from (pasted.find, kept_waiting.find)
+    yield from (pasted.find, even.cut_short, standing.apart, kept_waiting.find)
     yield from () if scene.parting.clash is not None else silent.FIRST
     yield swapped.find
     yield from (
@@ -90,14 +91,26 @@ def pieces_of(line: Line) -> tuple[Piece, ...]:
             *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ()),
         )
     )
-    return tuple(replace(piece, text=shown(piece.text)) for piece in words)
+    return tuple(replace(piece, text=shown(_named(piece, line.names))) for piece in words)
+
+
+def _named(piece: Piece, names: Mapping[int, str]) -> str:
+    """The text of a piece; ranks whose numbers nothing gives by their names."""
+    if names and _RANKS.fullmatch(piece.text):
+        known = [names[rank] for rank in piece.ranks if rank in names]
+        others = len(piece.ranks) - len(known)
+        return ", ".join([*known, *[f"{others} ranks that no line names"][: bool(others)]])
+    return piece.text
+
+
+_RANKS = re.compile(r"[Rr]anks? [\d, -]+")
 
 
 def said(line: Line) -> str:
     return "".join(piece.text for piece in pieces_of(line))
 
 
-_SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
+_SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS, "stand_apart"}
 """Headlines that already include how the ranks ended."""
 
 
@@ -117,6 +130,8 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
         for one in groups
         if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN
     ]
+    if line.facts.get("how") == "timed_out":  # its words say how they ended
+        return ()
     if line.form == "alone" and len(groups) > 1:
         how, absent = line.facts["how"], {*line.facts["absent"]}
         named = [absent if one["kind"] == how and not one["pending"] else set() for one in bad]

@@ -17,6 +17,7 @@ from joinlab.analysis.parting import Shift
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.story.forms import meeting, silent
+from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
 from joinlab.story.words import Part, Text, brief, ends, listing, noun, place, say, sides, told, who
@@ -163,6 +164,8 @@ def alone(scene: Scene) -> tuple[Line, ...]:
             if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)
         ]
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
+        if how == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in beside):
+            how = "timed_out"  # and then their launcher ended the others
         if how == EndKind.KILLED and all(
             scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)
         ):
@@ -259,6 +262,7 @@ def _other_data(line: Line) -> Text:
 _ALONE = {
     "nothing": "No call meets {mine}'s {call}.",
     "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
+    "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
     "completed": "There is no record of {absent}; {mine} completed {call}.",
     "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
     "out_of_time": "{absent} [was|were] still running when the time was up; nothing meets {mine}'s {call}.",

@@ -14,6 +14,24 @@ from joinlab.timeline import EndKind
 _BROKEN = (EndKind.RAISED, EndKind.KILLED)
 
 
+LONG_STILL_NS = 5_000_000_000
+"""A job that was interrupted after so long without an event may have hung."""
+
+
+def cut_short(scene: Scene) -> tuple[Line, ...]:
+    """The headline of a job that was interrupted, or whose record broke off, while it went on."""
+    cut = scene.meta.get("cut")
+    if cut is None or cut["still_ns"] > LONG_STILL_NS:
+        return ()
+    if any(end.kind in _BROKEN or end.kind is EndKind.HUNG for end in scene.ends):
+        return ()
+    if any(slot.differs for slot in scene.parting.slots):
+        return ()
+    ranks = [rank for rank, end in enumerate(scene.ends) if end.text == cut["why"]]
+    facts = {"interrupted": "interrupted" in cut["why"]}
+    return (Line(LineKind.HEADLINE, "cut_short", tuple(ranks), facts=facts),)
+
+
 def find(scene: Scene) -> tuple[Line, ...]:
     """The headline, if every call has its partner."""
     every = range(len(scene.ends))
@@ -55,8 +73,18 @@ def _same_calls(line: Line) -> Text:
     return say("{}{}.", listing(each, "; "), fits)
 
 
+def _cut_short(line: Line) -> Text:
+    if line.facts["interrupted"]:
+        return say("{} [was|were] interrupted; until then every call fits.", line.ranks)
+    its = "their record" if len(line.ranks) > 1 else "its record"
+    return say(
+        "{} [was|were] running when {} broke off; until then every call fits.", line.ranks, its
+    )
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "all_finished": _all_finished,
+    "cut_short": _cut_short,
     "all_fit_so_far": lambda line: say(
         "{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True)
     ),

@@ -31,8 +31,16 @@ PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read erro
 """Gloo's messages when the process at the other end is gone."""
 
 
+TIMED_OUT = ("Timed out waiting", "Socket Timeout", "collective operation timeout")
+"""Of gloo, of a store and of NCCL's watchdog, when no peer came in time."""
+
+
 def is_peer_gone(text: str) -> bool:
     return any(words in text for words in PEER_GONE)
+
+
+def is_timeout(text: str) -> bool:
+    return any(words in text for words in TIMED_OUT)
 
 
 MOST = 240
@@ -117,8 +125,12 @@ class _Fate:
                 facts["peer_gone"] = bool(
                     facts.pop("text", True)
                 )  # it names a port, another one on each rank
-            if gloo and end.kind is EndKind.KILLED and "SIGABRT" in end.text:
+            if gloo and end.kind is EndKind.KILLED and ("SIGABRT" in end.text or "aborted" in text):
                 facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
+        if self.rank in (sends := scene.meta.get("sends", {})):
+            facts["sends"] = sends[self.rank]
+        if (left_at := scene.meta.get("left_at", {}).get(self.rank)) is not None:
+            sites, facts["left"] = (left_at,), True
         lines = (SourceLine(sites[0], "", (), tuple(map(SourceLine, sites[1:]))),) if sites else ()
         return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
 
@@ -281,6 +293,8 @@ def _after(line: Line) -> Text:
 
 
 def _finished(line: Line) -> Text:
+    if line.facts.get("left"):
+        return say("{} left by sys.exit ({}).", line.ranks, short_site(line.lines[0].site))
     if not line.facts.get("pending"):
         return say("{} finished.", line.ranks)
     if "in" not in line.facts:
@@ -322,12 +336,19 @@ def _raised(line: Line) -> Text:
     )
 
 
+_PLURAL = (
+    ("its process was", "their processes were"),
+    ("its process is", "their processes are"),
+    ("its process", "their processes"),
+    ("it was", "they were"),
+)
+
+
 def _killed(line: Line) -> Text:
     text = str(line.facts.get("text", ""))
     if len(line.ranks) > 1:
-        text = text.replace("its process was", "their processes were").replace(
-            "its process", "their processes"
-        )
+        for its, their in _PLURAL:
+            text = text.replace(its, their)
     how, why = (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
     more = " Gloo aborts a process that is sent more bytes than its call has room for."
     where = (
@@ -354,6 +375,8 @@ def _unknown(line: Line) -> Text:
             _in(line),
             text,
         )
+    if "sends" in line.facts:
+        return say("{} issued {} last: {}.", line.ranks, line.facts["sends"], text)
     if "after" not in line.facts:
         return say("No call of {} is known: {}.", line.ranks, text)
     return say("{} [has|have] no known ending{}: {}.", line.ranks, _after(line), text)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
-from joinlab.story.forms.fates import is_peer_gone, raised_at
+from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, say
@@ -52,7 +52,7 @@ def _raised(scene: Scene) -> Iterator[Line]:
     raised = [
         rank
         for rank, end in enumerate(scene.ends)
-        if end.kind is EndKind.RAISED and not is_peer_gone(end.text)
+        if end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
     ]
     follows = [rank for rank in raised if _met_foreign_call(scene, rank)]
     sites = by_key(

@@ -105,7 +105,7 @@ def _met_words(line: Line) -> Text:
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
     return say(
         "{}{} {} {}{}.",
-        "" if number is None else f"Call {number}: ",
+        "" if number is None else f"Call {line.calls[0].label or number}: ",
         told[0],
         verb,
         listing(told[1:]),

@@ -38,6 +38,8 @@ SENTENCES: Mapping[str, str] = {
     "victims": "{who} waited for another rank, which the text does not name: {text}",
     "alike": "{who} issued the same calls, {number} of them, as far as the text reaches",
     "silent": "the text names no collective of {who}",
+    "sends": "{who} issued {text} last, as far as the text reaches",
+    "mismatched": "NCCL found collectives that do not match, at and around {who}",
     "enqueued": "{who} had enqueued {number}",
     "reach": "this was read from {of}. What it leaves out is not known",
     "missing": "; no line is of {who}",
@@ -72,7 +74,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     headline = (
         _failed(scene) or _parted(scene, open_) or _said(scene, "stuck", still) or _victims(scene)
     )
-    headline = headline or (_stood(scene) if not rows else None) or _alike(scene, rows)
+    headline = headline or (None if rows else _stood(scene) or _hints(scene)) or _alike(scene, rows)
     reach = Line(
         LineKind.NOTE,
         "text_reach",
@@ -150,6 +152,15 @@ def _stood(scene: Scene) -> Line | None:
     return _headline("stood", chain(*texts.values()), facts=facts) if found else None
 
 
+def _hints(scene: Scene) -> Line | None:
+    """What a text without collectives says: which do not match, or the last sends and recvs."""
+    if mismatched := scene.meta.get("mismatched"):
+        return _headline("mismatched", mismatched)
+    texts = by_key((text, rank) for rank, text in scene.meta.get("sends", {}).items())
+    facts = {"sides": list(texts.values()), "texts": list(texts)}
+    return _headline("sends", chain(*texts.values()), facts=facts) if texts else None
+
+
 def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
     """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
     more is told."""
@@ -198,7 +209,7 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     for row in rows:
         sized = row["op"] in ONE_SIZE and all(one["shape"] for one in rows)
         sized = sized or _NOT_MET in (row["error"] or "")
-        key = (row["op"], row["shape"] if sized else None, row["number"] if numbers else None)
+        key = (row["origin"], row["shape"] if sized else None, row["number"] if numbers else None)
         found.setdefault(repr(key), []).append(row)
     return list(found.values())
 
@@ -213,10 +224,10 @@ def _calls(
     scene: Scene, sides: list[list[CallRow]], more: Sequence[list[int]] = ()
 ) -> dict[str, Any]:
     """One call of each side, and what its words need; `more`: ranks without a call."""
-    numbers, sizes = [rows[0]["number"] for rows in sides], [_size(rows[0]) for rows in sides]
+    calls, sizes = [scene.call(rows[0]) for rows in sides], [_size(rows[0]) for rows in sides]
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
-    facts = {"sides": [*ranks, *more], "numbers": numbers, "sizes": sizes}
-    return {"calls": tuple(scene.call(rows[0]) for rows in sides), "facts": facts}
+    facts = {"sides": [*ranks, *more], "numbers": [call.label for call in calls], "sizes": sizes}
+    return {"calls": tuple(calls), "facts": facts}
 
 
 def _alike(scene: Scene, rows: list[CallRow]) -> Line:
@@ -272,13 +283,15 @@ def _each(line: Line, name: str) -> Text:
     same = len(set(numbers)) == 1 and name == "differ"
     for ranks, number, at in zip(sides(line), numbers, range(len(numbers)), strict=True):
         call = _call(line, at, not same) if line.calls else ""
-        count = f"{number or 0:,} call{'s' * (number != 1)}"
+        count = f"{number or 0} call{'s' * (number != 1)}"
         found.append(say(SENTENCES[name], who=ranks, call=call, number=count))
-    return say("{}{}.", listing(found), f", as call {numbers[0]:,}" if same and numbers[0] else "")
+    label = str(numbers[0] or "")
+    where = f", as {'call ' * label.isdecimal()}{label}" if same and label else ""
+    return say("{}{}.", listing(found), where)
 
 
 def _call(line: Line, at: int, numbered: bool = True) -> Text:
-    number = f" {number:,}" if numbered and (number := line.facts["numbers"][at]) else ""
+    number = f" {number}" if numbered and (number := line.facts["numbers"][at]) else ""
     return say("{}{}{}", noun(line, at), number, line.facts["sizes"][at])
 
 
@@ -305,7 +318,8 @@ def _reached(line: Line) -> Text:
 
 
 def _all(line: Line, name: str) -> Text:
-    return say(SENTENCES[name] + ".", who=line.ranks, number=f"{line.facts['numbers'][0]:,}")
+    count = line.facts.get("numbers", ("",))[0]
+    return say(SENTENCES[name] + ".", who=line.ranks, number=str(count))
 
 
 def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line], Text]]:
@@ -313,9 +327,9 @@ def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line]
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    **_words(_errors, "failed", "raised", "stuck", "victims", "stood"),
+    **_words(_errors, "failed", "raised", "stuck", "victims", "stood", "sends"),
     **_words(_each, "differ", "apart", "last", "enqueued"),
     **_words(_waiting, "behind", "waits"),
-    **_words(_all, "alike", "silent"),
+    **_words(_all, "alike", "silent", "mismatched"),
     "text_reach": _reached,
 }

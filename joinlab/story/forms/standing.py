@@ -6,15 +6,15 @@ The rank's recorder wrote the stacks of its threads; if it could not, the line s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from joinlab.analysis.wording import short_site
+from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import Stood
 from joinlab.program.labels import kind_of
 from joinlab.story.lines import Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, listing, say
+from joinlab.story.words import Text, listing, say, sides
 from joinlab.timeline import EndKind
 
 MOST_RANKS, MOST_THREADS = 4, 3
@@ -23,37 +23,77 @@ MOST_RANKS, MOST_THREADS = 4, 3
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for each rank that is, or was to its end, outside any call while a peer is in one or
-    has raised."""
-    ends = scene.ends
+    has raised, or while all ranks stand; and for what ranks raise or call in other threads."""
+    ends, stood = scene.ends, scene.meta.get("stood", {})
     inside = [
         scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED
         for rank, end in enumerate(ends)
     ]
-    kept = any(inside) or any(end.kind is EndKind.RAISED for end in ends)
-    found = []
-    processes, stood = scene.meta.get("processes", {}), scene.meta.get("stood", {})
+    kept = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(scene)
+    processes, found = scene.meta.get("processes", {}), list[Line]()
     for rank in sorted({*processes, *stood}) if kept else ():
         end, recorded = ends[rank], rank in processes
-        goes_on = end.runs if recorded else end.kind is EndKind.UNKNOWN
-        if inside[rank] or not (goes_on or end.kind in (EndKind.HUNG, EndKind.KILLED)):
+        goes_on = end.kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+        if inside[rank] or not goes_on or (end.runs and not recorded):
             continue
-        threads = [Standing(one) for one in stood.get(rank, ())]
-        threads = [one for one in threads if one.frames][:MOST_THREADS]
-        if threads:
+        if recorded and processes[rank].get("stopped"):
+            where = {"pid": processes[rank]["pid"], "host": processes[rank]["host"]}
+            found.append(Line(LineKind.CAUSE, "stopped_process", (rank,), facts=where))
+        elif threads := standing_of(scene, rank):
             lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
             told = [[one.name, one.text()] for one in threads]
             facts = {"threads": told, "outside": recorded, "past": end.kind is EndKind.KILLED}
             found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
-            found.append(
-                Line(
-                    LineKind.NOTE,
-                    "look",
-                    (rank,),
-                    facts={"host": processes[rank]["host"], "pid": pid},
-                )
-            )
-    return tuple(found[:MOST_RANKS])
+            facts = {"host": processes[rank]["host"], "pid": pid}
+            found.append(Line(LineKind.NOTE, "look", (rank,), facts=facts))
+    return (*found[:MOST_RANKS], *_raising(stood), *_two_threads(scene))
+
+
+def apart(scene: Scene) -> tuple[Line, ...]:
+    """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
+    if not all_stand(scene) or scene.parting.clash is not None:
+        return ()
+    rest = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
+    places = by_key((standing_of(scene, rank)[0].frames[0][0], rank) for rank in rest)
+    if len(places) < 2:
+        return ()
+    sides = sorted(places.items(), key=lambda place: (len(place[1]), place[1]))[:2]
+    lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
+    facts = {"sides": [ranks for _, ranks in sides], "more": len(places) > 2}
+    return (Line(LineKind.HEADLINE, "stand_apart", tuple(rest), lines=lines, facts=facts),)
+
+
+def standing_of(scene: Scene, rank: int) -> list[Standing]:
+    """The threads of a rank that stand in the program's own code."""
+    threads = map(Standing, scene.meta.get("stood", {}).get(rank, ()))
+    return [thread for thread in threads if thread.frames][:MOST_THREADS]
+
+
+def all_stand(scene: Scene) -> bool:
+    """Whether no rank was in a call, and each that had not finished wrote where it stands."""
+    rest = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
+    return bool(rest) and all(
+        scene.awaited(rank) is None and standing_of(scene, rank) for rank in rest
+    )
+
+
+def _raising(stood: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
+    """The exceptions that were on their way while ranks stood."""
+    for rank, threads in stood.items():
+        for error in (thread["error"] for thread in threads if "error" in thread):
+            yield Line(LineKind.CAUSE, "raising", (rank,), facts={"error": error})
+
+
+def _two_threads(scene: Scene) -> Iterator[Line]:
+    """The first rank of which two threads stand in calls of torch.distributed."""
+    for rank in sorted(scene.meta.get("stood", {})):
+        inside = [one for one in standing_of(scene, rank) if one.is_in_call]
+        if len(inside) > 1:
+            told = [[one.name, one.text()] for one in inside]
+            lines = tuple(SourceLine(one.frames[0][0], "", (rank,)) for one in inside)
+            yield Line(LineKind.NOTE, "two_threads", (rank,), lines=lines, facts={"threads": told})
+            return
 
 
 class Standing:
@@ -66,15 +106,19 @@ class Standing:
             (site, name) for site, name in every if kind_of(site.rpartition(":")[0]) == "program"
         ]
         self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
+        self.is_in_call = any("distributed/distributed_c10d.py:" in site for site, _ in every)
         self.library = ""
-        if every and every[0] not in self.frames:
+        if self.frames and every[0] not in self.frames:
             site, name = every[0]
-            self.library = f"{name} of {PurePath(site.rpartition(':')[0]).name}"
+            above = [site for site, _ in every[: every.index(self.frames[0])]]
+            self.library = f"called {name} of {PurePath(site.rpartition(':')[0]).name}"
+            if any(_LOADER in site for site in above):
+                self.library = "its DataLoader waits for a worker"
 
     def text(self) -> str:
         """The innermost place of the program itself, and what it called: "load (data.py:61, called
         poll of ...)"."""
-        (site, function), deep = self.frames[0], f", called {self.library}" if self.library else ""
+        (site, function), deep = self.frames[0], f", {self.library}" if self.library else ""
         return f"{function} ({short_site(site)}{deep})"
 
 
@@ -97,4 +141,32 @@ def _look(line: Line) -> Text:
     )
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {"stands": _stands, "look": _look}
+def _apart_words(line: Line) -> Text:
+    told = [
+        say("{} stand[s|] at {}", ranks, short_site(at.site))
+        for ranks, at in zip(sides(line), line.lines, strict=True)
+    ]
+    rest = say(", others elsewhere") if line.facts["more"] else ()
+    return say("No rank is in a recorded call: {}{}.", listing(told), rest)
+
+
+def _stopped_words(line: Line) -> Text:
+    how = f"kill -CONT {line.facts['pid']} on {line.facts['host']} continues it"
+    return say("{}'s process is stopped, by a signal or a debugger: {}.", line.ranks, how)
+
+
+def _threads_words(line: Line) -> Text:
+    told = [say("{} in {}", name or "a thread", text) for name, text in line.facts["threads"]]
+    return say("{} issues calls in two threads: {}.", line.ranks, listing(told))
+
+
+_LOADER = "torch/utils/data/dataloader.py:"
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "stands": _stands,
+    "look": _look,
+    "stand_apart": _apart_words,
+    "stopped_process": _stopped_words,
+    "raising": lambda line: say("{} was raising {}.", line.ranks, line.facts["error"]),
+    "two_threads": _threads_words,
+}

@@ -112,8 +112,9 @@ def _key_words(line: Line) -> Text:
         (ranks, code(f"{value.name} = {value.value!r}"))
         for ranks, value in zip(sides(line), line.values, strict=True)
     )
-    said = "{}'s {} of {} met {}'s of {}{}: both have both, in another order."
-    return say(said, one, noun(line, 0), key, other, theirs, place(line.calls[0]))
+    second = say(" {}", noun(line, 1)) if line.calls[1].name != line.calls[0].name else ""
+    said = "{}'s {} of {} met {}'s{} of {}{}: both have both, in another order."
+    return say(said, one, noun(line, 0), key, other, second, theirs, place(line.calls[0]))
 
 
 def _words(line: Line) -> Text:
