@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from joinlab.jobs.record import record as record
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
+    from joinlab.notebook.quiz import progress as progress
     from joinlab.notebook.quiz import quiz as quiz
     from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
@@ -62,7 +63,7 @@ _NAMES = {
     "launcher.launcher": "launch",
     "notebook.bench": "bench",
     "jobs.follow": "follow",
-    "notebook.quiz": "quiz",
+    "notebook.quiz": "progress quiz",
     "notebook.sweep": "sweep",
     "notebook.view": "View compare",
     "picture.chrome": "write_chrome",

@@ -18,16 +18,22 @@ from pathlib import Path
 
 from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES
-from joinlab.course.questions import of_the_end, questions
+from joinlab.course.questions import questions
 from tests.test_notebooks import NOTEBOOKS, cells, lines, load, words
 
 WORDS_A_MINUTE = 200
 PER_QUESTION = 0.25
 """To decide, beside reading the question, its choices and its explanation."""
 
+PER_PICTURE = 0.25
+PLAYED = 6.0
+"""To predict the endings of six cases on the bench, and to look at them."""
+
 PER_CODE_LINE = 0.1
 PER_CELL = 0.5
-"""To run it and to look at what it shows."""
+"""To run it and to look at what it shows, if it shows something that has not been counted yet: a
+definition shows nothing, a question without a run is PER_QUESTION, and a check belongs to its
+exercise."""
 
 PER_LINE_TO_WRITE = 2.0
 """For each line of an exercise's solution that the notebook does not have yet: to think, to be
@@ -39,11 +45,12 @@ LINES_AT_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: under which heading, its exercise or "", and its minutes without those of the
-    exercise, and of that."""
+    """A cell: under which heading, its exercise or "", whether it asks something, and its minutes
+    without those of the exercise, and of that."""
 
     heading: str
     exercise: str
+    asks: bool
     work: float
     writing: float
 
@@ -56,15 +63,16 @@ def timed(path: Path) -> Iterator[Cell]:
         text = "".join(cell["source"])
         exercise, work, writing = "", 0.0, 0.0
         if cell["cell_type"] == "markdown":
-            heading = (re.findall(r"(?m)^##? (?:\d+\. )?(.*)$", text) or [heading])[-1]
-            work = words(re.sub(r"(?m)^The course: .*$", "", text)) / WORDS_A_MINUTE
+            heading = (re.findall(r"(?m)^##? (?:[\w ]*\d\. )?(.*)$", text) or [heading])[-1]
+            work = words(prose_of(text)) / WORDS_A_MINUTE + PER_PICTURE * text.count("](pictures/")
         else:
-            asked = [questions()[name] for name in _asked(text)]
-            read = sum(words(" ".join((one.ask, one.code, *one.choices, one.why))) for one in asked)
+            asked = [questions()[name] for name in re.findall(r'joinlab\.quiz\("(\w+)"', text)]
+            read = sum(words(one.why) for one in asked)
             work = (
                 PER_CODE_LINE * lines(text)
-                + PER_CELL * (at > 1)
+                + PER_CELL * (at > 1 and _shows_a_run(text))
                 + PER_QUESTION * len(asked)
+                + PLAYED * ("joinlab.bench(" in text)
                 + read / WORDS_A_MINUTE
             )
             exercise = (re.findall(r'joinlab\.check\("(\w+)"', text) or [""])[0]
@@ -77,28 +85,34 @@ def timed(path: Path) -> Iterator[Cell]:
                 } - given
                 given |= new
                 writing = PER_LINE_TO_WRITE * max(len(new), LINES_AT_LEAST)
-        yield Cell(heading, exercise, work, writing)
+        asks = bool(re.search(r"joinlab\.(quiz|bench)\(", text))
+        yield Cell(heading, exercise, asks, work, writing)
 
 
-def _asked(code: str) -> list[str]:
-    """The questions that a cell asks."""
-    named = [
-        one or other for one, other in re.findall(r'joinlab\.quiz\("([\w-]+)"|ask="([\w-]+)"', code)
-    ]
-    return named + [
-        one.name
-        for number in re.findall(r"joinlab\.quiz\((\d+)\)", code)
-        for one in of_the_end(int(number))
-    ]
+def _shows_a_run(code: str) -> bool:
+    last = ast.parse(code).body[-1]
+    bare = re.fullmatch(r"joinlab\.(quiz|check|progress)\([^()]*\)", ast.unparse(last).strip())
+    return isinstance(last, ast.Expr) and not (
+        (bare and "," not in bare[0]) or "check" in str(bare)
+    )
+
+
+def prose_of(markdown: str) -> str:
+    """What one reads of a markdown cell: not the links to the other notebooks, nor the words that
+    stand for a picture."""
+    text = re.sub(r"(?m)^\*(?:The course|How DDP works|Further):\*.*$", "", markdown)
+    return re.sub(r"!\[[^]]*\]\([^)]*\)|<[^>]*>", "", text)
 
 
 def stretches(path: Path) -> list[float]:
-    """The minutes before the first exercise, between each and the next, and after the last."""
+    """The minutes before the first exercise, bench or question, between each and the next, and
+    after the last."""
     found = [0.0]
     for cell in timed(path):
-        found[-1] += cell.work
-        if cell.exercise:
+        if cell.exercise or cell.asks:
             found.append(0.0)
+        else:
+            found[-1] += cell.work
     return found
 
 
@@ -130,5 +144,5 @@ def minutes(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    for one in NOTEBOOKS:
-        print(f"| {int(one.stem[:2])} | {sections(one)} |")
+    for path in NOTEBOOKS:
+        print(f"| {minutes(path)} | {path.stem} | {sections(path)} |")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,8 @@ from joinlab import scenarios
 from joinlab.cases import CASES
 from joinlab.course import progress
 from joinlab.course.answers import solutions
-from joinlab.course.exercises import EXERCISES, check
-from joinlab.course.questions import of_the_end, questions
+from joinlab.course.exercises import check
+from joinlab.course.questions import of_notebook, questions, with_questions
 from joinlab.timeline import Timeline
 from tests.answers import starters
 from tests.material.course.house import AfterTheCall, joining
@@ -39,69 +40,84 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_quiz_shows_its_answer_only_after_a_choice():
-    (part,) = joinlab.quiz("6-meets").parts
-    part.show()
-    assert "Choose an answer first" in part.verdict
-    assert part.question.why not in part.verdict
-    part.choose("a barrier")
-    part.show()
-    assert (
-        "✕ No: <code>anyone left?</code>" in part.verdict
-        and "begins its next round" in part.verdict
-    )
+    quiz = joinlab.quiz("last_barrier")
+    quiz.show()
+    assert "Choose an answer first" in quiz.verdict
+    assert quiz.question.why not in quiz.verdict
+    quiz.choose("none: rank 1 waits alone")
+    quiz.show()
+    assert "✕ No: <em>anyone left?</em>" in quiz.verdict and "cannot know yours" in quiz.verdict
 
 
 def test_a_right_answer_is_praised_and_the_run_appears(capsys):
-    (part,) = joinlab.quiz("6-meets", "the run").parts
+    quiz = joinlab.quiz("byte", "the run")
     assert "the run" not in capsys.readouterr().out
-    part.choose(part.question.answer)
-    part.show()
-    assert "✓ Right." in part.verdict
+    quiz.choose(quiz.question.answer)
+    quiz.show()
+    assert "✓ Right." in quiz.verdict
     assert "the run" in capsys.readouterr().out
 
 
 def test_without_a_browser_a_quiz_is_its_question_and_no_answer_stands_in_it():
-    quiz = joinlab.quiz("7-disabled", object())
+    quiz = joinlab.quiz("exception", object())
     bundle = quiz._repr_mimebundle_()
     assert str(quiz) == repr(quiz) == bundle["text/plain"]
     for text in (bundle["text/plain"], bundle["text/html"]):
-        assert questions()["7-disabled"].ask.split("`")[0].strip() in text
-        assert questions()["7-disabled"].why not in text
+        assert questions()["exception"].ask in text
+        assert questions()["exception"].why not in text
     assert "application/vnd.jupyter.widget-view+json" in bundle
 
 
-@pytest.mark.parametrize("what", ["6-nothing", 77])
-def test_an_unknown_question_is_refused(what):
+def test_the_widget_shows_the_choices_alone_numbered_as_the_notebook_does():
+    quiz = joinlab.quiz("rounds")
+    assert quiz._choices.html == ["1. once", "2. twice", "3. six times"]
+    assert quiz._choices.ask == quiz.question.ask  # for screen readers
+    assert "1. once\n2. twice" in quiz.question.markdown()
+
+
+@pytest.mark.parametrize("name", ["nothing", "6-byte"])
+def test_an_unknown_question_is_refused(name):
     with pytest.raises(ValueError, match="there is no"):
-        joinlab.quiz(what)
+        joinlab.quiz(name)
 
 
 # ---- progress
 
 
 def test_the_first_answer_to_a_question_counts_and_the_last_to_an_exercise(fresh):
-    progress.record("questions", "6-meets", False)
-    progress.record("questions", "6-meets", True)
+    progress.record("questions", "byte", False)
+    progress.record("questions", "byte", True)
     assert not check("shadows", lambda counts: 0) and check(
         "shadows", lambda c: [3 * (max(c) - n) for n in c]
     )
     assert json.loads(fresh.read_text()) == {
-        "questions": {"6-meets": False},
+        "questions": {"byte": False},
         "exercises": {"shadows": True},
     }
 
 
-def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_course(monkeypatch):
-    quiz = joinlab.quiz(11)
-    assert [part.question for part in quiz.parts] == list(of_the_end(11))
-    assert "shadows ○ not tried" in quiz._standing.value
+def test_progress_shows_the_exercises_of_a_notebook_and_the_way_through_the_course(monkeypatch):
+    assert "shadows ○ not tried" in str(joinlab.progress("further_3_cost"))
     check("shadows", lambda counts: 0)
-    quiz.parts[0].choose("6")
-    quiz.parts[0].show()
-    assert "shadows ✕ not yet" in quiz._standing.value
-    assert f"1 of 1 answered questions right ({len(questions())} in all)" in quiz._standing.value
+    quiz = joinlab.quiz("four_buckets")
+    quiz.choose("6")
+    quiz.show()
+    told = f"1 of 1 answered questions right ({len(questions())} in all)"
+    assert "shadows ✕ not yet" in str(joinlab.progress("further_3_cost"))
+    assert told in str(joinlab.progress("further_3_cost"))
     monkeypatch.setattr(progress, "_state", None)  # as in another notebook
-    assert "1 of 1 answered questions right" in joinlab.quiz(1)._standing.value
+    assert told in joinlab.progress()._repr_html_()
+
+
+def test_progress_refuses_a_notebook_that_is_not_there():
+    with pytest.raises(ValueError, match="there is no notebook '5'; there are 01_six_loops, "):
+        joinlab.progress("5")
+
+
+def test_progress_under_the_old_names_of_questions_goes(fresh):
+    fresh.parent.mkdir()
+    fresh.write_text('{"questions": {"6-byte": true, "byte": true}}')
+    assert progress.state()["questions"] == {"byte": True}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +135,8 @@ def test_a_damaged_state_counts_as_empty(fresh, text):
 def test_a_device_is_never_replaced(monkeypatch, tmp_path):
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("JOINLAB_PROGRESS", str(tmp_path / "folder"))
-    progress.record("questions", "6-meets", True)
-    assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"6-meets": True}
+    progress.record("questions", "byte", True)
+    assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"byte": True}
     progress.forget()
     assert progress.state()["questions"] == {}
 
@@ -136,7 +152,7 @@ def test_nothing_is_kept_where_a_machine_runs_the_notebook(asked, kept, monkeypa
         SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asked)) if asked is not None else None
     )
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    progress.record("questions", "6-meets", True)
+    progress.record("questions", "byte", True)
     assert (tmp_path / "joinlab" / "progress.json").exists() is kept
     monkeypatch.setenv("CI", "true")
     assert progress.path() is None
@@ -149,22 +165,44 @@ def test_nothing_is_kept_where_a_machine_runs_the_notebook(asked, kept, monkeypa
 def test_a_question_can_be_answered(name):
     one = questions()[name]
     assert 2 <= len(one.choices) <= 4 and len(set(one.choices)) == len(one.choices)
-    assert one.ask.rstrip().endswith(("?", ")", ".")) and len(one.why) > 15
+    assert one.ask.rstrip().endswith(("?", ")", ".", "*")) and len(one.why) > 15
     if one.code:
         compile(one.code, name, "exec")
 
 
 def test_the_longest_choice_is_not_a_hint():
-    """Of 122 questions with three choices, most of them, guessing gets about a third."""
+    """Most questions have three choices, so guessing gets about a third."""
     longest = [len(one.answer) == max(map(len, one.choices)) for one in questions().values()]
     assert 0.2 < sum(longest) / len(longest) < 0.4
 
 
-def test_each_notebook_ends_with_questions_and_asks_for_predictions():
-    for notebook in range(1, 14):
-        assert len(of_the_end(notebook)) >= 3
-        assert [name for name in questions() if name.startswith(f"{notebook}-")]
-    assert {one.notebook for one in EXERCISES.values()} <= set(range(1, 14))
+def test_the_place_of_an_answer_tells_nothing():
+    """Of three choices each place is right about equally often, in the course and, as far as a few
+    questions can show it, in every notebook."""
+    free = [one for one in questions().values() if len(one.choices) == 3]
+    places = [one.choices.index(one.answer) for one in free]
+    assert all(0.25 < places.count(place) / len(places) < 0.42 for place in range(3))
+    for notebook in dict.fromkeys(one.notebook for one in questions().values()):
+        own = [one.choices.index(one.answer) for one in of_notebook(notebook)]
+        assert max(own.count(place) for place in own) <= 0.7 * len(own), notebook
+
+
+def test_no_explanation_speaks_of_a_place():
+    found = [
+        one.name
+        for one in questions().values()
+        if re.search(r"\b(first|second|third|last) (choice|answer)", one.why)
+    ]
+    assert found == []
+
+
+def test_a_cell_gets_its_questions_as_they_are_in_the_bank():
+    text = "Before.\n\n<!-- question rounds -->\nold\n<!-- end -->\nBehind."
+    cell = with_questions(text)
+    assert questions()["rounds"].markdown() in cell and "old" not in cell
+    assert with_questions(cell) == cell and cell.startswith("Before.") and cell.endswith("Behind.")
+    with pytest.raises(ValueError, match="no question 'nothing'"):
+        with_questions("<!-- question nothing -->\n<!-- end -->")
 
 
 # ---- the answers that a run can support
@@ -472,132 +510,161 @@ def tells_late() -> tuple[str, str]:
     return run.call(0, slot.calls[0])["origin"], run.call(1, slot.calls[1])["origin"]
 
 
+def left_pending(number: int, *counts: int) -> list[str]:
+    """The calls of a case that never completed and for which no program waits."""
+    calls = joinlab.emulate(CASES[number].program, counts).calls
+    rows = calls.filter(calls["completed_ns"].is_null(), calls["host_wait_begin_ns"].is_null())
+    return rows["origin"].to_list()
+
+
+def first_alone(number: int, *counts: int) -> str:
+    """The first call of a case that met nothing."""
+    run = joinlab.emulate(CASES[number].program, counts)
+    slot = next(slot for slot in joinlab.match(run) if len(slot.calls) == 1)
+    ((rank, seq),) = slot.calls.items()
+    return run.call(rank, seq)["origin"]
+
+
+def barriers_before_the_end(number: int, *counts: int) -> int:
+    """How many barriers rank 1 has called, up to the one in which it hangs."""
+    run = joinlab.emulate(CASES[number].program, counts)
+    assert run.ends[1].kind == "hung" and "barrier" in run.call(1, run.ends[1].call)["origin"]
+    return run.calls.filter(rank=1, origin="all-reduce (barrier)").height
+
+
+def first_answer(number: int, counts: Sequence[int]) -> float:
+    """What rank 0 reads when it asks "anyone left?" for the first time."""
+    calls = joinlab.emulate(CASES[number].program, counts).calls.filter(rank=0)
+    asked = calls.filter(calls["origin"].str.contains("nonjoined"))
+    return json.loads(asked["value_out"][0])[0][0]
+
+
 NOT_RUN = {
-    "run for real by test_pages.py": (
-        "2-calls",
-        "12-endless",
-        "12-timeout",
-        "12-monitored",
-        "12-state",
-        "13-dump",
-    ),
+    "run for real by test_pages.py": ("calls", "endless", "real"),
     "of a program that test_scenarios.py runs, which asserts the same": (
-        *("2-broadcast", "2-reduce", "2-scratch", "2-scatter", "3-seeds", "3-agree"),
-        *("7-divide", "7-exception", "7-final", "7-same", "7.3", "9-alone", "9-count", "9-refused"),
-        *("10-queue", "10-destroy", "10-same", "10-named", "10-threads"),
+        *("broadcast", "reduce", "scatter", "seeds", "agree", "divide", "exception", "final"),
+        *("same", "thrown", "alone", "count", "refused", "queue", "destroy", "same_size"),
+        *("named", "threads"),
     ),
-    "of the six cases, held by test_cases.py and test_emulator.py": (
-        *("1-without", "1-neither", "1-real", "5-today", "5-gloo", "5.4", "6-today"),
-    ),
-    "of records, held by test_record.py and test_importers.py": ("13.1", "13.2", "13.3"),
-    "of a wait that the model's clock does not show on gloo": ("4.2",),
-    "of FSDP, which is not emulated": ("13.4",),
-    "advice, or a definition": ("2.4", "11.2", "11.3", "12.2", "12.3"),
+    "of records, held by test_importers.py": ("stopped_after_511",),
+    "of a wait that the model's clock does not show on gloo": ("hook_waits",),
+    "of FSDP, which is not emulated": ("streams",),
+    "advice, or a definition": ("mean", "overlapping", "thousands", "proven", "timeout"),
 }
 """Why no run here shows an answer."""
 
 EVIDENCE: dict[str, Callable[[], bool | str]] = {
-    "1-even": lambda: case(4, 2, 2) == "all finish",
-    "1.1": lambda: case(4, 3, 3) == "all finish",
-    "1.2": lambda: case(4, 3, 2) == "rank 0 hung, rank 1 raised" and case(4, 2, 3) == "rank 1 hung",
-    "1.3": lambda: case(1, 0, 4) == "all finish",
-    "2-gather": lambda: (
+    "wait": lambda: left_pending(2, 5, 6) == ["all-reduce (DDP backward())"],
+    "unmatched": lambda: (
+        first_alone(3, 5, 6) == "all-reduce (DDP backward())"
+        and waits_for(3) == "all-reduce (barrier)"
+    ),
+    "rounds": lambda: {2: "twice"}[
+        sum("nonjoined" in one for one in origins(CASES[1].program, None, (5, 6)))
+    ],
+    "seven": lambda: {6: "its sixth"}[barriers_before_the_end(3, 5, 7)],
+    "three_left": lambda: f"{first_answer(1, (1, 2, 2, 2)):.0f}",
+    "concludes": lambda: json.loads(meeting(4, (2, 3))[0]["value_out"]) == [[0.0]],
+    "which_call": lambda: waits_for(4) == "all-reduce (_find_common_rank())",
+    "float_meets_int": lambda: (
+        case(4, 2, 3, era="1.9", barrier_value=7, pad=0) == "rank 0 hung"
+        and meeting(4, (2, 3), 2, era="1.9")[1]["dtype"] == "int64"
+        and meeting(4, (2, 3), 2, era="1.9")[0]["dtype"] == "float32"
+    ),
+    "second_epoch": lambda: drifts(torch.optim.Adam),
+    "local_rank": lambda: str(5 % 4),
+    "swapped": lambda: (
+        case(4, 3, 2) == "rank 0 hung, rank 1 raised" and case(4, 2, 3) == "rank 1 hung"
+    ),
+    "idle": lambda: case(1, 0, 4) == "all finish",
+    "gather": lambda: (
         [one for one, held in LISTS.items() if ends(passing(held), (1, 1)) != "all finish"]
         == ["two"]
     ),
-    "2-barrier": lambda: joinlab.emulate(scenarios.barrier, (1, 1)).calls["op"][0] == "all_reduce",
-    "2.1": lambda: reduced("MAX", 1.0, 2.0, 3.0, 4.0) == 4.0,
-    "2.3": lambda: ends(of_code("2.3"), (1, 1)) == "rank 0 hung",
-    "2.2": lambda: str(
+    "barrier": lambda: joinlab.emulate(scenarios.barrier, (1, 1)).calls["op"][0] == "all_reduce",
+    "maximum": lambda: reduced("MAX", 1.0, 2.0, 3.0, 4.0) == 4.0,
+    "never_called": lambda: ends(of_code("never_called"), (1, 1)) == "rank 0 hung",
+    "six_numbers": lambda: str(
         joinlab.emulate(scenarios.all_gather, (1, 1, 1)).calls["value_out"][0].count(".")
     ),
-    "3-buckets": lambda: (
+    "buckets": lambda: (
         reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1)
     ),
-    "3-nosync": lambda: {1: "one", 2: "two", 4: "four"}[
+    "nosync": lambda: {1: "one", 2: "two", 4: "four"}[
         reductions(scenarios.accumulate, None, (4, 4))
     ],
-    "3.1": lambda: f"{gradients((1, 1), 2.0)[0][0]:.0f}",
-    "5-case3": lambda: waits_for(3) == "all-reduce (barrier)",
-    "5-case5": lambda: (
+    "mean_gradient": lambda: f"{gradients((1, 1), 2.0)[0][0]:.0f}",
+    "counted": lambda: (
         crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())")
     ),
-    "5.1": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
-    "5.2": lambda: case(3, 5, 7) == case(3, 5, 7, era="1.9") == "rank 1 hung",
-    "5.3": lambda: case(6, 0, 3) == "all finish",
-    "6-meets": lambda: (
+    "reversed": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
+    "last_barrier": lambda: (
         crossed_calls(4, (2, 3), era="1.9")[0]
         == ("all-reduce (join() _get_num_nonjoined_procs())", "all-reduce (barrier)")
     ),
-    "6-byte": lambda: 0 < json.loads(meeting(4, (2, 3), era="1.9")[0]["value_out"])[0][0] < 1e-40,
-    "6-questions": lambda: json.loads(meeting(4, (2, 3), 1, era="1.9")[1]["value_out"]) == [[0.0]],
-    "6-ways": lambda: len(joinlab.endings(CASES[4].program, inputs=(2, 3), era="1.9")) >= 3,
-    "6-even": lambda: (
+    "byte": lambda: 0 < json.loads(meeting(4, (2, 3), era="1.9")[0]["value_out"])[0][0] < 1e-40,
+    "same_zero": lambda: json.loads(meeting(4, (2, 3), 1, era="1.9")[1]["value_out"]) == [[0.0]],
+    "ways": lambda: len(joinlab.endings(CASES[4].program, inputs=(2, 3), era="1.9")) >= 3,
+    "even_by_chance": lambda: (
         [case(4, 2, n, era="1.9") == "all finish" for n in (2, 3, 4, 5)]
         == [True, False, False, True]
         and case(4, 2, 5) == "rank 0 raised, rank 1 hung"
     ),
-    "6-look": lambda: hangs_where_it_prints(looks(DDP)),
-    "6-rebuild": lambda: (
+    "look": lambda: hangs_where_it_prints(looks(DDP)),
+    "rebuild": lambda: (
         case(2, 1, 2) == "rank 1 hung"
         and origins(CASES[2].program, 1).count("broadcast (DDP bucket rebuild)") == 2
         and origins(CASES[2].program, 2).count("broadcast (DDP bucket rebuild)") == 0
     ),
-    "6.2": lambda: bool(crossed_pairs(joinlab.emulate(metric_in_the_loop, (2, 3)))),
-    "6.3": lambda: not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends),
-    "6.4": lambda: (
+    "metric": lambda: bool(crossed_pairs(joinlab.emulate(metric_in_the_loop, (2, 3)))),
+    "pending": lambda: (
+        not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends)
+    ),
+    "silent": lambda: (
         case(4, 2, 5, era="1.9") == "all finish"
         and crossed_pairs(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) != []
     ),
-    "7-disabled": lambda: (
-        ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish"
-    ),
-    "7-shadow": lambda: (
+    "shadow": lambda: (
         len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1
     ),
-    "7-drift": lambda: (
-        [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True]
-    ),
-    "7.1": lambda: gradients((1, 2), 4.0)[1][1] == 4.0,
-    "7.2": lambda: gradients((1, 2), 4.0, divide_by_initial_world_size=False)[1][1] == 8.0,
-    "9-forgetful": lambda: (
+    "drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
+    "by_two": lambda: gradients((1, 2), 4.0)[1][1] == 4.0,
+    "by_one": lambda: gradients((1, 2), 4.0, divide_by_initial_world_size=False)[1][1] == 8.0,
+    "forgetful": lambda: (
         ends(scenarios.forgetful_hook, (2, 2))
         == "all finish"
         != ends(scenarios.forgetful_hook, (1, 3))
     ),
-    "9-two": lambda: {3: "three times"}[notices()],
-    "10-lines": lambda: (
+    "two": lambda: {3: "three times"}[notices()],
+    "lines": lambda: (
         [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False]
     ),
-    "10.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
-    "11.1": lambda: beside_gradients(scenarios.convolutional) == 2,
-    "11-calls": lambda: (
+    "seven_seven": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
+    "four_buckets": lambda: beside_gradients(scenarios.convolutional) == 2,
+    "per_input": lambda: (
         [len(origins(one, 2)) for one in (alone, scenarios.join_disabled, under_join)] == [1, 1, 3]
     ),
-    "12.1": lambda: (
-        ends(of_code("12.1"), (3, 3), backend="gloo") == "rank 0 raised"
-        and ends(of_code("12.1"), (3, 3)) == "rank 0 hung"
+    "breaks": lambda: (
+        ends(of_code("breaks"), (3, 3), backend="gloo") == "rank 0 raised"
+        and ends(of_code("breaks"), (3, 3)) == "rank 0 hung"
     ),
-    "2.5": lambda: str(
-        joinlab.emulate(scenarios.gather_by_cat_and_chunk, (1, 1)).calls.filter(rank=0).height
-    ),
-    "3-loss": lambda: len(set(joinlab.emulate(scenarios.toy_model, (3, 3)).output)) == 2,
-    "3-overlap": lambda: before_backward_ends() == {True},
-    "3.2": lambda: (
+    "loss": lambda: len(set(joinlab.emulate(scenarios.toy_model, (3, 3)).output)) == 2,
+    "overlap": lambda: before_backward_ends() == {True},
+    "when_rebuilt": lambda: (
         {row["input"] for row in rows_of(under_join, (3, 3), 0) if "rebuild" in row["origin"]}
         == {1}
     ),
-    "3.3": lambda: before_backward_ends() == {True},
-    "4-reverse": lambda: order_of_gradients() == [1, 0],
-    "4-order": lambda: (
+    "when_reduced": lambda: before_backward_ends() == {True},
+    "last_first": lambda: order_of_gradients() == [1, 0],
+    "its_turn": lambda: (
         crossed_pairs(joinlab.emulate(scenarios.two_buckets, (1, 1))) != []
         and reduced_in_order() == [0, 1, 2]
     ),
-    "6-pad": lambda: any(
+    "pad": lambda: any(
         "4294967297" in str(row["value_out"])
         for row in rows_of(CASES[4].program, (2, 3), 1, era="1.9", barrier_value=7, pad=1)
     ),
-    "6.1": lambda: (
+    "after_join": lambda: (
         [
             len(
                 [1 for row in rows_of(CASES[6].program, (2, 5), rank) if "barrier" in row["origin"]]
@@ -606,72 +673,76 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         ]
         == [1, 1]
     ),
-    "7-buffers": lambda: roots_of_buffers()[-1] == 1,
-    "7-throw": lambda: {1: "one"}[
-        len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2))
-    ],
-    "7-own": lambda: (
+    "throw": lambda: (
+        ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised"
+        and len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2)) == 1
+    ),
+    "own": lambda: (
         crossed_pairs(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) != []
     ),
     # the calls of its two inputs, as they are with even inputs, without the three at the end
-    "8-first": lambda: (
+    "asks_first": lambda: (
         "nonjoined"
         in rows_of(under_join, (2, 3), 0)[len(rows_of(under_join, (2, 2), 0)) - 3]["origin"]
     ),
-    "8-zeros": lambda: (
+    "zeros": lambda: (
         {value for row in shadowed("join() hook") for value in json.loads(row["value_in"])[0]}
         == {0.0}
     ),
-    "8-last": lambda: (
+    "last": lambda: (
         [joined(solutions.small_join, counts).returns[0] for counts in ((5, 2), (2, 5))]
         == [0.0, 1.0]
     ),
-    "9.1": lambda: ends(scenarios.forgetful_hook, (1, 3)) != "all finish",
-    "9.2": lambda: reduced("MIN", 3.0, torch.inf) == 3.0 != reduced("MIN", 3.0, 0.0),
-    "9.3": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
-    "10-cost": lambda: (
+    "three_calls": lambda: ends(scenarios.forgetful_hook, (1, 3)) != "all finish",
+    "minimum": lambda: reduced("MIN", 3.0, torch.inf) == 3.0 != reduced("MIN", 3.0, 0.0),
+    "notifies_late": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
+    "waits": lambda: (
         len(rows_of(scenarios.fixed_order, (1, 1), 1))
         == len(rows_of(scenarios.two_buckets, (1, 1), 1))
     ),
-    "10.2": lambda: str(reduced_in_order())[1:-1],
-    "10.3": lambda: (
+    "down_up": lambda: str(reduced_in_order())[1:-1],
+    "decides": lambda: (
         crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())")
     ),
-    "11-documented": lambda: documented() == [0.120, 0.121],
-    "11-shadow": lambda: {3: "three"}[
+    "documented": lambda: documented() == [0.120, 0.121],
+    "per_shadow": lambda: {3: "three"}[
         len(rows_of(under_join, (2, 9), 0)) - len(rows_of(under_join, (2, 8), 0))
     ],
-    "12-reduce": lambda: (
+    "blame": lambda: (
         "ank 0 called reduce"
         in str(joinlab.diagnose(joinlab.emulate(averages, (3, 3), backend="gloo")))
     ),
-    "12-nccl": lambda: joinlab.emulate(averages, (3, 3)).output[0] == "0.5\n",
-    "12-stop": lambda: "if steps > rank" in of_starter("stop_early"),
-    "12-skip": lambda: "if rank == 1 and i == 1" in of_starter("skip_bad"),
-    "12-save": lambda: "if rank == 0" in of_starter("save_all"),
-    "12-second": lambda: "if i % 2 == 1 or rank == 0" in of_starter("every_second"),
-    "12-unused": lambda: "unused parameter" in of_starter("unused"),
-    "13-sampler": lambda: (
+    "wrong_number": lambda: joinlab.emulate(averages, (3, 3)).output[0] == "0.5\n",
+    "stop_line": lambda: "if steps > rank" in of_starter("stop_early"),
+    "save_line": lambda: "if rank == 0" in of_starter("save_all"),
+    "waits_for_b": lambda: "unused parameter" in of_starter("unused"),
+    "sampler": lambda: (
         list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0]
     ),
-    "13-hang": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
-    "4-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
-    "4.1": lambda: filled_at_4() == [5, 6],
-    "4.3": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
-    "4.4": lambda: hangs_where_it_prints(looks(lambda net: solutions.SmallDDP(net, 100))),
+    "hung_job": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
+    "apart": lambda: apart((5, 5)) == apart((0, 0)) > 0,
+    "two_buckets": lambda: filled_at_4() == [5, 6],
+    "never_full": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
+    "no_join": lambda: hangs_where_it_prints(looks(lambda net: solutions.SmallDDP(net, 100))),
     # three calls for each of the five inputs, the last question, who was the last, and the
     # parameters
-    "8.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
-    "8.2": lambda: (
+    "six_questions": lambda: (
+        joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3
+    ),
+    "dropped": lambda: (
         joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0)
     ),
     # three calls an input, and the first question of the third input: its second question is rank
     # 1's call 8
-    "8.3": lambda: crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8),
-    "8.4": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
+    "dropped_once": lambda: (
+        crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8)
+    ),
+    "tie": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
     # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three
     # before it
-    "8.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
+    "barrier_in_it": lambda: (
+        crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12)
+    ),
 }
 
 

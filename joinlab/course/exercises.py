@@ -28,39 +28,42 @@ TRIALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """Its notebook, its judge, and the names in answers/solutions.py that make up a solution."""
+    """The file of its notebook, without ".ipynb", its judge, and the names in answers/solutions.py
+    that make up a solution."""
 
-    notebook: int
+    notebook: str
     judge: Judge
     shown: tuple[str, ...] = ()
 
 
 EXERCISES: Mapping[str, Exercise] = {
-    "safe_loop": Exercise(1, judges.safe_loop),
-    "ring_sum": Exercise(2, judges.ring_sum),
-    "gather_list": Exercise(2, judges.gather_list),
-    "accumulate": Exercise(3, judges.accumulate),
-    "hand_out": Exercise(4, building.hand_out),
-    "buckets_of": Exercise(4, building.buckets_of),
-    "small_ddp": Exercise(4, building.small_ddp, ("hand_out", "buckets_of", "SmallDDP")),
-    "even_out": Exercise(5, repairs.even_out),
-    "as_float": Exercise(6, judges.as_float),
-    "mean_loss": Exercise(6, repairs.mean_loss),
-    "last_joiner": Exercise(7, judges.last_joiner),
-    "gradient": Exercise(7, judges.gradient),
-    "small_join": Exercise(8, building.small_join, ("ask", "small_join")),
-    "notify": Exercise(9, joinables.notify, ("Largest",)),
-    "main_hook": Exercise(9, joinables.main_hook, ("Largest", "LargestHook")),
-    "post_hook": Exercise(9, joinables.post_hook, ("Largest", "LargestHook")),
-    "in_order": Exercise(10, judges.in_order),
-    "shadows": Exercise(11, judges.shadows),
-    "report": Exercise(12, repairs.report),
-    "stop_early": Exercise(12, repairs.stop_early),
-    "skip_bad": Exercise(12, repairs.skip_bad),
-    "save_all": Exercise(12, repairs.save_all),
-    "every_second": Exercise(12, repairs.every_second),
-    "unused": Exercise(12, repairs.unused, ("Branches", "unused")),
-    "in_step": Exercise(13, repairs.in_step),
+    "safe_loop": Exercise("01_six_loops", judges.safe_loop),
+    "mean_loss": Exercise("02_case_4_call_by_call", repairs.mean_loss),
+    "as_float": Exercise("02_case_4_call_by_call", judges.as_float),
+    "last_joiner": Exercise("03_join_options", judges.last_joiner),
+    "gradient": Exercise("03_join_options", judges.gradient),
+    "small_join": Exercise("04_build_join", building.small_join, ("ask", "small_join")),
+    "even_out": Exercise("05_when_your_job_hangs", repairs.even_out),
+    "in_step": Exercise("05_when_your_job_hangs", repairs.in_step),
+    "report": Exercise("05_when_your_job_hangs", repairs.report),
+    "stop_early": Exercise("05_when_your_job_hangs", repairs.stop_early),
+    "skip_bad": Exercise("05_when_your_job_hangs", repairs.skip_bad),
+    "save_all": Exercise("05_when_your_job_hangs", repairs.save_all),
+    "every_second": Exercise("05_when_your_job_hangs", repairs.every_second),
+    "unused": Exercise("05_when_your_job_hangs", repairs.unused, ("Branches", "unused")),
+    "ring_sum": Exercise("ddp_1_collectives", judges.ring_sum),
+    "gather_list": Exercise("ddp_1_collectives", judges.gather_list),
+    "accumulate": Exercise("ddp_2_inside", judges.accumulate),
+    "hand_out": Exercise("ddp_3_build", building.hand_out),
+    "buckets_of": Exercise("ddp_3_build", building.buckets_of),
+    "small_ddp": Exercise(
+        "ddp_3_build", building.small_ddp, ("hand_out", "buckets_of", "SmallDDP")
+    ),
+    "notify": Exercise("further_1_joinable", joinables.notify, ("Largest",)),
+    "main_hook": Exercise("further_1_joinable", joinables.main_hook, ("Largest", "LargestHook")),
+    "post_hook": Exercise("further_1_joinable", joinables.post_hook, ("Largest", "LargestHook")),
+    "in_order": Exercise("further_2_order", judges.in_order),
+    "shadows": Exercise("further_3_cost", judges.shadows),
 }
 """All exercises by name, in the order of the course."""
 

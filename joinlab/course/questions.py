@@ -1,33 +1,45 @@
 """The questions of the notebooks: predictions before a run, and new situations at the end of each
 notebook.
 
-They are kept in questions.toml, so that a notebook does not contain the answers.
+questions.toml holds them, so that a notebook does not contain the answers. The text and the choices
+of a question stand in the notebook, above the cell that asks it. They are written there by
+
+    python -m joinlab.course.questions notebooks/*.ipynb
+
+between a line "<!-- question NAME -->" and a line "<!-- end -->".
 """
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
+
+BLOCK = re.compile(r"<!-- question (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """One question.
 
-    name      the name that a notebook uses, such as "5-barrier"; end questions are numbered: "5.1"
-    notebook  the number of its notebook
+    name      the name by which a notebook asks it
+    notebook  the file of its notebook, without ".ipynb"
     ask       the question; words in backticks are code
-    code      the program in question, or ""
     choices   the answers to choose from
     answer    the right choice
     why       the explanation shown with the answer
+    code      the program in question, or ""
     """
 
     name: str
-    notebook: int
+    notebook: str
     ask: str
     choices: tuple[str, ...]
     answer: str
@@ -40,34 +52,75 @@ class Question:
         )
 
     def __str__(self) -> str:
-        lines = [self.ask, *(f"    {line}" for line in self.code.splitlines())]
-        return "\n".join(
-            [
-                *lines,
-                *(
-                    f"  ({letter}) {one}"
-                    for letter, one in zip("abcdef", self.choices, strict=False)
-                ),
-            ]
+        code = "".join(f"    {line}\n" for line in self.code.strip().splitlines())
+        choices = "".join(
+            f"  {number}. {choice}\n" for number, choice in enumerate(self.choices, 1)
         )
+        return f"{self.ask}\n{code}{choices}".rstrip()
+
+    def markdown(self) -> str:
+        """The question and its numbered choices, as a notebook shows them."""
+        code = f"```python\n{self.code.strip()}\n```\n\n" if self.code else ""
+        choices = "\n".join(f"{number}. {choice}" for number, choice in enumerate(self.choices, 1))
+        return f"**{self.ask}**\n\n{code}{choices}"
 
 
 @cache
 def questions() -> Mapping[str, Question]:
     """All questions by name, in the order of the course."""
     text = files("joinlab.course").joinpath("questions.toml").read_text("utf-8")
-    found: dict[str, Question] = {}
-    for number, parts in tomllib.loads(text).items():
-        for at, fields in enumerate(parts.get("end", ()), 1):
-            parts[f".{at}"] = fields
-        for name, fields in parts.items():
-            if name != "end":
-                name = number + name if name.startswith(".") else f"{number}-{name}"
-                choices = tuple(fields.pop("choices"))
-                found[name] = Question(name, int(number), choices=choices, **fields)
-    return found
+    asked: dict[str, Question] = {}
+    for notebook, named in tomllib.loads(text).items():
+        for name, fields in named.items():
+            assert name not in asked, f"two questions are called {name}"
+            choices, ordered = fields.pop("choices"), fields.pop("ordered", False)
+            if not ordered:
+                choices = spread(name, choices, fields["answer"])
+            asked[name] = Question(name, notebook, choices=tuple(choices), **fields)
+    return asked
 
 
-def of_the_end(notebook: int) -> tuple[Question, ...]:
-    """The questions at the end of a notebook."""
-    return tuple(one for one in questions().values() if one.name.startswith(f"{notebook}."))
+def spread(name: str, choices: Sequence[str], answer: str) -> list[str]:
+    """The choices with the right one at a place that follows from the question's name, so that the
+    place tells nothing.
+
+    >>> spread("byte", ["yes", "no", "perhaps"], "no")
+    ['yes', 'perhaps', 'no']
+    """
+    others = [choice for choice in choices if choice != answer]
+    place = sha256(name.encode()).digest()[2] % len(choices)
+    return [*others[:place], answer, *others[place:]]
+
+
+def of_notebook(notebook: str) -> tuple[Question, ...]:
+    """The questions of a notebook, in order."""
+    return tuple(one for one in questions().values() if one.notebook == notebook)
+
+
+def with_questions(markdown: str) -> str:
+    """The text of a cell with its questions as they stand in questions.toml.
+
+    Raises ValueError for the name of a question that does not exist.
+    """
+
+    def block(match: re.Match[str]) -> str:
+        if (question := questions().get(match[1])) is None:
+            raise ValueError(f"there is no question {match[1]!r} in questions.toml")
+        return f"<!-- question {question.name} -->\n{question.markdown()}\n<!-- end -->"
+
+    return BLOCK.sub(block, markdown)
+
+
+def main(paths: Sequence[str]) -> None:
+    """Write the questions into these notebooks."""
+    for path in map(Path, paths):
+        notebook = json.loads(path.read_text("utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = with_questions("".join(cell["source"]))
+                cell["source"] = text.splitlines(keepends=True)
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,16 +1,16 @@
 """A question with a place to answer: choose, press Show, and only then see the answer and the run.
 
-    joinlab.quiz("5-barrier", joinlab.View(run))      # a prediction; the view appears with the answer
-    joinlab.quiz(5)                                   # the end of notebook 5: its questions, and how far one is
+    joinlab.quiz("barrier", joinlab.View(run))      # the view appears with the answer
+    joinlab.progress("01_six_loops")                # how far one is, in this notebook and in all
 
-Where no widget can run (nbmake, a page, a terminal), a quiz prints its question and asserts
-nothing.
+The text of the question stands in the notebook, above the cell. Where no widget can run (nbmake, a
+terminal), a quiz prints the whole question and asserts nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -19,9 +19,9 @@ import ipywidgets
 import traitlets
 from IPython.display import display
 
-from joinlab.course import progress
+from joinlab.course import progress as state
 from joinlab.course.exercises import EXERCISES
-from joinlab.course.questions import Question, of_the_end, questions
+from joinlab.course.questions import Question, questions
 from joinlab.picture.theme import RIGHT, WRONG
 
 LINE = "line-height:1.4;margin:4px 0"
@@ -61,42 +61,14 @@ class Choices(anywidget.AnyWidget):
 
 
 class Quiz:
-    """Questions, each with a button "Show". Python can answer, too:
-    `quiz.parts[0].choose("hangs")`, `.show()`."""
+    """A question's choices, with a button "Show". Python can answer, too: `quiz.choose("hangs")`,
+    `quiz.show()`."""
 
-    def __init__(
-        self, asked: Sequence[Question], then: object = None, notebook: int | None = None
-    ) -> None:
-        self.parts = tuple(Part(one, then, self._score) for one in asked)
-        self._notebook = notebook
-        self._standing = ipywidgets.HTML()
-        self._score()
-        self.widget = ipywidgets.VBox([*(part.widget for part in self.parts), self._standing])
-
-    def __str__(self) -> str:
-        return "\n\n".join(str(part.question) for part in self.parts)
-
-    __repr__ = __str__
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        bundle = dict(self.widget._repr_mimebundle_(**options) or {})
-        html = "".join(f"<pre>{escape(str(part.question))}</pre>" for part in self.parts)
-        return {**bundle, "text/plain": str(self), "text/html": html}
-
-    def _score(self) -> None:
-        if self._notebook is not None:
-            lines = standing(self._notebook)
-            self._standing.value = "".join(
-                f'<p role="status" style="{LINE}">{escape(line)}</p>' for line in lines
-            )
-
-
-class Part:
-    def __init__(self, question: Question, then: object, told: Any) -> None:
-        self.question = question
-        self._then, self._told = then, told
+    def __init__(self, question: Question, then: object = None) -> None:
+        self.question, self._then = question, then
+        numbered = enumerate(question.choices, 1)
         self._choices = Choices(
-            ask=question.ask, html=[marked(choice) for choice in question.choices]
+            ask=question.ask, html=[f"{number}. {marked(choice)}" for number, choice in numbered]
         )
         self._choices.add_class("jl-quiz")
         self._button = ipywidgets.Button(
@@ -105,11 +77,17 @@ class Part:
         self._button.on_click(lambda button: self.show())
         self._verdict = ipywidgets.HTML()
         self._output = ipywidgets.Output()
-        code = f"<pre>{escape(question.code)}</pre>" if question.code else ""
-        ask = ipywidgets.HTML(f'<p style="{LINE}"><b>{marked(question.ask)}</b></p>{code}')
-        self.widget = ipywidgets.VBox(
-            [ask, self._choices, self._button, self._verdict, self._output]
-        )
+        self.widget = ipywidgets.VBox([self._choices, self._button, self._verdict, self._output])
+
+    def __str__(self) -> str:
+        return str(self.question)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle = dict(self.widget._repr_mimebundle_(**options) or {})
+        html = f"<pre>{escape(str(self))}</pre>"
+        return {**bundle, "text/plain": str(self), "text/html": html}
 
     @property
     def verdict(self) -> str:
@@ -126,7 +104,7 @@ class Part:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return
         right = self.question.choices[at] == self.question.answer
-        progress.record("questions", self.question.name, right)
+        state.record("questions", self.question.name, right)
         self._choices.disabled = self._button.disabled = True
         mark = "✓ Right." if right else f"✕ No: {self.question.answer}."
         self._verdict.value = (
@@ -136,47 +114,68 @@ class Part:
         if self._then is not None:
             with self._output:
                 print(self._then) if isinstance(self._then, str) else display(self._then)  # type: ignore[no-untyped-call]
-        self._told()
 
 
-def quiz(what: str | int, then: object = None) -> Quiz:
-    """A prediction by its name, or, by the number of a notebook, the questions at its end.
+def quiz(name: str, then: object = None) -> Quiz:
+    """The question of this name, with choices to take one of.
 
     then  shown with the answer, such as a View of the run that the question is about; a string is printed
 
-    Raises ValueError for an unknown name or number.
+    Raises ValueError for an unknown name.
     """
-    if isinstance(what, int):
-        asked = of_the_end(what)
-        if not asked:
-            raise ValueError(f"there is no notebook {what} with questions at its end")
-        return Quiz(asked, notebook=what)
-    if what not in questions():
-        raise ValueError(f"there is no question {what!r}; there are {', '.join(questions())}")
-    return Quiz([questions()[what]], then)
+    if name not in questions():
+        raise ValueError(f"there is no question {name!r}; there are {', '.join(questions())}")
+    return Quiz(questions()[name], then)
 
 
-def standing(notebook: int) -> list[str]:
-    """The exercises of a notebook, and one line of progress through the course."""
-    known = progress.state()
-    here = [name for name, one in EXERCISES.items() if one.notebook == notebook]
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a learner is, in a few lines."""
+
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f'<p style="{LINE}">{escape(line)}</p>' for line in self.lines)
+        return f'<div role="status">{lines}</div>'
+
+
+def progress(notebook: str = "") -> Progress:
+    """How far one is through the course, and with the exercises of a notebook, such as
+    "01_six_loops".
+
+    Raises ValueError if no notebook of that name has exercises or questions.
+    """
+    notebooks = dict.fromkeys(one.notebook for one in questions().values())
+    if notebook and notebook not in notebooks:
+        raise ValueError(f"there is no notebook {notebook!r}; there are {', '.join(notebooks)}")
+    known = state.state()
     marks = {True: "✓", False: "✕ not yet", None: "○ not tried"}
-    told = ", ".join(f"{name} {marks[known['exercises'].get(name)]}" for name in here)
-    lines = [f"Exercises here: {told}."] if here else []
+    tried = [
+        f"{name} {marks[known['exercises'].get(name)]}"
+        for name, exercise in EXERCISES.items()
+        if exercise.notebook == notebook
+    ]
     right = sum(known["questions"].get(name, False) for name in questions())
     done = sum(known["exercises"].get(name, False) for name in EXERCISES)
-    asked = sum(name in known["questions"] for name in questions())
-    return [
-        *lines,
-        f"The course so far: {right} of {asked} answered questions right ({len(questions())} in all), "
-        f"{done} of {len(EXERCISES)} exercises solved.",
-    ]
+    answered = sum(name in known["questions"] for name in questions())
+    lines = [f"Exercises here: {', '.join(tried)}."] if tried else []
+    lines.append(
+        f"The course so far: {right} of {answered} answered questions right ({len(questions())} in all), "
+        f"{done} of {len(EXERCISES)} exercises solved."
+    )
+    return Progress(tuple(lines))
 
 
 def marked(text: str) -> str:
-    """Text as HTML, words in backticks as code.
+    """Text as HTML, words in backticks as code, and between asterisks in italics.
 
-    >>> marked("`join()` & co")
-    '<code>join()</code> &amp; co'
+    >>> marked("`join()` & *co*")
+    '<code>join()</code> &amp; <em>co</em>'
     """
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\*([^*<]+)\*", r"<em>\1</em>", code)

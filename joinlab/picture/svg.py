@@ -19,6 +19,7 @@ from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
 NO_CALL = "No call was recorded."
+BESIDE = 120  # px right of the headline, where "modelled" stands
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 
 LONG = 4  # characters of a value that stand beside ≠
@@ -41,7 +42,8 @@ class _Picture:
     def __init__(self, scene: Scene, name: str, width: int, heading: str, behind: int) -> None:
         self.scene, self.name = scene, name
         self.across = Across(scene, width, behind)
-        self.headline = list(_wrapped(scene.headline, self.across.width, 20 * BOLD))
+        room = self.across.width - BESIDE
+        self.headline = list(_wrapped(scene.headline, room, 20 * BOLD))
         self.heading = [
             line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading
         ]

@@ -1,4 +1,4 @@
-"""Judges of notebooks 4 and 8: a small DDP and a small join(), each compared with PyTorch's own.
+"""Judges of what learners build: a small DDP and a small join(), each compared with PyTorch's own.
 
 A judge emulates the answer and PyTorch's class on the same case and compares the two Timelines call
 by call. Expected calls are never written here. Calls that DDP makes for itself (checking shapes,

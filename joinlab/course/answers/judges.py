@@ -239,8 +239,9 @@ def _gradient(answer: Answer, case: Situation) -> None:
         ):  # at each, some have just joined
             if step < len(made):
                 left = [one for one, count in zip(own, case.counts, strict=True) if count > step]
+                who = "1 rank that is" if len(left) == 1 else f"{len(left)} ranks that are"
                 given = (
-                    f"gradients {left} of the {len(left)} ranks that are left of {case.ranks}, "
+                    f"gradients {left} of the {who} left of {case.ranks}, "
                     f"divide_by_initial_world_size={by_all}"
                 )
                 calls.append(((left, case.ranks, by_all), given))

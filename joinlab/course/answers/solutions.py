@@ -158,7 +158,7 @@ def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
             following += 1
 
 
-# ---- the six programs of notebook 12, repaired
+# ---- the six programs that hang, repaired
 
 
 def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
@@ -237,7 +237,7 @@ def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
         model(input).backward()
 
 
-# ---- notebooks 4 and 8: DDP and join(), built
+# ---- DDP and join(), built
 
 
 def hand_out(module: torch.nn.Module) -> None:
