@@ -338,7 +338,7 @@ def _where(call: CallRow | None) -> tuple[int | None, str | None]:
     return (None, None) if call is None else (call["seq"], call["group"])
 
 
-class Frame:
+class TableField:
     """A table of a Timeline: a frame, or rows that become one when it is first read, since making
     the frames takes a tenth of an emulation's time."""
 
@@ -385,9 +385,9 @@ class Timeline:
         timeline.ends[1].kind                                       # "hung"
     """
 
-    calls: Frame = Frame(CALL_COLUMNS)
-    spans: Frame = Frame(SPAN_COLUMNS)
-    ends: tuple[Ending, ...]  # type: ignore[misc]  # a Frame is no default: see Frame.__get__
+    calls: TableField = TableField(CALL_COLUMNS)
+    spans: TableField = TableField(SPAN_COLUMNS)
+    ends: tuple[Ending, ...]  # type: ignore[misc]  # a TableField is no default: see its __get__
     meta: Meta  # type: ignore[misc]
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())

@@ -38,6 +38,7 @@ from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.launcher import apart, descendants
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.spares import SPARES
 from joinlab.timeline import EndKind, Timeline
 from tests import drill_surroundings
 from tests.drill_files import FILES, open_one
@@ -299,9 +300,10 @@ def one_launch(name: str, draw: random.Random) -> str:
 def processes() -> list[psutil.Process]:
     """Every process that is left below this one, the fork server excepted. A keeper ends a moment
     after its run."""
-    server = ForkServer._shared
+    SPARES.close()
+    servers = {server.process.pid for server in ForkServer.running()}
     mine = psutil.Process().children(recursive=True)
-    return alive(one.pid for one in mine if server is None or one.pid != server.process.pid)
+    return alive(one.pid for one in mine if one.pid not in servers)
 
 
 def _now() -> tuple[set[str], int, int]:

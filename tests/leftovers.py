@@ -13,25 +13,22 @@ import psutil
 
 from joinlab.launcher import apart
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.spares import SPARES
 
 
 def rank_processes() -> list[psutil.Process]:
-    """Every process below the fork server of this process: keepers, ranks, and what they started.
+    """Every process below the fork servers of this process: keepers, ranks, and what they started.
 
     A keeper ends a moment after its run; the time given to it is a bound, not a measure.
     """
     if apart._kept is not None:  # the process of the last call is kept for the next one
         apart._kept.close()
-    server = ForkServer._shared
-    if server is None or server.process.poll() is not None:
-        return []
-    try:
-        _, alive = psutil.wait_procs(
-            psutil.Process(server.process.pid).children(recursive=True), timeout=60
-        )
-        return alive
-    except psutil.NoSuchProcess:
-        return []
+    SPARES.close()
+    below = []
+    for server in ForkServer.running():
+        with suppress(psutil.NoSuchProcess):
+            below += psutil.Process(server.process.pid).children(recursive=True)
+    return psutil.wait_procs(below, timeout=60)[1]
 
 
 def alive(pids: Iterable[int]) -> list[psutil.Process]:

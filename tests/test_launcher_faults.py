@@ -32,6 +32,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.launcher import launcher, monitor
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.run_files import RunFiles
+from joinlab.launcher.spares import SPARES
 from joinlab.program.kept import KEPT
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import alive
@@ -496,6 +497,7 @@ def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPa
     run(plain)
     monkeypatch.setattr(monitor, "ANSWER_S", 0.5)
     os.kill(ForkServer.get().process.pid, signal.SIGSTOP)
+    SPARES.close()  # the run that waits would still serve
     with pytest.raises(LaunchError, match="did not answer"):
         run(plain, timeout=0.5)
     assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
@@ -517,8 +519,8 @@ def test_a_launch_without_a_temporary_folder_is_refused_with_the_reason(
 def test_a_launch_with_too_large_an_environment_is_refused_with_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if ForkServer._shared is not None:
-        ForkServer._shared.close()
+    for server in ForkServer.running():
+        server.close()
     monkeypatch.setenv("HUGE", "x" * 20_000_000)
     with pytest.raises(LaunchError, match="environment has 20,0"):
         run(plain)

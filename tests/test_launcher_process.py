@@ -88,7 +88,7 @@ def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.Mo
     monkeypatch.setattr("os.killpg", lambda pid, sign: sent.append((pid, sign)))
     monkeypatch.setattr("os.kill", lambda pid, sign: None)
     keeper = Keeper.__new__(Keeper)
-    keeper.ranks = {7: 0, 8: 1}
+    keeper.living = {7: object(), 8: object()}
     keeper.kill()
     assert sent == [
         (7, signal.SIGSTOP),

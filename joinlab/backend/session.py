@@ -217,7 +217,8 @@ class SessionRank:
             for host in made:
                 if host.rank != self.rank:
                     host.wake()
-        self.reach(max(host.now for host in made))
+            self.session.met_ns[label] = max(host.now for host in made)
+        self.reach(self.session.met_ns[label])  # the last one may have gone on since
 
     def describe(
         self, group: RankGroup, name: str, args: tuple[Any, ...], batched: bool = False
@@ -466,7 +467,7 @@ class SessionRank:
 
         One that `asks` in a loop never waits, so others may have to be let go here.
         """
-        if asks and not self.session.ready:
+        if asks and not self.session.awake:
             self.session.stalled(final=False)
         self.wake()
         self._hand_over()
@@ -488,18 +489,22 @@ class Session:
 
     ready     a heap of (virtual clock, rank): those that can go on
     timers    a heap of (virtual time, rank): waits that end by themselves
+    met_ns    by group on gloo: when the last of its ranks made it
     aborting  ranks whose backend aborts their process, and whose turn has not come since
     """
+
+    host_type = SessionRank
 
     def __init__(self, knobs: Knobs, size: int) -> None:
         self.knobs = knobs
         self.costs = knobs.costs
-        self.hosts = [SessionRank(self, rank) for rank in range(size)]
+        self.hosts = [self.host_type(self, rank) for rank in range(size)]
         self.ready: list[tuple[int, int]] = []
         self.timers: list[tuple[int, int]] = []
         self.aborting: list[SessionRank] = []
         self.fabrics: dict[str, Fabric] = {}
-        self._ranks_of: dict[str, tuple[int, ...]] = {}
+        self.met_ns: dict[str, int] = {}
+        self.ranks_of: dict[str, tuple[int, ...]] = {}
 
     def run(self, bodies: Sequence[Callable[[SessionRank], None]]) -> None:
         """Let each rank do what its body does, until all have ended or none can go on.
@@ -525,8 +530,8 @@ class Session:
     def group(self, rank: int, label: str, ranks: Sequence[int], make: MakeFabric) -> RankGroup:
         """A rank's end of a group, whose fabric is made by the first one that asks."""
         if label not in self.fabrics:
-            self._ranks_of[label] = tuple(ranks)
-            self.fabrics[label] = make(weakref.proxy(self), self._ranks_of[label])
+            self.ranks_of[label] = tuple(ranks)
+            self.fabrics[label] = make(weakref.proxy(self), self.ranks_of[label])
         return RankGroup(rank, label, ranks, self.fabrics[label])
 
     def listen(self) -> None:
@@ -562,15 +567,24 @@ class Session:
                 raise
             except Exception as error:
                 raise unmodelled("the calls that the ranks wait for", error) from error
-        if self.ready:
+        if self.awake:
             return
         living = [host for host in self.hosts if not host.gone]
         let_go = [host for host in living if host.let_go()]
-        if let_go or not final:
+        if let_go or not final or self.call_back():
             return
         for host in living:
             why = host.standing.why if host.standing is not None else ""
             host.end = End("hung", host.awaited, why)
+
+    @property
+    def awake(self) -> bool:
+        """Whether any rank can go on."""
+        return bool(self.ready)
+
+    def call_back(self) -> bool:
+        """No rank can go on: run what is to run once calls have ended. False if there is nothing."""
+        return False
 
     # ------------------------------------------------------------------------------------
 
@@ -619,10 +633,12 @@ class Session:
             timed_out = self._timer_due()
             if timed_out is not None:
                 return timed_out
-            if not self.ready:
+            if not self.awake:
                 self.stalled(final=True)
+                if not self.awake:
+                    return None
             if not self.ready:
-                return None
+                continue
             host = self.hosts[heapq.heappop(self.ready)[1]]
             host.queued = False
             if not host.gone:

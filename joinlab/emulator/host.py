@@ -34,7 +34,7 @@ from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
-from joinlab.program.log_events import CallIssued, RankBegins, SourceText
+from joinlab.program.log_events import CallIssued, FunctionText, RankBegins
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
@@ -115,7 +115,7 @@ class Host:
         self.take = self.log.take
         self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
         self.calls: list[EmulatedCall] = []
-        self.replicas = Replicas(self.calls.__len__)
+        self.replicas = Replicas(self.take, self.calls.__len__)
         self.eager = (
             False  # its process is bound to a GPU, so that its groups connect when they are made
         )
@@ -205,7 +205,7 @@ class Host:
             self._stacks.add(kind.stack)
             self.take(STACKS.events[kind.stack])
             for source in STACKS.sources[kind.stack]:
-                self.take(SourceText.of(source))
+                self.take(FunctionText.of(source))
         value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
         if kind.bucket:
             self.progress.bucket_ready(ins)
@@ -240,6 +240,15 @@ class Host:
 
     # ------------------------------------------------------------------------------------ what
     # fabrics ask of it
+
+    @property
+    def now(self) -> int:
+        """Its virtual clock."""
+        return self.waits.now
+
+    def for_host(self, calls: Sequence[EmulatedCall]) -> None:
+        """Its host waits for these."""
+        self.waits.for_host(calls)
 
     @property
     def stuck(self) -> bool:

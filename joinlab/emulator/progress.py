@@ -21,7 +21,7 @@ from joinlab.backend.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
 from joinlab.program.labels import call_site, calling_frame, walk
-from joinlab.program.log_events import Event, InputBegins, SourceText, SpanBegins, SpanEnds
+from joinlab.program.log_events import Event, FunctionText, InputBegins, SpanBegins, SpanEnds
 from joinlab.program.sources import source_at
 from joinlab.program.steps import Steps
 
@@ -130,7 +130,7 @@ class Progress:
                     code  # keeps the code, so that no other one gets its id
                 )
                 if (source := source_at(code, line)) is not None:
-                    self._take(SourceText.of(source))
+                    self._take(FunctionText.of(source))
         number, step = next(self._spans), self.steps.now
         self._take(
             SpanBegins(

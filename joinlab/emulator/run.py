@@ -433,7 +433,7 @@ class Emulation:
         logs = [host.log for host in self.hosts]
         rows = [row for log in logs for row in log.calls.values()]
         replicas = differing_replicas(
-            {host.rank: host.replicas.marks for host in self.hosts}, rows, self._ranks_of
+            {host.rank: host.log.marks for host in self.hosts}, rows, self._ranks_of
         )
         about = about_ranks(logs, knobs.backend)
         of_nccl = {name: found for name, found in about.get("nccl", {}).items() if found}

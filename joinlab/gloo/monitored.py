@@ -14,6 +14,7 @@ PyTorch v2.13.0.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -44,8 +45,8 @@ def monitored_barrier(
         sent = _post(fabric, host, group, Op.SEND, 0, arrived)
         told = _post(fabric, host, group, Op.RECV, 0, leave)
         try:
-            host.waits.for_host([sent])
-            host.waits.for_host([told])
+            host.for_host([sent])
+            host.for_host([told])
         except RuntimeError as error:
             raise RuntimeError(
                 f"Rank {group.place} successfully reached monitoredBarrier, but received errors while waiting for "
@@ -53,7 +54,7 @@ def monitored_barrier(
             ) from None
         return
     limit_ns = None if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9 else timeout_ns
-    begin = host.waits.now
+    begin = host.now
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
         calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
         _wait_for_each(calls, host, begin, limit_ns, limit_ms, all_ranks)
@@ -70,7 +71,7 @@ def _wait_for_each(
     come: list[int] = []
     missing: list[int] = []
     for place, call in enumerate(calls, 1):
-        left = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.waits.now
+        left = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.now
         if left is not None and left <= 0:
             said = (
                 f"Successfully processed ranks: {', '.join(map(str, come))}"
@@ -100,12 +101,12 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
         CallRow,
         {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag},
     )
-    kind = CallKind(op, {"o": None, "d": None, "sh": ()}, nbytes=8)
+    kind = CallKind(op, {"origin": None, "dtype": None, "shape": []}, nbytes=8)
     call = EmulatedCall(
-        host._weak, group, kind, -1, row, [part]
+        weakref.proxy(host), group, kind, -1, row, [part]
     )  # a number that the rank's log does not know
     fabric.check_connection(call)
     host.open_calls += 1
-    call.ready_ns = host.waits.now
+    call.ready_ns = host.now
     fabric.submit([call])
     return call

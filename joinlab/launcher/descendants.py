@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -28,6 +29,25 @@ line."""
 GIVE_UP_S = 10.0
 """A killed process that is still there after this time is stuck in the kernel; waiting longer does
 not help."""
+
+
+def note_shared_memory(path: Path) -> None:
+    """Log the name of each segment that Python creates here: if the program is killed, the keeper
+    unlinks it."""
+    try:
+        import _posixshmem  # type: ignore[import-not-found]
+    except ImportError:  # this system has none
+        return
+    shm_open = _posixshmem.shm_open
+
+    def noting(name: str, flags: int, mode: int = 0o777) -> int:
+        fd = shm_open(name, flags, mode)
+        if flags & os.O_CREAT:
+            with suppress(OSError), path.open("a") as file:
+                file.write(name.lstrip("/") + "\n")
+        return int(fd)
+
+    _posixshmem.shm_open = noting
 
 
 def adopt() -> None:

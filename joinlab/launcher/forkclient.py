@@ -21,12 +21,15 @@ import time
 import types
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.interrupts import LOOK_S, take_interrupt
+from joinlab.launcher.frames import send
+from joinlab.program.program import current_folder
+from joinlab.program.sources import texts_of_cells
 
 ROOT = Path(__file__).parents[2]
 """The folder of the package: first on the server's path, in whatever folder the server starts."""
@@ -53,10 +56,10 @@ class ForkServer:
     """The launcher's end of the fork server: one per process, started on first use, ended with the
     process."""
 
-    _shared: ForkServer | None = None
+    _shared: ClassVar[dict[bool, ForkServer]] = {}
     _starting = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, warm: bool = True) -> None:
         if not hasattr(os, "fork"):
             raise LaunchError(
                 "launch needs a system with fork (Linux, macOS, or Windows with WSL). On Windows itself, open a "
@@ -64,13 +67,15 @@ class ForkServer:
             )
         self.owner = os.getpid()
         self._counted: tuple[dict[str, str], dict[str, Any]] | None = None
+        self.warm = warm
         try:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         except OSError as error:
             raise LaunchError(no_temporary_folder(error)) from error
         here, there = map(_above_streams, socket.socketpair())
         self.control = here
-        serve = f"from {SERVER} import main; main({there.fileno()}, {self.owner})"
+        self._ready = threading.Lock()
+        serve = f"from {SERVER} import main; main({there.fileno()}, {self.owner}, {warm})"
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
         try:
             with there:
@@ -96,31 +101,55 @@ class ForkServer:
                     f"has {size:,} bytes; systems allow about 2,000,000, and 130,000 in one variable."
                 ) from error
             raise
-        try:
-            self.hello = self._hear_hello()
-        except BaseException:
-            self.close(kill=True)
-            raise
+        self._hello: dict[str, Any] = {}
         _SERVERS.add(self)
         atexit.register(self.close)
 
     @classmethod
-    def get(cls) -> ForkServer:
-        """The running server, or a new one."""
+    def get(cls, warm: bool = True) -> ForkServer:
+        """The running server, or a new one, once it is ready. `warm`: see forkserver.py."""
+        server = cls.start(warm)
+        try:
+            server.wait_until_ready()
+        except BaseException:
+            server.close(kill=True)
+            raise
+        return server
+
+    @classmethod
+    def start(cls, warm: bool = True) -> ForkServer:
+        """The running server, or a new one, which may not be ready yet."""
         while not cls._starting.acquire(timeout=LOOK_S):  # another thread starts it
             take_interrupt()
         try:
-            server = cls._shared
+            server = cls._shared.get(warm)
             if server is not None and (
                 server.owner != os.getpid() or server.process.poll() is not None
             ):
                 server.close()
                 server = None
             if server is None:
-                server = cls._shared = cls()
+                server = cls._shared[warm] = cls(warm)
             return server
         finally:
             cls._starting.release()
+
+    @classmethod
+    def running(cls) -> list[ForkServer]:
+        """The servers of this process that live."""
+        return [server for server in cls._shared.values() if server.process.poll() is None]
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the server has said of this machine."""
+        self.wait_until_ready()
+        return self._hello
+
+    def wait_until_ready(self) -> None:
+        """Return once the server can fork. LaunchError if it cannot."""
+        with self._ready:
+            if not self._hello:
+                self._hello = self._hear_hello()
 
     def _hear_hello(self) -> dict[str, Any]:
         give_up = time.monotonic() + START_S
@@ -162,7 +191,7 @@ class ForkServer:
             self._counted = chosen, counted
         return self._counted[1]
 
-    def open(self, request: dict[str, Any], kind: bytes = RUN) -> socket.socket:
+    def open(self, request: Any, kind: bytes = RUN) -> socket.socket:
         """Begin a run, or a process for calls, and return its socket; closing the socket ends the
         processes."""
         here, there = socket.socketpair()
@@ -170,7 +199,10 @@ class ForkServer:
             with there:
                 socket.send_fds(self.control, [kind], [there.fileno()])
             here.settimeout(TAKE_S)
-            here.sendall(json.dumps(request).encode() + b"\n")
+            if kind == RUN:
+                send(here, request)
+            else:
+                here.sendall(json.dumps(request).encode() + b"\n")
             here.settimeout(None)
         except OSError as error:
             here.close()
@@ -186,8 +218,8 @@ class ForkServer:
 
     def close(self, kill: bool = False) -> None:
         """End the server and all runs. `kill` it at once: its keepers then end by themselves."""
-        if type(self)._shared is self:
-            type(self)._shared = None
+        if type(self)._shared.get(self.warm) is self:
+            del type(self)._shared[self.warm]
         self.control.close()
         self._errors.close()
         atexit.unregister(self.close)
@@ -277,3 +309,17 @@ def pickled(sent: object, name: str) -> bytes:
             f"{name} cannot be sent to another process ({type(error).__name__}: {error}). It refers to something "
             "tied to this process, such as an open file, a lock or a process group: create that inside the program."
         ) from error
+
+
+def rank_request(sent: bytes, name: str) -> dict[str, Any]:
+    """What a rank needs of this process to run a program of this name: that, pickled, and where it
+    runs."""
+    return {
+        "program": sent,
+        "name": name,
+        "environ": dict(os.environ),
+        # some programs add a Path, which Python ignores
+        "path": [str(entry) for entry in sys.path],
+        "cwd": current_folder(),
+        "cells": texts_of_cells(sent),
+    }

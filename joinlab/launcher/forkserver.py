@@ -6,9 +6,16 @@
         │                                 └── rank 1
         └────── calls' socket ──────── callee            calls functions, can be killed (apart.py)
 
-The launcher starts the server on first use and keeps it. The server only forks and reaps: it runs
-no torch operation, no CUDA and no second thread before a fork. It receives each run's socket on the
+The launcher starts the server on first use and keeps it. It receives each run's socket on the
 control socket and passes it to a new keeper.
+
+There are two kinds of server. A `warm` one has made the recorder's patches and run DDP before it
+forks, so that what forks from it need not: code, caches and most of the memory that a run touches are
+there. It sees no GPU: autograd starts its threads for devices once per process, with the first
+backward pass (engine.cpp, a call_once), and a child's first backward pass on a GPU would fail. So ranks
+on a machine with GPUs are launched from one that has only imported. Neither kind has a second thread
+when it forks; torch has one thread for its operations (a fork of a process that had run a backward
+pass with several was seen to hang).
 
 Server and keepers are subreapers (descendants.py), so one SIGKILL cannot leave a process behind: a
 keeper whose server is gone ends its run, and the server ends the orphans of a killed keeper. The
@@ -26,13 +33,18 @@ import socket
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.launcher.apart import answer
+from joinlab.launcher.emulation import emulate
 from joinlab.launcher.forkclient import CHOOSES_GPUS, COUNT, RUN
 from joinlab.launcher.keeper import Keeper
+from joinlab.launcher.memory import collapse_memory
+
+if TYPE_CHECKING:
+    from joinlab.emulator.modelled_rank import ModelledRank
 
 LOOK_S = 0.5
 """How often the server checks whether its launcher still lives, and reaps keepers that have
@@ -43,22 +55,23 @@ LEAVE_S = 10.0
 remaining processes."""
 
 
-def main(control_fd: int, launcher: int) -> None:
+def main(control_fd: int, launcher: int, warm: bool) -> None:
     """Serve until the control socket closes. `control_fd` is inherited from the process
     `launcher`."""
     control = socket.socket(fileno=control_fd)
     try:
-        hello = _warm_up()
+        hello, modelled = _prepare(warm)
     except BaseException:
         control.sendall(json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
         return
     descendants.adopt()
     control.sendall(json.dumps(hello).encode() + b"\n")
-    Server(control, launcher).serve()
+    Server(control, launcher, modelled, warm).serve()
 
 
-def _warm_up() -> dict[str, Any]:
-    """Import the modules that ranks need, and return what torch was built with."""
+def _prepare(warm: bool) -> tuple[dict[str, Any], ModelledRank]:
+    """Import the modules that ranks need, install the recorder, and return what torch was built
+    with."""
     with no_collection():
         import torch
         import torch._dynamo  # DDP's constructor imports it: 800 modules
@@ -66,18 +79,24 @@ def _warm_up() -> dict[str, Any]:
         import torch.distributed.optim
         import torch.nn.parallel
 
-        import joinlab.launcher.rank
+        from joinlab.emulator.modelled_rank import ModelledRank
+        from joinlab.launcher.rehearsal import prepare
 
-    assert joinlab.launcher.rank
     hello = {
         "torch": str(torch.__version__),
         "nccl": torch.distributed.is_nccl_available(),
         "gloo": torch.distributed.is_gloo_available(),
     }
+    if warm:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch.set_num_threads(1)
+    modelled = ModelledRank()
+    prepare(modelled, warm)
     gc.collect()
     # so that a garbage collection in a rank does not copy the pages shared with the server
     gc.freeze()
-    return hello
+    gc.disable()  # a rank that runs a program enables it
+    return hello, modelled
 
 
 def _count_gpus(link: socket.socket) -> None:
@@ -101,9 +120,14 @@ def _count_gpus(link: socket.socket) -> None:
 class Server:
     """Forks a keeper for each run; ends with its launcher."""
 
-    def __init__(self, control: socket.socket, launcher: int) -> None:
+    def __init__(
+        self, control: socket.socket, launcher: int, modelled: ModelledRank, warm: bool
+    ) -> None:
         self.control = control
         self.launcher = launcher
+        self.modelled = modelled
+        self.warm = warm
+        self.collapsed = not warm
         self.keepers: set[int] = set()
         control.settimeout(LOOK_S)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
@@ -121,6 +145,9 @@ class Server:
         try:
             data, fds, _, _ = socket.recv_fds(self.control, 1, 1)
         except TimeoutError:
+            if not self.collapsed:
+                self.collapsed = True
+                collapse_memory()
             return True
         except OSError:
             return False
@@ -149,7 +176,7 @@ class Server:
             server = os.getppid()
             self.control.close()
             if kind == RUN:
-                Keeper(link, server).keep()
+                Keeper(link, server, self.modelled, self.warm, emulate).keep()
             elif kind == COUNT:
                 _count_gpus(link)
             else:

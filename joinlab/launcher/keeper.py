@@ -1,30 +1,52 @@
-"""The keeper of one run: forks its ranks, reports how they end, and ends their descendants.
+"""The keeper of one run: forks its ranks, ends them, and, of an emulation, holds the network.
 
-It exchanges lines with the launcher over the run's socket. The launcher sends a request (JSON) and
-perhaps `kill`; it closes the socket to give up the run. The keeper answers
+It may be forked before there is a run: then it forks ranks ahead, which wait (rank.py). Over the
+run's socket it gets, as frames:
+
+    {"ahead": n, "modules": [...]}         fork n ranks now; the run comes later
+    {"ranks", "folder", "knobs", "to_ranks"}   a run: how many ranks, where its files are, the settings
+                                           of an emulation, and the frame that each rank gets (rank.py)
+    "kill"                                 end the ranks
+    "interrupt"                            of an emulation: end the ranks, and send what there is
+
+The launcher closes the socket to give up the run. The keeper answers
 
     {"pids": {rank: pid}}                  the ranks are started
     {"trouble": text, "rank": r}           rank r could not be set up, or can no longer record
     {"error": text}                        a rank could not be started
-    {"rank": r, "status": s}               a rank's process has ended (status as of os.waitpid)
+    {"rank": r, "status": s}               a launched rank's process has ended (status as of os.waitpid)
+    {"inputs": k}                          of an emulation: inputs that all ranks have processed
+    an `Outcome` (emulation.py)            what became of an emulation
 
-It sends the last status only after all descendants of the ranks have ended.
+It sends the last status, or what became of an emulation, only after all descendants of the ranks
+have ended.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import selectors
 import shutil
 import signal
 import socket
+import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joinlab.backend.model import Knobs
+from joinlab.emulator.modelled_rank import ModelledRank
+from joinlab.emulator.shared_log import shared_memory
 from joinlab.launcher import descendants
+from joinlab.launcher.frames import receive, send
+from joinlab.launcher.rank import RankProcess, redirect
+from joinlab.launcher.rank_output import Output
+from joinlab.launcher.rehearsal import rehearse_keeping
 
 LOOK_S = 0.2
 """How often the keeper checks whether the fork server still lives."""
@@ -32,17 +54,43 @@ LOOK_S = 0.2
 SHARED_MEMORY = Path("/dev/shm")
 
 
+@dataclass(slots=True)
+class Child:
+    """A rank's process, from the keeper's side."""
+
+    rank: int
+    pid: int
+    link: socket.socket
+    log: mmap.mmap
+    output: Output
+
+
 class Keeper:
     """One run: its socket, and its ranks' processes that have not ended."""
 
-    def __init__(self, link: socket.socket, server: int) -> None:
+    def __init__(
+        self,
+        link: socket.socket,
+        server: int,
+        modelled: ModelledRank,
+        warm: bool,
+        emulate: Callable[[Keeper, Knobs, bytes], None],
+    ) -> None:
+        """`emulate`: holds the network of an emulation (emulation.py)."""
         self.link = link
+        self.emulate = emulate
         self.server = server
+        self.modelled = modelled
+        self.warm = warm
         self.folder = ""
-        self.ranks: dict[int, int] = {}  # pid -> rank
+        self.ranks = 0  # of the run; 0: there is none yet
+        self.children: list[Child] = []
+        self.living: dict[int, Child] = {}  # by pid
+        self.modules: tuple[str, ...] = ()
         self.segments: set[str] = set()
-        self.incoming = b""
         self.over = False
+        self.interrupted = False
+        self.ended: Callable[[Child, int], None] = self._tell_end
         descendants.adopt()
         self.child_pipe, self.wake = os.pipe()
         self.trouble_pipe, self.trouble = os.pipe()
@@ -61,15 +109,10 @@ class Keeper:
         try:
             while not self.over and os.getppid() == self.server:
                 for key, _ in self.selector.select(LOOK_S):
-                    if key.fd == self.child_pipe:
-                        os.read(self.child_pipe, 4096)
-                    elif key.fd == self.trouble_pipe:
-                        self._forward_trouble()
-                    else:
-                        self._hear()
-                self._reap()
+                    self.handle(key.fd)
+                self.reap()
         finally:
-            self._end_everything()
+            self.end_everything()
             if self.folder:  # if the launcher is gone, it cannot remove it
                 shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -80,42 +123,90 @@ class Keeper:
         connection close, and would record an error that only this kill has caused.
         """
         for sign in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in self.ranks:
+            for pid in self.living:
                 _signal_group(pid, sign)
+
+    def end_ranks(self) -> None:
+        """Kill every rank that still lives, and reap all: nothing but their children is left."""
+        self.kill()
+        for pid in self.living:
+            os.waitpid(pid, 0)
+        self.living.clear()
 
     def _terminated(self, *_: Any) -> None:
         self.over = True
 
+    def handle(self, fd: int) -> None:
+        if fd == self.child_pipe:
+            os.read(self.child_pipe, 4096)
+        elif fd == self.trouble_pipe:
+            self._forward_trouble()
+        else:
+            self._hear()
+
     def _hear(self) -> None:
         try:
-            data = self.link.recv(1 << 20)
-        except OSError:
-            data = b""
-        if not data:
+            message = receive(self.link)
+        except (EOFError, OSError):
             self.over = True
             return
-        *lines, self.incoming = (self.incoming + data).split(b"\n")
-        for line in lines:
-            if line == b"kill":
-                self.kill()
-            else:
-                self._start(json.loads(line))
+        if message == "kill":
+            self.kill()
+        elif message == "interrupt":
+            self.interrupted = True
+        elif "ahead" in message:
+            self.modules = tuple(message["modules"])
+            self._fork(message["ahead"])
+            if self.warm:
+                rehearse_keeping()
+        else:
+            self._start(message)
 
-    def _start(self, request: dict[str, Any]) -> None:
+    # ---------------------------------------------------------------------------------- the ranks
+
+    def _start(self, request: Mapping[str, Any]) -> None:
         self.folder = request["folder"]
-        for rank in range(len(request["inputs"])):
+        ranks = request["ranks"]
+        if not self._fork(ranks):
+            return
+        self.ranks = ranks
+        for child in self.children[ranks:]:  # they were forked ahead, and end now
+            child.link.close()
+        if request["knobs"] is not None:
+            self.emulate(self, request["knobs"], request["to_ranks"])
+            return
+        self.send_request(request["to_ranks"])
+        self.tell({"pids": {child.rank: child.pid for child in self.children[:ranks]}})
+
+    def send_request(self, request: bytes) -> None:
+        """Let the ranks begin."""
+        for child in self.children[: self.ranks]:
+            with suppress(OSError):  # it has been killed meanwhile
+                child.link.sendall(request)
+
+    def _fork(self, ranks: int) -> bool:
+        """See that there are so many ranks; False if the machine does not give them."""
+        for rank in range(ranks):
+            if rank < len(self.children) and self.children[rank].pid in self.living:
+                continue  # it was forked ahead
             try:
+                here, there = socket.socketpair()
+                log, output = shared_memory(), _nameless_file()
                 pid = os.fork()
             except OSError as error:
                 self.kill()
-                self._tell({"error": f"could not start the process of rank {rank}: {error}"})
-                return
+                self.tell({"error": f"could not start the process of rank {rank}: {error}"})
+                return False
             if pid == 0:
-                self._be_rank(request, rank)
-            self.ranks[pid] = rank
-        self._tell({"pids": {rank: pid for pid, rank in self.ranks.items()}})
+                here.close()
+                self._be_rank(rank, there, log, output)
+            there.close()
+            child = Child(rank, pid, here, log, Output(output))
+            self.children[rank:] = [child]
+            self.living[pid] = child
+        return True
 
-    def _be_rank(self, request: dict[str, Any], rank: int) -> None:
+    def _be_rank(self, rank: int, link: socket.socket, log: mmap.mmap, output: int) -> None:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -123,25 +214,28 @@ class Keeper:
             for fd in (self.child_pipe, self.wake, self.trouble_pipe):
                 os.close(fd)
             self.link.close()
-            from joinlab.launcher.rank import run_rank
-
-            run_rank(request, rank, self.trouble)
+            for child in self.children:
+                child.link.close()
+                child.output.close()
+            redirect(output)
+            os.close(output)
+            RankProcess(self.modelled, rank, link, log, self.trouble).live(self.warm, self.modules)
         finally:
             os._exit(1)
 
     def _forward_trouble(self) -> None:
         with suppress(BlockingIOError):
             for line in os.read(self.trouble_pipe, 1 << 16).splitlines():
-                self._tell(json.loads(line))
+                self.tell(json.loads(line))
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Any) -> None:
         try:
-            self.link.sendall(json.dumps(message).encode() + b"\n")
+            send(self.link, message)
         except OSError:
             self.over = True
 
-    def _reap(self) -> None:
-        for pid in list(self.ranks):
+    def reap(self) -> None:
+        for pid in list(self.living):
             # End the rank's process group before reaping the rank: until then no other process can
             # get its pid.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
@@ -149,16 +243,21 @@ class Keeper:
             self._forward_trouble()  # written before it ended
             _signal_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
-            rank = self.ranks.pop(pid)
-            if not self.ranks:
-                self._end_everything()
-            self._tell({"rank": rank, "status": status})
+            child = self.living.pop(pid)
+            if not self.living:
+                self.end_everything()
+            self.ended(child, status)
         with suppress(ChildProcessError):  # reap an orphan of a rank that has ended
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if self.ranks and found is not None and found.si_pid not in self.ranks:
+            if self.living and found is not None and found.si_pid not in self.living:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
-    def _end_everything(self) -> None:
+    def _tell_end(self, child: Child, status: int) -> None:
+        """The process of a rank has ended."""
+        if child.rank < self.ranks:
+            self.tell({"rank": child.rank, "status": status})
+
+    def end_everything(self) -> None:
         for pid in descendants.stop_all():
             self.segments |= _segments_of(pid)
         self.kill()
@@ -173,6 +272,14 @@ class Keeper:
                 with suppress(OSError):
                     (SHARED_MEMORY / name).unlink()
         self.segments.clear()
+
+
+def _nameless_file() -> int:
+    """A file for a rank's output, which ends with its last descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("joinlab")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _segments_of(pid: int) -> set[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -22,8 +22,15 @@ import psutil
 
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import HeldInterrupts, interruptible
-from joinlab.launcher.forkclient import ForkServer, no_temporary_folder, pickled
+from joinlab.launcher.forkclient import (
+    ForkServer,
+    no_temporary_folder,
+    pickled,
+    rank_request,
+)
+from joinlab.launcher.frames import frame
 from joinlab.launcher.monitor import BY_USER, INTERRUPTED, Watch
+from joinlab.launcher.spares import SPARES
 from joinlab.launcher.terminal import Echo, Listener
 from joinlab.program.program import (
     MAX_RANKS,
@@ -31,15 +38,16 @@ from joinlab.program.program import (
     check_inputs,
     check_program,
     check_seed,
-    current_folder,
     program_name,
 )
-from joinlab.program.sources import source_of, texts_of_cells
-from joinlab.recorder.events import PROGRAM
+from joinlab.program.sources import source_of
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 FOLDER = "joinlab-"
 """A run's folder is named joinlab-<pid of the launcher>-<random>."""
+
+REMOVE_S = 5.0
+"""Ranks whose keeper was killed end within this time."""
 
 
 def launch(
@@ -152,10 +160,11 @@ def _run(
     no_progress: float,
     ways: bool,
 ) -> Timeline:
-    cwd = current_folder()
     server = ForkServer.get()
     counts = meta["inputs"]
     machine = server.machine()
+    if machine["gpus"]:  # the program may use one, whatever its backend: see forkserver.py
+        server = ForkServer.get(warm=False)
     chosen, settings = choose_backend(machine, backend, len(counts))
     if chosen == "gloo":
         settings["JOINLAB_GLOO_HOST"] = loopback()
@@ -175,33 +184,41 @@ def _run(
         except UnicodeEncodeError as error:
             why = "its name is not UTF-8, which torch needs to open a file"
             raise LaunchError(no_temporary_folder(OSError(why))) from error
-        request = {
+        to_ranks = {
+            **rank_request(sent, meta["program"]),
+            "engine": "launched",
             "folder": str(folder),
-            "program": meta["program"],
             "inputs": counts,
             "seeds": meta["seeds"],
             "backend": chosen,
             "gpus": machine["gpus"],
             "nccl": machine["nccl"],
             "settings": settings,
-            "environ": dict(os.environ),
             "port": _free_port(),
-            "path": [
-                str(entry) for entry in sys.path
-            ],  # some programs add a Path, which Python ignores
-            "cwd": cwd,
-            "cells": texts_of_cells(sent),
             "ways": ways,
         }
-        try:
-            (folder / PROGRAM).write_bytes(sent)
-        except OSError as error:
-            raise LaunchError(no_temporary_folder(error)) from error
+        request = {
+            "ranks": len(counts),
+            "folder": str(folder),
+            "knobs": None,
+            "to_ranks": frame(to_ranks),
+        }
         watch = Watch(server, folder, tuple(counts), meta, listener, progress, stop)
         return watch.follow(request, timeout, no_progress)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        SPARES.prepare(server, len(counts))
+        _remove(folder)
         os.close(held)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run's folder. If its keeper was killed, ranks may still be writing to it."""
+    give_up = time.monotonic() + REMOVE_S
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > give_up:
+            return
+        time.sleep(0.001)
 
 
 def _hold(folder: Path) -> int:

@@ -12,7 +12,6 @@ one.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -29,9 +28,11 @@ from joinlab.backend.calls import setting_of
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import take_interrupt
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.frames import receive, send
 from joinlab.launcher.run_files import RunFiles
+from joinlab.launcher.spares import SPARES
 from joinlab.launcher.terminal import Bar, Listener, Told
-from joinlab.program.replicas import Mark, differing_replicas
+from joinlab.program.replicas import differing_replicas
 from joinlab.proof import Wait, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks
@@ -74,11 +75,10 @@ class Watch:
         self.verdict: dict[int, Ending] = {}
         self.cut_short = ""  # why joinlab ended the run, if it did
         self.late: set[int] = set()  # ranks whose program, but not their process, had ended by then
-        self.incoming = b""
 
     def follow(self, request: dict[str, Any], timeout: float, no_progress: float) -> Timeline:
         """Begin the run, watch until every rank has ended or was ended, and return the Timeline."""
-        link = self.server.open(request)
+        link = SPARES.begin(self.server, request)
         bar = self._bar()
         try:
             self._watch(link, bar, timeout, no_progress)
@@ -150,27 +150,26 @@ class Watch:
         """Read the keeper's messages, waiting up to `patience` seconds; True if there were any."""
         if not select.select([link], [], [], patience)[0]:
             return False
-        data = link.recv(1 << 16)
-        if not data:
-            raise LaunchError(DIED)
-        *lines, self.incoming = (self.incoming + data).split(b"\n")
-        for message in map(json.loads, lines):
-            if "error" in message:
-                raise LaunchError(
-                    f"{message['error']}. {len(self.counts)} ranks may be too many for this machine; try fewer."
-                )
-            if "trouble" in message:
-                raise LaunchError(f"rank {message['rank']} {message['trouble']}")
-            if "pids" in message:
-                self.pids = {int(rank): pid for rank, pid in message["pids"].items()}
-            elif "rank" in message:
-                self.statuses[message["rank"]] = message["status"]
+        try:
+            message = receive(link)
+        except EOFError:
+            raise LaunchError(DIED) from None
+        if "error" in message:
+            raise LaunchError(
+                f"{message['error']}. {len(self.counts)} ranks may be too many for this machine; try fewer."
+            )
+        if "trouble" in message:
+            raise LaunchError(f"rank {message['rank']} {message['trouble']}")
+        if "pids" in message:
+            self.pids = message["pids"]
+        else:
+            self.statuses[message["rank"]] = message["status"]
         return True
 
     def _end(self, link: socket.socket) -> None:
         """Make the keeper kill all living processes, and wait up to ANSWER_S until they are
         gone."""
-        link.sendall(b"kill\n")
+        send(link, "kill")
         give_up = time.monotonic() + ANSWER_S
         while (left := give_up - time.monotonic()) > 0:
             self._hear(link, left)
@@ -287,11 +286,7 @@ class Watch:
         }
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
         calls = [call for log in self.logs for call in log.calls.values()]
-        marks = {
-            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held}, {})]
-            for log in self.logs
-            if log.held
-        }
+        marks = {log.rank: log.marks for log in self.logs}
         if differs := differing_replicas(marks, calls, meta["groups"]):
             meta["replicas"] = differs
         timeline = timeline_from_rows(

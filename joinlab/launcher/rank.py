@@ -1,23 +1,37 @@
-"""One rank of a launched run, from the fork to its end.
+"""One rank, in a process of its own: from the fork to its end.
+
+A launched rank and an emulated one run by the same code. What differs stands in two classes below,
+`Launched` and `Emulated`: where the log lies, and what the process group hands its calls to.
+
+A rank may be forked before there is a run for it. While it waits it rehearses: it runs the first
+case by itself, which touches the memory that a run will write to. The copies of those pages are what
+makes the first run of a forked process slow.
 
 It ends like a process of the forum script: when the program returns, the process exits without
-notifying its peers. Its output and its record are in files by then.
+notifying its peers. Its output and its record are in files or shared memory by then.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
+import io
+import itertools
 import json
+import mmap
 import os
 import random
+import select
 import signal
+import socket
 import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,18 +40,27 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from joinlab.emulator.messages import RankMessage, Reply
+from joinlab.emulator.modelled_rank import ModelledRank
 from joinlab.launcher import default_device, descendants
-from joinlab.program.log_events import ProgramRaised, ProgramRefused, ProgramReturned
+from joinlab.launcher.frames import receive, send
+from joinlab.launcher.rehearsal import rehearse
+from joinlab.program.log_events import (
+    OutputPrinted,
+    ProgramOver,
+    ProgramRaised,
+    ProgramRefused,
+    ProgramReturned,
+)
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
-from joinlab.program.plain_data import encode
+from joinlab.program.plain_data import Repr, encode
 from joinlab.program.process_group import begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
-from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
-from joinlab.recorder.install import install
+from joinlab.recorder.clock import Clock
+from joinlab.recorder.events import EventLog, log_name, output_name, return_name
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.recorder import Recorder
 from joinlab.recorder.ways import RecordedWay
@@ -46,160 +69,385 @@ STORE = "rendezvous"
 CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will
 fail."""
+NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
+"""PyTorch's errors without a GPU, of torch.device(0), FullyShardedDataParallel, bf16_compress_hook
+(v2.13.0)."""
+IDLE_S = 0.03
+"""A rank that waits so long for its run rehearses it."""
 
 
-def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
-    """Run as rank `rank` of the run that `request` describes, then exit. Called in a freshly forked
-    process.
+class RankProcess:
+    """The process of one rank, and what it was given before the fork.
 
-    The rank reports errors of its setup and of its record on the pipe `trouble`, since files may be
-    unusable.
+    link    to the keeper: a run's request comes there
+    memory  shared with the keeper: the log of an emulated rank
+    trouble  a pipe for errors of the setup and of the record, since files may be unusable
     """
-    code = 1
 
-    def complain(what: str, error: BaseException) -> None:
-        line = json.dumps(
-            {"rank": rank, "trouble": f"{what}: {text_of(error)}"[:3000]}
-        )  # below PIPE_BUF: one piece
-        os.write(trouble, line.encode() + b"\n")
+    def __init__(
+        self,
+        modelled: ModelledRank,
+        rank: int,
+        link: socket.socket,
+        memory: mmap.mmap,
+        trouble: int,
+    ) -> None:
+        self.modelled = modelled
+        self.recorder = modelled.recorder
+        self.rank = rank
+        self.link = link
+        self.memory = memory
+        self.trouble = trouble
 
-    try:
-        folder = Path(request["folder"])
+    def live(self, warm: bool, modules: tuple[str, ...] = ()) -> NoReturn:
+        """Wait for a run, run its program, and exit. Called in a freshly forked process.
+
+        warm     the server has run a backward pass, so this process may
+        modules  to be imported meanwhile
+        """
+        code = 1
         try:
-            _own_process(folder, rank, request)
-            log = EventLog(
-                folder / log_name(rank), lambda error: complain("could not go on recording", error)
-            )
-            recorder = Recorder(log, rank)
-            recorder.models = replicas = Replicas(lambda: recorder.issued, at_end=True)
-            if request["backend"] == "nccl":
-                recorder.nccl_log = NcclLog(folder, rank)
-            install(recorder, versions(request["nccl"]))
-            register_optimizer_step_post_hook(lambda optimizer, *_: replicas.stepped(optimizer))
+            os.setsid()  # a process group of its own, which the keeper can end
+            descendants.die_with_parent()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if warm and not select.select([self.link], [], [], IDLE_S)[0]:
+                self._warm_up(modules)
+            code = self._run(receive(self.link))
+        except EOFError:  # there is no run for it
+            code = 0
+        except BaseException as error:
+            self.complain("could not be ended", error)
+        finally:
+            flush()
+            os._exit(code)
+
+    def _warm_up(self, modules: tuple[str, ...]) -> None:
+        for name in modules:
+            with suppress(Exception):
+                import_module(name)
+        rehearse(self.modelled)
+        gc.collect()
+        gc.freeze()
+
+    def complain(self, what: str, error: BaseException) -> None:
+        """Tell the launcher that this rank could not run, or can no longer record."""
+        text = f"{what}: {text_of(error)}"[:3000]  # below PIPE_BUF: one piece
+        os.write(self.trouble, json.dumps({"rank": self.rank, "trouble": text}).encode() + b"\n")
+
+    def cannot_record(self, error: Exception) -> None:
+        """Its log can take no further event."""
+        self.complain("could not go on recording", error)
+
+    def _run(self, request: Mapping[str, Any]) -> int:
+        try:
+            self._become(request)
+            kind = Emulated if request["engine"] == "emulated" else Launched
+            run = kind(self, request)
         except Exception as error:
-            complain("could not be set up", error)
-        else:
-            program = _load(recorder, folder)
-            if program is not None:
-                code = _run(recorder, replicas, program, rank, request)
-    except BaseException as error:
-        complain("could not be ended", error)
-    finally:
-        _flush()
-        os._exit(code)
-
-
-def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
-    """Give the process its own session, output file, environment and working directory; it dies
-    with its keeper."""
-    os.setsid()  # a process group of its own, which the keeper can end
-    descendants.die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    out = os.open(folder / output_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.close(out)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    os.environ.clear()
-    os.environ.update(request["environ"])
-    os.environ.update(request["settings"])
-    if os.environ.pop("JOINLAB_NCCL_HOSTS", None):
-        os.environ["NCCL_HOSTID"] = f"joinlab-{rank}"
-    port = request["environ"].get("MASTER_PORT") or request["port"]
-    os.environ.update(as_torchrun(rank, len(request["inputs"]), port))
-    sys.path[:] = request["path"]
-    sys.argv[:] = [request["program"]]
-    os.chdir(request["cwd"])
-    know_cells(request["cells"])
-    atexit._clear()
-    _note_shared_memory(folder / descendants.SEGMENTS)
-
-
-def _note_shared_memory(path: Path) -> None:
-    """Log the name of each segment that Python creates here: if the program is killed, the keeper
-    unlinks it."""
-    try:
-        import _posixshmem  # type: ignore[import-not-found]
-    except ImportError:  # this system has none
-        return
-    shm_open = _posixshmem.shm_open
-
-    def noting(name: str, flags: int, mode: int = 0o777) -> int:
-        fd = shm_open(name, flags, mode)
-        if flags & os.O_CREAT:
-            with suppress(OSError), path.open("a") as file:
-                file.write(name.lstrip("/") + "\n")
-        return int(fd)
-
-    _posixshmem.shm_open = noting
-
-
-def _load(recorder: Recorder, folder: Path) -> Any:
-    try:
-        return cloudpickle.loads((folder / PROGRAM).read_bytes())
-    except BaseException as error:
-        recorder.log.write(ProgramRefused(text=f"{type(error).__name__}: {error}"))
-        return None
-
-
-def _run(
-    recorder: Recorder, replicas: Replicas, program: Any, rank: int, request: Mapping[str, Any]
-) -> int:
-    connected = False
-    try:
-        _seed(request["seeds"][rank])
-        _set_device(rank, request)
-        _init_process_group(recorder, rank, request)
-        connected = True
-        run = partial(
-            call_program, program, rank, Inputs(request["inputs"][rank], recorder.mark_input)
-        )
-        value = (
-            RecordedWay(recorder.log, lambda: recorder.issued).follow(run)
-            if request["ways"]
-            else run()
-        )
-        threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
-    except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            value = None
-        else:
-            trace = traceback_text(error)
-            print(trace, end="", file=sys.stderr, flush=True)
-            if request["backend"] == "nccl" and "invalid device ordinal" in str(error):
-                print(_ordinal(request), file=sys.stderr, flush=True)
-            text = text_of(error)
-            recorder.end_program(at_exit(f"its program has raised {text}"))
-            recorder.log.write(ProgramRaised(text=text, traceback=trace, connected=connected))
+            self.complain("could not be set up", error)
             return 1
-    recorder.end_program(at_exit("its program has returned"))
-    kept = Path(request["folder"]) / return_name(rank)
-    try:
-        _keep(kept, value)
-    except OSError as error:  # the disk is full: free the space for the recording
-        with suppress(OSError):
-            kept.unlink(missing_ok=True)
+        gc.enable()
+        try:
+            program = cloudpickle.loads(request["program"])
+            find_classes()
+        except BaseException as error:
+            self.recorder.log.write(ProgramRefused(text=f"{type(error).__name__}: {error}"))
+            run.over(None)
+            return 1
+        return run.go(program)
+
+    def _become(self, request: Mapping[str, Any]) -> None:
+        """Take the environment and working directory of the caller's process."""
+        os.environ.clear()
+        os.environ.update(request["environ"])
+        os.environ.update(request.get("settings", {}))
+        if os.environ.pop("JOINLAB_NCCL_HOSTS", None):
+            os.environ["NCCL_HOSTID"] = f"joinlab-{self.rank}"
+        port = request["environ"].get("MASTER_PORT") or request["port"]
+        os.environ.update(as_torchrun(self.rank, len(request["inputs"]), port))
+        sys.path[:] = request["path"]
+        sys.argv[:] = [request["name"]]
+        os.chdir(request["cwd"])
+        know_cells(request["cells"])
+        atexit._clear()
+        torch.set_num_threads(1)  # ranks share the machine; torchrun does the same
+
+
+class RankRun:
+    """One run of a program by this rank: what is alike for launched and emulated ones."""
+
+    def __init__(self, process: RankProcess, request: Mapping[str, Any]) -> None:
+        self.process = process
+        self.request = request
+        self.rank, self.recorder = process.rank, process.recorder
+        self.ranks = len(request["inputs"])
+        self.start_recording()
+        recorder = self.recorder
+        recorder.models = self.replicas = Replicas(
+            recorder.log.write,
+            lambda: recorder.issued,
+            at_end=not recorder.clock.virtual,
+            undefined=self.is_undefined,
+        )
+
+    def go(self, program: Any) -> int:
+        """Run the program, and record how it ends; returns the exit code."""
+        connected = False
+        try:
+            _seed(self.request["seeds"][self.rank])
+            self.connect()
+            connected = True
+            inputs = Inputs(self.request["inputs"][self.rank], self.recorder.mark_input)
+            value = self.follow(partial(call_program, program, self.rank, inputs))
+            threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
+        except BaseException as error:
+            if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+                self._raised(error, connected)
+                return 1
+            value = None
+        self.recorder.end_program(at_exit("its program has returned"))
+        kept = self.keep(value)
+        flush()
+        self.replicas.ended()
+        self.recorder.log.write(ProgramReturned())
+        atexit._run_exitfuncs()
+        flush()
+        self.over(kept)
+        return 0
+
+    def _raised(self, error: BaseException, connected: bool) -> None:
+        trace = traceback_text(error)
+        self.explain(error)
+        print(trace, end="", file=sys.stderr, flush=True)
+        text = text_of(error)
+        self.recorder.end_program(at_exit(f"its program has raised {text}"))
+        self.recorder.log.write(ProgramRaised(text=text, traceback=trace, connected=connected))
+        flush()
+        self.over(None)
+
+    def explain(self, error: BaseException) -> None:
+        """Print what else there is to say of an error that the program raised."""
+
+    def start_recording(self) -> None:
+        """Begin this rank's log."""
+        raise NotImplementedError
+
+    def connect(self) -> None:
+        """Make the default process group, which is there when the program begins."""
+        raise NotImplementedError
+
+    def follow(self, run: Callable[[], Any]) -> Any:
+        """Run the program, and record which of its lines it runs, if that is asked for."""
+        raise NotImplementedError
+
+    def is_undefined(self) -> bool:
+        """Whether its tensors hold what those of a real rank would not."""
+        return False
+
+    def keep(self, value: Any) -> Any:
+        """Keep what the program returned; `over` gets what this returns."""
+        raise NotImplementedError
+
+    def over(self, kept: Any) -> None:
+        """This rank has ended."""
+
+    def own_group(self, connect: Callable[[], None] = lambda: None) -> None:
+        """Let the program's own init_process_group find the group that is there.
+
+        connect  called if the program binds a GPU to its process
+        """
+        begun: list[bool] = []
+
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            own = self.request["backend"], self.ranks, self.rank
+            begin(own, bool(begun), *args, **kwargs)
+            begun.append(True)
+            if kwargs.get("device_id") is not None:
+                connect()
+
+        c10d.init_process_group = dist.init_process_group = init_process_group
+
+
+class Launched(RankRun):
+    """A rank over a real backend: its log, its output and what it returns are files in the run's
+    folder."""
+
+    def start_recording(self) -> None:
+        self.folder = Path(self.request["folder"])
+        out = os.open(
+            self.folder / output_name(self.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        redirect(out)
+        os.close(out)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+        descendants.note_shared_memory(self.folder / descendants.SEGMENTS)
+
+        log = EventLog(self.folder / log_name(self.rank), self.process.cannot_record)
+        self.recorder.start(log, self.rank, Clock())
+        if self.request["backend"] == "nccl":
+            self.recorder.nccl_log = NcclLog(self.folder, self.rank)
+        self.recorder.begin(versions(self.request["nccl"]))
+
+    def connect(self) -> None:
+        if self.request["backend"] == "nccl":
+            device = torch.device("cuda", self.rank % self.request["gpus"])
+            torch.cuda.set_device(device)
+            default_device.make_default(device)
+        store = dist.FileStore(str(self.folder / STORE), self.ranks)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            self.request["backend"], store=store, rank=self.rank, world_size=self.ranks
+        )
+        # Wait for all peers: gloo fails on a rank that is still connecting to one whose program has
+        # already ended.
+        store.add("connected", 1)
+        give_up = time.monotonic() + CONNECT_S
+        while store.add("connected", 0) < self.ranks and time.monotonic() < give_up:
+            time.sleep(0.0005)
+        self.own_group()
+
+    def explain(self, error: BaseException) -> None:
+        if self.request["backend"] == "nccl" and "invalid device ordinal" in str(error):
             print(
-                f"joinlab: rank {rank}'s return value could not be kept: {error}",
+                f"joinlab: the program names a GPU that is not there: this run has {self.request['gpus']} for "
+                f"{self.ranks} ranks. joinlab has made each rank's GPU the default device, so tensors and models need "
+                "no .to(rank).",
                 file=sys.stderr,
                 flush=True,
             )
-    _flush()
-    replicas.ended()
-    held = [[*name, value] for mark in replicas.marks for name, value in mark.held.items()]
-    recorder.log.write(ProgramReturned(held=held))
-    atexit._run_exitfuncs()
-    return 0
+
+    def follow(self, run: Callable[[], Any]) -> Any:
+        if not self.request["ways"]:
+            return run()
+        return RecordedWay(self.recorder.log, lambda: self.recorder.issued).follow(run)
+
+    def keep(self, value: Any) -> None:
+        path = self.folder / return_name(self.rank)
+        try:
+            path.write_text(_plain_text(value))
+        except OSError as error:  # the disk is full: free the space for the recording
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                print(
+                    f"joinlab: rank {self.rank}'s return value could not be kept: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
-def _ordinal(request: Mapping[str, Any]) -> str:
-    gpus, ranks = request["gpus"], len(request["inputs"])
-    return (
-        f"joinlab: the program names a GPU that is not there: this run has {gpus} for {ranks} ranks. joinlab has made "
-        "each rank's GPU the default device, so tensors and models need no .to(rank)."
-    )
+class Emulated(RankRun):
+    """A rank over a modelled network. The network is in its keeper, which takes its log and output,
+    too."""
+
+    def start_recording(self) -> None:
+        self.knobs = self.request["knobs"]
+        self.link = self.process.modelled.enter(
+            self.rank,
+            self.ranks,
+            self.knobs,
+            SocketTransport(self.process.link),
+            self.process.memory,
+            self.process.cannot_record,
+        )
+        self.recorder.begin(versions())
+        self._modules = len(sys.modules)
+        output = MarkedOutput(self.recorder)
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(output, "utf-8", "backslashreplace", newline="", line_buffering=True)  # type: ignore[type-var]
+            for _ in range(2)
+        )
+        self.link.flush = flush
+
+    def connect(self) -> None:
+        self.process.modelled.init_process_group(self.knobs)
+        self.own_group(lambda: self.process.modelled.connect())
+
+    def follow(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def explain(self, error: BaseException) -> None:
+        text = text_of(error)
+        if self.knobs.streams and any(words in text for words in NO_GPU):
+            raise self.link.broken(
+                f"rank {self.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
+                "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
+            )
+
+    def is_undefined(self) -> bool:
+        return self.link.stuck
+
+    def keep(self, value: Any) -> bytes:
+        if self.link.stuck_at:  # to read a tensor on a GPU is to wait for its stream
+            self.recorder.log.write(ProgramOver(text=at_exit("its program has returned")))
+        try:
+            return bytes(cloudpickle.dumps(to_plain(value)))
+        except Exception:
+            return bytes(cloudpickle.dumps(Repr(repr(value))))
+
+    def over(self, kept: Any) -> None:
+        self.link.tell("end", kept, self._imported())
+
+    def _imported(self) -> list[str]:
+        """Installed modules that the program has imported: the next rank does so ahead of time."""
+        # From the end: to look at all names would copy a thousand pages that hold their counts.
+        names = itertools.islice(reversed(sys.modules), len(sys.modules) - self._modules)
+        return [name for name in names if _is_installed(sys.modules[name])]
+
+
+class SocketTransport:
+    """Messages to the keeper over a socket."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+
+    def send(self, message: RankMessage) -> None:
+        send(self._link, message)
+
+    def receive(self) -> Reply:
+        try:
+            reply: Reply = receive(self._link)
+        except EOFError:  # the run is over
+            os._exit(0)
+        return reply
+
+
+class MarkedOutput(io.RawIOBase):
+    """What Python prints goes where C prints, too, and the log says up to where at which time."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+    def write(self, data: Any) -> int:
+        written = os.write(1, data)
+        end = os.lseek(1, 0, os.SEEK_CUR)
+        self._recorder.log.write(OutputPrinted(end=end, time_ns=self._recorder.clock.now()))
+        return written
+
+
+def find_classes() -> None:
+    """Let pickle find the classes that were typed into a notebook, which came with the program:
+    broadcast_object_list() of one, say. It looks for their names in the module that they name."""
+    main = sys.modules["__main__"]
+    for kind in list(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.values()):
+        if kind.__module__ == "__main__" and "." not in kind.__qualname__:
+            setattr(main, kind.__name__, kind)
+
+
+def redirect(output: int) -> None:
+    """Let what this process prints go into that file."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def _is_installed(module: Any) -> bool:
+    return "site-packages" in str(getattr(module, "__file__", None))
 
 
 def _seed(seed: int | None) -> None:
@@ -211,36 +459,8 @@ def _seed(seed: int | None) -> None:
     random.seed(seed)
 
 
-def _set_device(rank: int, request: Mapping[str, Any]) -> None:
-    torch.set_num_threads(1)  # ranks share the machine; torchrun does the same
-    if request["backend"] == "nccl":
-        device = torch.device("cuda", rank % request["gpus"])
-        torch.cuda.set_device(device)
-        default_device.make_default(device)
-
-
-def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any]) -> None:
-    n = len(request["inputs"])
-    store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
-    dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
-    # Wait for all peers: gloo fails on a rank that is still connecting to one whose program has
-    # already ended.
-    store.add("connected", 1)
-    give_up = time.monotonic() + CONNECT_S
-    while store.add("connected", 0) < n and time.monotonic() < give_up:
-        time.sleep(0.0005)
-
-    begun: list[bool] = []
-
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        begin((request["backend"], n, rank), bool(begun), *args, **kwargs)
-        begun.append(True)
-
-    c10d.init_process_group = dist.init_process_group = init_process_group
-
-
-def _keep(path: Path, value: Any) -> None:
-    """Write the program's return value as plain data."""
+def _plain_text(value: Any) -> str:
+    """The program's return value as plain data."""
     arrays: dict[str, str] = {}
 
     def store(npy: bytes) -> str:
@@ -248,10 +468,10 @@ def _keep(path: Path, value: Any) -> None:
         arrays[name] = b64encode(npy).decode("ascii")
         return name
 
-    path.write_text(json.dumps({"value": encode(to_plain(value), store), "arrays": arrays}))
+    return json.dumps({"value": encode(to_plain(value), store), "arrays": arrays})
 
 
-def _flush() -> None:
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

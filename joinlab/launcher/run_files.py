@@ -7,26 +7,19 @@ them is freed while the rank goes on printing.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
-import sys
 from base64 import b64decode
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from joinlab.launcher.rank_output import Output, cause_of_death
 from joinlab.launcher.terminal import Listener
-from joinlab.program.kept import KEPT, Kept
 from joinlab.program.plain_data import decode
 from joinlab.recorder.events import LogTail, log_name, output_name, return_name
 from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending, EndKind
 
-PORTION = 1 << 20
-"""Bytes read at once."""
 LINE = 1 << 16
 """A longer line goes to the listener in pieces."""
 
@@ -37,7 +30,7 @@ class RunFiles:
     def __init__(self, folder: Path, ranks: int, origin_ns: int, listener: Listener | None) -> None:
         self.folder = folder
         self.logs = [RankLog(rank, origin_ns) for rank in range(ranks)]
-        self.output = [Output(folder / output_name(rank)) for rank in range(ranks)]
+        self.output = [Output(path=folder / output_name(rank)) for rank in range(ranks)]
         self._listener = listener
         self._events = [LogTail(folder / log_name(rank)) for rank in range(ranks)]
         self._unread = [b""] * ranks  # events read from the files, not yet fed to the logs
@@ -91,7 +84,8 @@ class RunFiles:
             return replace(end, text=text) if cut_short else end
         if log.raised is not None:
             return Ending.raised(log.calls.values(), log.raised.text)
-        return Ending.at(EndKind.KILLED, log.awaited(), _cause(status, self.output[rank]))
+        text = cause_of_death(status, self.output[rank].last(4000))
+        return Ending.at(EndKind.KILLED, log.awaited(), text)
 
     def close(self) -> None:
         for tail in self._events:
@@ -112,61 +106,3 @@ class RunFiles:
                 for line in lines:
                     self._listener(rank, line.decode(errors="replace"))
         return news
-
-
-def _cause(status: int, output: Output) -> str:
-    if not os.WIFSIGNALED(status):
-        return f"its process ended with exit code {os.WEXITSTATUS(status)} before the program returned (os._exit?)"
-    name = signal.Signals(os.WTERMSIG(status)).name
-    lines = output.last(4000).splitlines()
-    said = next(
-        (
-            line.strip()
-            for line in reversed(lines)
-            if "what():" in line or "terminate called" in line
-        ),
-        "",
-    )
-    return f"its process was killed by {name}" + (f": {said}" if said else "")
-
-
-class Output:
-    """The output of one rank, without its middle if it is long."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-        self._kept = Kept()
-
-    def read(self) -> bytes:
-        """The next bytes, at most PORTION."""
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-        data = os.pread(self._fd, PORTION, self._kept.size)
-        if self._kept.add(data):
-            _give_back(self._fd, self._kept.size - KEPT)
-        return data
-
-    def last(self, size: int) -> str:
-        return self._kept.last(size)
-
-    def text(self) -> str:
-        return self._kept.text()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-def _give_back(fd: int, end: int) -> None:
-    """Free the disk space of a file's first `end` bytes, which then read as zeros."""
-    if sys.platform == "linux":
-        punch_hole, keep_size = 2, 1  # linux/falloc.h
-        with suppress(AttributeError):
-            ctypes.CDLL(None).fallocate(
-                fd, punch_hole | keep_size, ctypes.c_int64(0), ctypes.c_int64(end)
-            )

@@ -307,7 +307,7 @@ class StackSeen(Event):
 
 
 @event("text")
-class SourceText(Event):
+class FunctionText(Event):
     """The text of a function that calls came from."""
 
     file: str = key("f")
@@ -315,7 +315,7 @@ class SourceText(Event):
     text: str = key("x")
 
     @classmethod
-    def of(cls, source: Source) -> SourceText:
+    def of(cls, source: Source) -> FunctionText:
         return cls(file=source["file"], first_line=source["first_line"], text=source["text"])
 
     @property
@@ -504,6 +504,14 @@ class SpanEnds(Event):
     time_ns: Count = key("t")
 
 
+@event("out")
+class OutputPrinted(Event):
+    """By this time the rank has printed so many bytes."""
+
+    end: Count = key("k")
+    time_ns: Count = key("t")
+
+
 @event("way")
 class TraceStepped(Event):
     """A step of the program's own lines (see program/ways.py), or the values that the step before
@@ -520,15 +528,28 @@ class ProgramOver(Event):
     text: str = key("x")
 
 
+@event("mark")
+class ReplicasMarked(Event):
+    """Checksums of the tensors in DDP's replicas: a `Mark` of program/replicas.py.
+
+    step   number of the optimizer's step; None: at the end of the program
+    held   group, model, "parameter" or "state", name and checksum of each
+    rates  group, model, name and learning rate of each
+    """
+
+    issued: Count = key("n")
+    step: Count | None = key("b", default=None)
+    held: Unchecked = key("h")
+    rates: Unchecked = key("r")
+
+
 @event("return")
 class ProgramReturned(Event):
     """The program has returned.
 
-    held     names and checksums of the tensors in DDP's replicas
     left_at  the line in which it called sys.exit, if it did
     """
 
-    held: Unchecked = key("held", default=None)
     left_at: str | None = key("at", default=None)
     time_ns: Count | None = key("t", default=None)
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from zlib import crc32
 
 from joinlab.ops import POINT_TO_POINT, CallRow
+from joinlab.program.log_events import ReplicasMarked
 
 STEP_BYTES = 1 << 18
 """Models of more bytes are compared only at the end."""
@@ -70,6 +71,15 @@ class Mark(NamedTuple):
     held: Mapping[tuple[str, int, str, str], int]
     rates: Mapping[tuple[str, int, str], float]
 
+    @classmethod
+    def of(cls, event: ReplicasMarked) -> Mark:
+        """What a log says. ValueError if it says something else."""
+        held = {
+            (group, model, what, name): int(crc) for group, model, what, name, crc in event.held
+        }
+        rates = {(group, model, name): float(rate) for group, model, name, rate in event.rates}
+        return cls(event.issued, event.step, held, rates)
+
 
 class Models:
     """The number of a gradient's model among those that DDP has wrapped in a group; a single model
@@ -80,6 +90,9 @@ class Models:
             int, tuple[str, int, str]
         ] = {}  # by id of the parameter: its group, model and name
         self._made: dict[str, int] = {}
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step."""
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
@@ -99,13 +112,25 @@ class Models:
 
 
 class Replicas(Models):
-    """The replicas of one rank; `issued()` says how many calls it has issued; `at_end`: not at
-    steps."""
+    """The replicas of one rank.
 
-    def __init__(self, issued: Callable[[], int], at_end: bool = False) -> None:
+    take       takes their marks
+    issued     says how many calls the rank has issued
+    at_end     mark them at the end alone, not at steps
+    undefined  says whether its tensors hold what a real rank's would not
+    """
+
+    def __init__(
+        self,
+        take: Callable[[ReplicasMarked], None],
+        issued: Callable[[], int],
+        at_end: bool = False,
+        undefined: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
-        self.marks: list[Mark] = []
+        self._take = take
         self._issued = issued
+        self._undefined = undefined
         self._parameters: dict[int, Any] = {}  # by id, those that are compared
         self._optimizers: list[Any] = []
         self._bytes = 0
@@ -124,8 +149,9 @@ class Replicas(Models):
         return number
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has made a step."""
         self.at_step()
+        if self._undefined():
+            return
         self._steps += 1
         if not self._parameters:
             return
@@ -141,7 +167,7 @@ class Replicas(Models):
 
     def ended(self) -> None:
         """The rank's program has returned."""
-        if self._parameters:
+        if self._parameters and not self._undefined():
             self._mark(None, dict.fromkeys(self._parameters.values()), self._optimizers)
         self._parameters, self._optimizers = {}, []
 
@@ -166,7 +192,14 @@ class Replicas(Models):
                             total = _checksum(kept[key], total)
                     if total:
                         held[group, model, "state", name] = total
-            self.marks.append(Mark(self._issued(), step, held, rates))
+            self._take(
+                ReplicasMarked(
+                    issued=self._issued(),
+                    step=step,
+                    held=[[*name, checksum] for name, checksum in held.items()],
+                    rates=[[*name, rate] for name, rate in rates.items()],
+                )
+            )
 
 
 def _checksum(tensor: Any, begin: int) -> int:

@@ -50,6 +50,10 @@ class Reader:
         """Whether a CUDA graph is captured now, so that calls do not run."""
         return False
 
+    def know(self, kind: CallKind) -> None:
+        """Called with each kind of call before the first of them: a modelled backend may wait
+        otherwise."""
+
     def begins(self, call: RecordedCall) -> None:
         """Called before a call is issued."""
 
@@ -65,6 +69,10 @@ class Reader:
 
     def after_wait(self, call: RecordedCall) -> None:
         """Called just after the stream was made to wait for `call`."""
+
+    def awaited_with(self, calls: Sequence[RecordedCall]) -> Sequence[RecordedCall]:
+        """All calls that the host waits for when it waits for these."""
+        return calls
 
     def watch(self, call: RecordedCall) -> bool:
         """Begin to poll for the completion of `call`; False if its future reports it."""

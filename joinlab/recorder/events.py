@@ -91,7 +91,7 @@ class EventLog:
         self.segment = 0
         """Number of the current file; a BoundedLog has several."""
         self._begin(path)
-        _LOGS.add(self)
+        LOGS.add(self)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -264,13 +264,13 @@ def harmless(
     return safe  # type: ignore[return-value]  # mypy: it must not be called with self=...
 
 
-_LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()
+LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
     """Stop all logs in a forked child, such as a DataLoader's worker: it shares the mapping with
     its parent."""
-    for log in list(_LOGS):
+    for log in list(LOGS):
         log._lock = threading.RLock()  # another thread of the parent may hold it
         log.stop()
 

@@ -65,7 +65,8 @@ class RecordedWork(dist.Work):
             return result
         if all(call.done for call in calls):
             return bool(real.wait(timeout) if timeout else real.wait())
-        with waits.waiting(calls, limited=bool(timeout)):
+        awaited = calls if timeout else calls[0].group.reader.awaited_with(calls)
+        with waits.waiting(awaited, limited=bool(timeout)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:

@@ -309,9 +309,13 @@ def _patch_spans(recorder: Recorder) -> None:
         stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.step_fields))
 
     register_optimizer_step_pre_hook(begin_optimizing)
-    register_optimizer_step_post_hook(
-        lambda *_: recorder.spans.end(stepping.pop()) if stepping else None
-    )
+
+    def end_optimizing(optimizer: Any, *_: Any) -> None:
+        if stepping:
+            recorder.spans.end(stepping.pop())
+        recorder.models.stepped(optimizer)
+
+    register_optimizer_step_post_hook(end_optimizing)
 
 
 def _patch_futures(recorder: Recorder) -> None:

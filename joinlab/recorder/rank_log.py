@@ -34,18 +34,20 @@ from joinlab.program.log_events import (
     CallStarted,
     CollectivesIssued,
     Event,
+    FunctionText,
     GpuUsed,
     GroupMade,
     InputBegins,
+    OutputPrinted,
     ProgramOver,
     ProgramRaised,
     ProgramRefused,
     ProgramReturned,
     RankBegins,
     RecordLost,
+    ReplicasMarked,
     RingOrder,
     SeveralStreams,
-    SourceText,
     SpanBegins,
     SpanEnds,
     StackSeen,
@@ -56,7 +58,7 @@ from joinlab.program.log_events import (
     WaitEnds,
     decode,
 )
-from joinlab.program.replicas import mixed_gradients
+from joinlab.program.replicas import Mark, mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
 from joinlab.program.ways import Step
@@ -132,15 +134,16 @@ class RankLog:
     gradients: list[tuple[CallRow, int]] = field(default_factory=list)
     """Calls that averaged gradients, each with the number of its model, if a group has several
     models."""
-    held: Any = None
-    """After the program has returned: names and checksums of the tensors in DDP's replicas, see
-    Mark."""
+    marks: list[Mark] = field(default_factory=list)
+    """Checksums of the tensors in DDP's replicas, at steps and at the end."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of its latest event that has one."""
     until_ns: int | None = None
     """Events from this time on are not taken."""
+    printed: list[tuple[int, int]] = field(default_factory=list)
+    """Of an emulated rank: bytes that it had printed, and by which time."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -225,6 +228,8 @@ class RankLog:
                 self._fail(event)
             case InputBegins():
                 self.inputs_done, self.marked = event.done, True
+            case OutputPrinted():
+                self.printed.append((event.time_ns, event.end))
             case TraceStepped():
                 take_step(self.way, event, len(self.calls))
             case CallbackPending():
@@ -235,7 +240,7 @@ class RankLog:
             case StackSeen():
                 by_join = is_made_by_join(event.frames)
                 self._stacks[event.stack] = (event.frames, event.call_site, by_join)
-            case SourceText():
+            case FunctionText():
                 self.texts.setdefault((event.file, event.first_line), event.source)
             case ThreadsStand():
                 self.stood = event.stood
@@ -257,8 +262,10 @@ class RankLog:
                 self.issued[event.group] = event.count
             case ProgramOver():
                 self.over = event.text
+            case ReplicasMarked():
+                self.marks.append(Mark.of(event))
             case ProgramReturned():
-                self.returned, self.held = True, event.held
+                self.returned = True
                 self.left_at = event.left_at
             case ProgramRaised():
                 self.raised = event

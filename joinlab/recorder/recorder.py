@@ -33,6 +33,7 @@ from joinlab.program.log_events import (
     CallsCoalesced,
     CollectivesIssued,
     Event,
+    FunctionText,
     GpuUsed,
     GroupMade,
     InputBegins,
@@ -40,7 +41,6 @@ from joinlab.program.log_events import (
     RankBegins,
     RingOrder,
     SeveralStreams,
-    SourceText,
     encode_fields,
     first_field,
     next_field,
@@ -124,7 +124,7 @@ class Recorder:
         self.completions = Completions(log, clock.now, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
-        self.reducer = ReducerWaits(self.completions, self.waits)
+        self.reducer = ReducerWaits(self.completions, self.waits, prompt=clock.virtual)
         self.spans = Spans(log, clock.now, self._note_sources)
         self.models = Models()
         self.join_hook: deque[RecordedCall] = deque()
@@ -302,6 +302,7 @@ class Recorder:
     ) -> None:
         """Record the facts that can be read only at the first call of a kind."""
         kind.text = "," + to_json(encode_fields(CallIssued, kind.facts))[1:-1]
+        group.reader.know(kind)
         self._note_sources(self._stacks.sources[kind.stack])
         self._note_gpu([*ins, *outs])
         if kind.direct and len(ins) == 1:
@@ -394,7 +395,7 @@ class Recorder:
             ):
                 continue
             self._texts[key] = source
-            self._begin(SourceText.of(source))
+            self._begin(FunctionText.of(source))
 
     def _stack_event(self, number: int) -> str:
         return line_of(self._stacks.events[number])

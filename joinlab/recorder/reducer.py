@@ -27,7 +27,9 @@ from joinlab.recorder.waits import Waits
 class ReducerWaits:
     """Brackets the Reducer's waits. The state of a pass is in the thread's Turn."""
 
-    def __init__(self, completions: Completions, waits: Waits) -> None:
+    def __init__(self, completions: Completions, waits: Waits, prompt: bool) -> None:
+        """`prompt`: record the end of each wait before anything else happens."""
+        self.prompt = prompt
         self.completions = completions
         self.waits = waits
         self.log = waits.log
@@ -72,7 +74,7 @@ class ReducerWaits:
             # A later call may complete while the first never does, so its future has to report it.
             self.completions.end_deferral(turn, calls[0] if len(calls) == 1 else None)
             self.waits.begin(calls)
-        if not (host_waits and turn.within):
+        if self.prompt or not (host_waits and turn.within):
             Variable._execution_engine.queue_callback(self._after)
 
     def _after(self) -> None:
@@ -106,6 +108,8 @@ class ReducerWaits:
         for (
             call
         ) in calls:  # the Reducer waits for its buckets in order, and stops at the first that fails
+            if call.group.reader.late:  # which reports completions and errors by itself
+                continue
             future = call.work.get_future()
             if not future.done():
                 self.completions.fail(call, error)
