@@ -62,7 +62,7 @@ class Proof:
 
     def of(self, rank: int) -> Stuck | None:
         """The stuck call that `rank` waits for; None if the proof does not cover it."""
-        return next((one for one in self.stuck if one.rank == rank), None)
+        return next((stuck for stuck in self.stuck if stuck.rank == rank), None)
 
 
 def prove(
@@ -106,7 +106,7 @@ def prove(
                 break
         else:
             return None
-    return Proof(tuple(sorted(stuck, key=lambda one: one.rank)))
+    return Proof(tuple(sorted(stuck, key=lambda rank_stuck: rank_stuck.rank)))
 
 
 def _all_came(
@@ -114,11 +114,14 @@ def _all_came(
 ) -> bool:
     """Whether every rank that NCCL connects inside this call has issued one: for a send or recv its
     peer, else the whole group. Then the host goes on, though the call may never complete."""
-    mine = [call for call in issued if call.group == group and not call.refused]
-    (call,) = [call for call in mine if (call.rank, call.seq) == (rank, seq)]
+    calls_of_group = [call for call in issued if call.group == group and not call.refused]
+    (call,) = [call for call in calls_of_group if (call.rank, call.seq) == (rank, seq)]
     if call.op in POINT_TO_POINT:
-        return any((other.rank, other.peer) == (call.peer, rank) for other in mine)
-    return {other.rank for other in mine} >= set(ranks)
+        return any(
+            (counterpart.rank, counterpart.peer) == (call.peer, rank)
+            for counterpart in calls_of_group
+        )
+    return {arrived.rank for arrived in calls_of_group} >= set(ranks)
 
 
 def blocked_calls(
@@ -146,19 +149,21 @@ def blocked_calls(
     lanes = by_group(issued, groups, setting)
     backends = {name: setting.backends.get(name, backend) for name in lanes}
 
-    def ask(held: Mapping[str, Blocked]) -> dict[str, Blocked]:
+    def ask(blocked: Mapping[str, Blocked]) -> dict[str, Blocked]:
         rules = {
-            name: RULES.get(own) for name, own in backends.items() if name not in setting.captured
+            name: RULES.get(backend_name)
+            for name, backend_name in backends.items()
+            if name not in setting.captured
         }
         return {
-            name: rule(replace(lanes[name], held=held.get(name, {})), gone) if rule else {}
+            name: rule(replace(lanes[name], held=blocked.get(name, {})), gone) if rule else {}
             for name, rule in rules.items()
         }
 
-    alone = answers = ask({})
-    held: dict[str, dict[tuple[int, int], tuple[Blocker, ...]]] = {}
+    unblocked = answers = ask({})
+    blocked: dict[str, dict[tuple[int, int], tuple[Blocker, ...]]] = {}
     while setting.streamed:
-        before, held = held, {}
+        before, blocked = blocked, {}
         behind: dict[int, tuple[Blocker, ...]] = {}
         for call in issued:
             for rank, group, seq in setting.streamed.get((call.rank, call.group, call.seq), ()):
@@ -166,11 +171,14 @@ def blocked_calls(
                     behind.setdefault(rank, (Blocker(rank, seq, group),))
             if call.rank in behind and backends.get(call.group) == "nccl":
                 if call.completed:  # it did not wait: the program uses streams of its own
-                    return alone
-                held.setdefault(call.group, {})[call.rank, call.seq] = behind[call.rank]
-        if held == before:
+                    return unblocked
+                blocked.setdefault(call.group, {})[call.rank, call.seq] = behind[call.rank]
+        if blocked == before:
             break
-        if any(not held.get(name, {}).keys() >= those.keys() for name, those in before.items()):
-            return alone  # the record contradicts the rule once calls are held
-        answers = ask(held)
+        if any(
+            not blocked.get(name, {}).keys() >= blocked_of_group.keys()
+            for name, blocked_of_group in before.items()
+        ):
+            return unblocked  # the record contradicts the rule once calls are held
+        answers = ask(blocked)
     return answers

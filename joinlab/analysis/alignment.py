@@ -39,7 +39,7 @@ class Departure(NamedTuple):
     turned: int
 
 
-def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
+def departure(first: Sequence[Place], second: Sequence[Place]) -> Departure | None:
     """Where two sequences of calls part; None if one is the beginning of the other.
 
     Calls are meant for each other if they come from the same place, or if each side has its own
@@ -48,35 +48,42 @@ def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
         if rank == 0: broadcast(a, 0)           # each rank has only one of these lines
         else:         broadcast(b, 0)
     """
-    both = {*one} & {*other}
+    both = {*first} & {*second}
 
     def fits(a: Place, b: Place) -> bool:
         return a == b or (not {a, b} & both and (a[0], *a[2:4]) == (b[0], *b[2:4]))
 
-    at = next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None
+    index = next(
+        (
+            position
+            for position, (a, b) in enumerate(zip(first, second, strict=False))
+            if not fits(a, b)
+        ),
+        None,
     )
-    if at is None:
+    if index is None:
         return None
-    more = 0
+    lead = 0
     for by in (by for size in range(1, FURTHEST + 1) for by in (-size, size)):
-        rest, theirs = one[at + max(by, 0) :], other[at + max(-by, 0) :]
-        if rest and theirs and all(map(fits, rest, theirs)):
-            more = by
+        first_rest, second_rest = first[index + max(by, 0) :], second[index + max(-by, 0) :]
+        if first_rest and second_rest and all(map(fits, first_rest, second_rest)):
+            lead = by
             break
-    sizes = range(2, min(LONGEST, len(one) - at, len(other) - at) + 1)
+    sizes = range(2, min(LONGEST, len(first) - index, len(second) - index) + 1)
     turned = (
-        size for size in sizes if Counter(one[at : at + size]) == Counter(other[at : at + size])
+        size
+        for size in sizes
+        if Counter(first[index : index + size]) == Counter(second[index : index + size])
     )
-    return Departure(at, more, next(turned, 0))
+    return Departure(index, lead, next(turned, 0))
 
 
 def place_of(row: CallRow, joins: bool = False) -> Place:
     """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
     label = row["origin"] or row["op"]
-    op, who = parts(label)
-    if joins and who in FAMILY:
-        return op, FAMILY[who], row["op"], row["root"]
+    op, source = parts(label)
+    if joins and source in FAMILY:
+        return op, FAMILY[source], row["op"], row["root"]
     lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
     return label, row["call_site"], row["op"], row["root"], *lines
 

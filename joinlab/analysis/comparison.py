@@ -56,22 +56,22 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
-    here, there = (f"with {name}" for name in told_apart(left, right))
-    one, other = _Side(left), _Side(right)
-    rows = tuple(ComparedRow(*pair) for pair in _aligned(one.keys, other.keys))
+    left_run, right_run = (f"with {name}" for name in told_apart(left, right))
+    left_side, right_side = _Side(left), _Side(right)
+    rows = tuple(ComparedRow(*pair) for pair in _aligned(left_side.keys, right_side.keys))
     first: dict[
         str, tuple[ComparedRow, str]
     ] = {}  # by kind: the first row with such a difference, and what it is
     parting = None
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         calls = (
-            {} if row.left is None else one.calls[row.left],
-            {} if row.right is None else other.calls[row.right],
+            {} if row.left is None else left_side.calls[row.left],
+            {} if row.right is None else right_side.calls[row.right],
         )
-        for kind, text in _differences(*calls, here, there):
+        for kind, text in _differences(*calls, left_run, right_run):
             first.setdefault(kind, (row, text))
         if "parts" in first:
-            parting = at
+            parting = index
             break
     for kind in (
         ("read", "parts") if parting is not None else ("data",)
@@ -79,9 +79,9 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         if kind in first:
             row, text = first[kind]
             places = [
-                side.keys[at][0]
-                for side, at in ((one, row.left), (other, row.right))
-                if at is not None
+                side.keys[key][0]
+                for side, key in ((left_side, row.left), (right_side, row.right))
+                if key is not None
             ]
             lead = "What is carried differs" if kind == "data" else "They part"
             return Comparison(rows, parting, f"{lead} {_where(min(places), left)}: {text}.")
@@ -103,9 +103,10 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
     def told(timeline: Timeline) -> list[str]:
         meta = timeline.meta
-        engine = (
-            "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
-        )
+        if meta.get("engine") == "launched":
+            engine = "really"
+        else:
+            engine = str(meta.get("engine", "recorded"))
         era = str((meta.get("emulation") or {}).get("era", "today"))
         return [
             era,
@@ -116,12 +117,14 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
         ]
 
     pairs = [
-        (one, other) for one, other in zip(told(left), told(right), strict=True) if one != other
+        (left_text, right_text)
+        for left_text, right_text in zip(told(left), told(right), strict=True)
+        if left_text != right_text
     ]
     if not pairs:
         return "the first", "the second"
-    ones, others = zip(*pairs, strict=True)
-    return ", ".join(ones), ", ".join(others)
+    left_texts, right_texts = zip(*pairs, strict=True)
+    return ", ".join(left_texts), ", ".join(right_texts)
 
 
 class _Side:
@@ -130,7 +133,7 @@ class _Side:
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
         numbers = {
-            name: at for at, name in enumerate(matched.groups)
+            name: index for index, name in enumerate(matched.groups)
         }  # the names are not the same in every run
         self.calls: list[Calls] = [
             dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots
@@ -151,8 +154,12 @@ BEFORE, AFTER = -1, 1 << 62
 
 def _place(slot: Slot, calls: Calls) -> int:
     """The input that a row belongs to."""
-    inputs = [call["input"] for call in calls.values() if call["input"] is not None]
-    return max(inputs) if inputs else BEFORE if slot.input is None else AFTER
+    inputs: list[int] = [call["input"] for call in calls.values() if call["input"] is not None]
+    if inputs:
+        return max(inputs)
+    if slot.input is None:
+        return BEFORE
+    return AFTER
 
 
 def _name(call: Call) -> tuple[Any, ...]:
@@ -164,88 +171,107 @@ def _name(call: Call) -> tuple[Any, ...]:
 
 def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | None, int | None]]:
     """Pairs of indices of equal keys; a common beginning is always paired."""
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))))
-    yield from ((at, at) for at in range(same))
+    common = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))))
+    yield from ((index, index) for index in range(common))
     for tag, a, a_end, b, b_end in SequenceMatcher(
-        None, left[same:], right[same:], autojunk=False
+        None, left[common:], right[common:], autojunk=False
     ).get_opcodes():
-        ours, theirs = list(range(same + a, same + a_end)), list(range(same + b, same + b_end))
+        ours, right_indices = (
+            list(range(common + a, common + a_end)),
+            list(range(common + b, common + b_end)),
+        )
         if tag == "equal":
-            yield from zip(ours, theirs, strict=True)
+            yield from zip(ours, right_indices, strict=True)
             continue
-        while ours and theirs:  # other calls at the same input still stand beside each other
-            mine, yours = left[ours[0]][0], right[theirs[0]][0]
-            yield (ours.pop(0) if mine <= yours else None, theirs.pop(0) if yours <= mine else None)
-        yield from ((at, None) for at in ours)
-        yield from ((None, at) for at in theirs)
+        while ours and right_indices:  # other calls at the same input still stand beside each other
+            left_input, yours = left[ours[0]][0], right[right_indices[0]][0]
+            yield (
+                ours.pop(0) if left_input <= yours else None,
+                right_indices.pop(0) if yours <= left_input else None,
+            )
+        yield from ((index, None) for index in ours)
+        yield from ((None, index) for index in right_indices)
 
 
-def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[tuple[str, str]]:
+def _differences(
+    ours: Calls, right_calls: Calls, left_run: str, right_run: str
+) -> Iterator[tuple[str, str]]:
     """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends
     in only one run).
 
     The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce
     operation).
     """
-    both = sorted(ours.keys() & theirs.keys())
-    alike = {
-        rank: (ours[rank], theirs[rank])
+    both = sorted(ours.keys() & right_calls.keys())
+    pairs = {
+        rank: (ours[rank], right_calls[rank])
         for rank in both
-        if _name(ours[rank]) == _name(theirs[rank])
+        if _name(ours[rank]) == _name(right_calls[rank])
     }
-    if other := sorted((ours.keys() | theirs.keys()) - alike.keys()):
-        yield "parts", f"{here} {_issued(ours, other)}; {there} {_issued(theirs, other)}"
+    ranks = sorted((ours.keys() | right_calls.keys()) - pairs.keys())
+    if ranks:
+        yield (
+            "parts",
+            f"{left_run} {_issued(ours, ranks)}; {right_run} {_issued(right_calls, ranks)}",
+        )
     fates = [
-        f"rank {rank}'s {quoted(one)} {_fate(one)} {here} and {_fate(two)} {there}"
-        for rank, (one, two) in alike.items()
-        if _fate(one) != _fate(two)
+        f"rank {rank}'s {quoted(left_call)} {_fate(left_call)} {left_run} and {_fate(two)} {right_run}"
+        for rank, (left_call, two) in pairs.items()
+        if _fate(left_call) != _fate(two)
     ]
     if fates:
         yield "parts", "; ".join(fates)
-    for rank, (one, two) in alike.items():
-        if _fate(one) == _fate(two) and _read(one) != _read(two):
-            yield "read", f"rank {rank} reads {_read(one)} {here}, and {_read(two)} {there}"
-        if _carried(one) != _carried(two):
+    for rank, (first, two) in pairs.items():
+        if _fate(first) == _fate(two) and _read(first) != _read(two):
+            yield (
+                "read",
+                f"rank {rank} reads {_read(first)} {left_run}, and {_read(two)} {right_run}",
+            )
+        if _carried(first) != _carried(two):
             yield (
                 "data",
-                f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}",
+                f"rank {rank}'s {quoted(first)} is {_carried(first)} {left_run}, {_carried(two)} {right_run}",
             )
 
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
     """Which calls these ranks issue: "rank 0 issues barrier"."""
-    told = by_key(
+    ranks_by_call = by_key(
         (quoted(calls[rank]) if rank in calls else "no call here", rank) for rank in ranks
     )
     return ", ".join(
-        f"{ranks_text(some)} issue{'s' * (len(some) == 1)} {what}" for what, some in told.items()
+        f"{ranks_text(issuers)} issue{'s' * (len(issuers) == 1)} {name}"
+        for name, issuers in ranks_by_call.items()
     )
 
 
 def _where(place: int, timeline: Timeline) -> str:
-    what = input_or_step(timeline.meta)
-    outside = {BEFORE: f"before the first {what}", AFTER: f"after the last {what}"}
+    unit = input_or_step(timeline.meta)
+    outside = {BEFORE: f"before the first {unit}", AFTER: f"after the last {unit}"}
     return outside.get(place, f"at {at_input(place, timeline.meta)}")
 
 
 def _fate(call: Call) -> str:
     if call["error"] is not None:
         return "fails"
-    return "completes" if call["completed_ns"] is not None else "never completes"
+    if call["completed_ns"] is not None:
+        return "completes"
+    return "never completes"
 
 
 def _read(call: Call) -> str | None:
     """The value that a rank read, and its conclusion; None without a conclusion."""
-    said = (
-        conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
-    )
-    value, _, concluded = (said or "").partition(" and concluded that ")
-    return f"{value.removeprefix('read ')} ({concluded})" if concluded else None
+    if call["completed_ns"] is not None:
+        text = conclusion(call["origin"], call["value_out"])
+    else:
+        text = None
+    value, _, concluded = (text or "").partition(" and concluded that ")
+    if concluded:
+        return f"{value.removeprefix('read ')} ({concluded})"
+    return None
 
 
 def _carried(call: Call) -> str:
-    return (
-        "without data"
-        if call["dtype"] is None
-        else ", ".join(filter(None, (tensor(call), call["reduce_op"])))
-    )
+    if call["dtype"] is None:
+        return "without data"
+    return ", ".join(filter(None, (tensor(call), call["reduce_op"])))

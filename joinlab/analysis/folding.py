@@ -98,16 +98,22 @@ class Folding:
         rows = (
             row
             for slot in slots
-            for of, row in self.matched.calls_of(slot).items()
-            if rank in (None, of)
+            for issuer, row in self.matched.calls_of(slot).items()
+            if rank in (None, issuer)
         )
         asked = ((asks_of(row), is_setup(row["origin"] or "")) for row in rows)
         both = ("forward 1", "forward 2")  # shown as one: both belong to a forward pass
-        words = dict.fromkeys(("forward" if word in both else word, own) for word, own in asked)
-        setup, pattern = ([word for word, own in words if own is which] for which in (True, False))
-        said = ", ".join(pattern or setup)
-        said += f", and {' and '.join(setup)}" if pattern and setup else ""
-        return f"{part.times} × {said}" if part.times > 1 else said
+        names = dict.fromkeys(
+            ("forward" if word in both else word, setting_up) for word, setting_up in asked
+        )
+        setup, pattern = (
+            [word for word, of_setup in names if of_setup is which] for which in (True, False)
+        )
+        text = ", ".join(pattern or setup)
+        text += f", and {' and '.join(setup)}" if pattern and setup else ""
+        if part.times > 1:
+            return f"{part.times} × {text}"
+        return text
 
     def name(self, rank: int) -> str:
         """The name of the lane that this rank stands for: "ranks 0-4, 6, 7"."""
@@ -127,14 +133,15 @@ def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding
 
 @derived
 def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
-    classes = (
-        rank_lanes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
-    )
-    told = None if whole else read(timeline).told
-    every = Matched(timeline, told)
+    if ranks:
+        classes = rank_lanes(timeline)
+    else:
+        classes = tuple((rank,) for rank in range(timeline.world_size))
+    slots = None if whole else read(timeline).told
+    unfolded = Matched(timeline, slots)
     fewer = len(classes) < timeline.world_size
-    matched = Matched(timeline, told, [some[0] for some in classes]) if fewer else every
-    return Folding(classes, matched, fold_rows(matched), every)
+    matched = Matched(timeline, slots, [members[0] for members in classes]) if fewer else unfolded
+    return Folding(classes, matched, fold_rows(matched), unfolded)
 
 
 # ---------------------------------------------------------------- ranks
@@ -149,13 +156,13 @@ def rank_lanes(timeline: Timeline) -> Classes:
     about a second.
     """
     signatures, groups = _signatures(timeline)
-    found: dict[object, list[int]] = {}
+    lanes: dict[object, list[int]] = {}
     for rank, end in enumerate(timeline.ends):
         text = end.text.replace(f"rank {rank}", "this rank").replace(f"Rank {rank}", "This rank")
         group = groups.get((rank, end.group), -1)
         look = int(signatures[rank]), end.kind, end.pending, end.call, group, text, end.proven
-        found.setdefault(look, []).append(rank)
-    return tuple(map(tuple, found.values()))
+        lanes.setdefault(look, []).append(rank)
+    return tuple(map(tuple, lanes.values()))
 
 
 def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
@@ -164,38 +171,42 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
     """
-    found, calls, world = read(timeline), timeline.calls, timeline.world_size
+    reading, calls, world = read(timeline), timeline.calls, timeline.world_size
     if calls.is_empty():
         return np.zeros(world, np.uint64), {}
-    ranks = found.ranks
-    local, groups = _local_groups(found)
+    ranks = reading.ranks
+    local, groups = _local_groups(reading)
     away = ((pl.col("peer") - pl.col("rank")) % world).fill_null(world)
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
-    more = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
-    mine = (
-        found.kinds
+    columns = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
+    hashes = (
+        reading.kinds
         + mixed(hash_columns(calls, "tag", "input", "error"))
-        + hash_columns(more, *more.columns)
+        + hash_columns(columns, *columns.columns)
     )
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
-    each = mixed(
-        mine + np.where(found.odd[found.slot], mixed(found.slot.astype(np.uint64)), np.uint64(0))
+    mixed_hashes = mixed(
+        hashes
+        + np.where(reading.odd[reading.slot], mixed(reading.slot.astype(np.uint64)), np.uint64(0))
     )
     starts = np.searchsorted(ranks, np.arange(world + 1))
-    at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
+    positions = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
     summed = np.concatenate(
-        [np.zeros(1, np.uint64), np.cumsum(each * (mixed(at) | np.uint64(1)), dtype=np.uint64)]
+        [
+            np.zeros(1, np.uint64),
+            np.cumsum(mixed_hashes * (mixed(positions) | np.uint64(1)), dtype=np.uint64),
+        ]
     )
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 
 
 def _local_groups(
-    found: Reading,
+    reading: Reading,
 ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
     """Of every call the number of its group, in the order in which its rank first used them; and by
     rank and group."""
-    names, place, world = found.names, found.place, found.world_size
+    names, place, world = reading.names, reading.place, reading.world_size
     first = np.full(len(names) * world, len(place))
     first[place[::-1]] = np.arange(len(place))[::-1]
     used = np.argsort(first)[
@@ -204,7 +215,9 @@ def _local_groups(
     ranks = used % world
     local = np.zeros(len(first), np.int64)
     local[used] = np.arange(len(used)) - np.searchsorted(ranks, ranks)
-    return local[place], {(at % world, names[at // world]): int(local[at]) for at in used.tolist()}
+    return local[place], {
+        (index % world, names[index // world]): int(local[index]) for index in used.tolist()
+    }
 
 
 # ---------------------------------------------------------------- rows
@@ -229,13 +242,13 @@ def fold_rows(matched: Matched) -> tuple[Part, ...]:
         looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
     inputs = [slot.input for slot in matched.slots]
-    found: list[Part] = []
+    parts: list[Part] = []
     begin = 0
-    for end in (*(at for at, look in enumerate(looks) if look is None), len(looks)):
-        found += _stretch(begin, end, looks, setup, inputs)
-        found += [end] if end < len(looks) else []
+    for end in (*(index for index, look in enumerate(looks) if look is None), len(looks)):
+        parts += _stretch(begin, end, looks, setup, inputs)
+        parts += [end] if end < len(looks) else []
         begin = end + 1
-    return tuple(found)
+    return tuple(parts)
 
 
 def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -285,26 +298,26 @@ def _stretch(
 
         setup | input 0 a b | input 1 a setup b | input 2 a b      ->      setup | 3 x a, b
     """
-    first = next((at for at in range(begin, end) if not setup[at]), end)
+    first = next((row for row in range(begin, end) if not setup[row]), end)
     if first > begin + 1:
         yield Fold(begin, first, 1)
     elif first > begin:
         yield begin
     marked = any(number is not None for number in inputs)
     starts = [
-        at
-        for at in range(first, end)
-        if at == first or (inputs[at] != inputs[at - 1] if marked else not setup[at])
+        row
+        for row in range(first, end)
+        if row == first or (inputs[row] != inputs[row - 1] if marked else not setup[row])
     ]
-    words = [
-        tuple(looks[at] for at in range(*edges) if not setup[at])
+    rounds = [
+        tuple(looks[row] for row in range(*edges) if not setup[row])
         for edges in pairwise((*starts, end))
     ]
-    yield from _repeats([*starts, end], words, looks if marked else None)
+    yield from _repeats([*starts, end], rounds, looks if marked else None)
 
 
 def _repeats(
-    edges: Sequence[int], words: Sequence[object], looks: Sequence[int | None] | None = None
+    edges: Sequence[int], rounds: Sequence[object], looks: Sequence[int | None] | None = None
 ) -> Iterator[Part]:
     """Rounds, with runs of the same few folded.
 
@@ -313,31 +326,31 @@ def _repeats(
     looks  of all rows, to fold what repeats within a round that does not
     """
     names: dict[object, int] = {}
-    codes = np.array([names.setdefault(word, len(names)) for word in words], np.int64)
-    at = 0
-    while at < len(words):
-        period, times = _best_repeat(codes, at)
-        until = at + period * times
-        rows = range(edges[at], edges[at + 1])
-        if times > 1 and edges[until] - edges[at] >= FEWEST:
-            yield Fold(edges[at], edges[until], times)
-            at = until
+    codes = np.array([names.setdefault(word, len(names)) for word in rounds], np.int64)
+    position = 0
+    while position < len(rounds):
+        period, times = _best_repeat(codes, position)
+        until = position + period * times
+        rows = range(edges[position], edges[position + 1])
+        if times > 1 and edges[until] - edges[position] >= FEWEST:
+            yield Fold(edges[position], edges[until], times)
+            position = until
             continue
         if looks is None or len(rows) < FEWEST:
             yield from rows
         else:
             yield from _repeats([*rows, rows.stop], looks[rows.start : rows.stop])
-        at += 1
+        position += 1
 
 
-def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
+def _best_repeat(codes: npt.NDArray[np.int64], position: int) -> tuple[int, int]:
     """The period and the number of repeats that cover most of what follows; the shortest period of
     several."""
-    rest = codes[at:]
+    tail = codes[position:]
     best = (1, 1)
-    for period in (np.flatnonzero(rest[1:] == rest[0])[:_CANDIDATES] + 1).tolist():
-        same = rest[period:] == rest[:-period]
-        length = len(same) if same.all() else int(np.argmin(same))
+    for period in (np.flatnonzero(tail[1:] == tail[0])[:_CANDIDATES] + 1).tolist():
+        equal = tail[period:] == tail[:-period]
+        length = len(equal) if equal.all() else int(np.argmin(equal))
         times = length // period + 1
         if times > 1 and period * times > (best[0] * best[1] if best[1] > 1 else 0):
             best = (period, times)

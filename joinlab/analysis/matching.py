@@ -64,9 +64,9 @@ class Slot:
     @property
     def absent(self) -> tuple[int, ...]:
         """Ranks that have to take part, and issued no call here."""
-        return (
-            () if self.refused else tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
-        )
+        if self.refused:
+            return ()
+        return tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
 
 
 class Matched:
@@ -82,33 +82,37 @@ class Matched:
     """
 
     def __init__(
-        self, timeline: Timeline, told: Numbers | None = None, ranks: Collection[int] | None = None
+        self, timeline: Timeline, slots: Numbers | None = None, ranks: Collection[int] | None = None
     ) -> None:
         """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost`
         in their slots."""
-        found = read(timeline)
+        reading = read(timeline)
         self.timeline = replace(
             timeline
         )  # a copy: the Timeline may keep what is made here, and a circle outlive it
-        self.groups, self.ends = found.groups, found.ends
-        slot, here = found.slot, np.ones(len(found.slot), bool)
+        self.groups, self.ends = reading.groups, reading.ends
+        slot, members_here = reading.slot, np.ones(len(reading.slot), bool)
         hidden: dict[int, list[int]] = {}
-        self.is_part = told is not None and len(told) < found.count
-        if told is not None and self.is_part:
-            here = np.isin(np.arange(found.count), told)[slot]
+        self.is_part = slots is not None and len(slots) < reading.count
+        if slots is not None and self.is_part:
+            members_here = np.isin(np.arange(reading.count), slots)[slot]
         if ranks is not None:
-            shown = np.isin(found.ranks, list(ranks))
-            others = here & ~shown
-            hidden = by_key(zip(slot[others].tolist(), found.ranks[others].tolist(), strict=True))
-            here &= shown
+            of_ranks = np.isin(reading.ranks, list(ranks))
+            hidden_rows = members_here & ~of_ranks
+            hidden = by_key(
+                zip(slot[hidden_rows].tolist(), reading.ranks[hidden_rows].tolist(), strict=True)
+            )
+            members_here &= of_ranks
         self.rows: list[CallRow] = (
-            timeline.rows("calls") if here.all() else timeline.calls.filter(here).rows(named=True)  # type: ignore[assignment]
+            timeline.rows("calls")
+            if members_here.all()
+            else timeline.calls.filter(members_here).rows(named=True)  # type: ignore[assignment]
         )
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
-        members = by_key(zip(slot[here].tolist(), self.rows, strict=True))
+        members = by_key(zip(slot[members_here].tolist(), self.rows, strict=True))
         self.numbers = sorted(members)
         self.slots = tuple(
-            _slots(((members[at], hidden.get(at, ())) for at in self.numbers), found)
+            _slots(((members[number], hidden.get(number, ())) for number in self.numbers), reading)
         )
 
     @cached_property
@@ -131,7 +135,7 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 
 
 def _slots(
-    places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Reading
+    places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], reading: Reading
 ) -> Iterator[Slot]:
     """A slot for each place, given its rows and the ranks that issued a call there and are not
     shown.
@@ -139,7 +143,7 @@ def _slots(
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
     """
     input: int | None = None
-    skipped: Mapping[str, Mapping[int, int]] = found.meta.get("skipped", {})
+    skipped: Mapping[str, Mapping[int, int]] = reading.meta.get("skipped", {})
     for members, hidden in places:
         group, number, pair = (
             members[0]["group"],
@@ -149,7 +153,7 @@ def _slots(
         lost = () if number is None else tuple(hidden)
         if number is not None and not pair and group in skipped:
             lost = (
-                *(rank for rank in found.groups[group] if skipped[group].get(rank, 0) >= number),
+                *(rank for rank in reading.groups[group] if skipped[group].get(rank, 0) >= number),
                 *lost,
             )
         inputs = [row["input"] for row in members if row["input"] is not None]
@@ -159,9 +163,9 @@ def _slots(
         yield Slot(
             group=group,
             calls=calls,
-            needs=tuple({*calls, *peers}) if pair else found.groups[group],
+            needs=tuple({*calls, *peers}) if pair else reading.groups[group],
             input=input,
-            met=number is not None and _meet(members, backend_of(found.meta, group), lost),
+            met=number is not None and _meet(members, backend_of(reading.meta, group), lost),
             pair=pair,
             differs=() if number is None else differences(members),
             lost=lost,
@@ -172,13 +176,16 @@ def _slots(
 @derived
 def wrong(timeline: Timeline) -> Flags:
     """By slot: whether its calls met, or missed each other, by mistake."""
-    found = read(timeline)
-    where, examples, of_pattern = found.patterns
-    flags = np.zeros(found.count, bool)
-    if len(where):
+    reading = read(timeline)
+    slots, examples, of_pattern = reading.patterns
+    flags = np.zeros(reading.count, bool)
+    if len(slots):
         judged = Matched(timeline, examples)
-        bad = {at: not slot.expected for at, slot in zip(judged.numbers, judged.slots, strict=True)}
-        flags[where] = np.array([bad[at] for at in examples.tolist()])[of_pattern]
+        bad = {
+            number: not slot.expected
+            for number, slot in zip(judged.numbers, judged.slots, strict=True)
+        }
+        flags[slots] = np.array([bad[number] for number in examples.tolist()])[of_pattern]
     return flags
 
 
@@ -240,14 +247,16 @@ def _differing(
     reduce_op and root."""
     ops, origins, *values = map(set, zip(*carried, strict=True))
     pair = ops <= POINT_TO_POINT
-    found = [] if pair or len(ops) == 1 else ["op"]
+    fields = [] if pair or len(ops) == 1 else ["op"]
     must = set.intersection(*(set(FACTS[op].alike if op in FACTS else ()) for op in ops))
     names = ("dtype", "shape", "reduce_op", "root")
-    found += [
+    fields += [
         name
-        for name, those in zip(names, values, strict=True)
-        if name in must and len(those - {None}) > 1
+        for name, values_here in zip(names, values, strict=True)
+        if name in must and len(values_here - {None}) > 1
     ]
-    if not pair and not all(shadows(one, other) for one in origins for other in origins):
-        found.append("origin")
-    return tuple(found)
+    if not pair and not all(
+        shadows(origin, other_origin) for origin in origins for other_origin in origins
+    ):
+        fields.append("origin")
+    return tuple(fields)

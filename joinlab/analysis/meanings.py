@@ -39,22 +39,20 @@ def _not_joined(count: Number) -> str:
         return "all ranks have joined"
     if not _is_whole(count) or not 0 < count < 1e6:
         return "not all have joined"
-    return (
-        "1 rank has not joined yet" if count == 1 else f"{number(count)} ranks have not joined yet"
-    )
+    if count == 1:
+        return "1 rank has not joined yet"
+    return f"{number(count)} ranks have not joined yet"
 
 
 def _last(rank: Number) -> str:
-    return (
-        "no rank has the final parameters"
-        if rank == -1
-        else f"rank {number(rank)} has the final parameters"
-    )
+    if rank == -1:
+        return "no rank has the final parameters"
+    return f"rank {number(rank)} has the final parameters"
 
 
 def _synced(ranks: Number) -> str:
-    who = "the other ranks" if ranks else "no rank"
-    return f"{who} will synchronise gradients in this iteration"
+    subject = "the other ranks" if ranks else "no rank"
+    return f"{subject} will synchronise gradients in this iteration"
 
 
 _SETUP = "DDP's setup"
@@ -100,9 +98,9 @@ MEANINGS: Mapping[str, Meaning] = {  # by the part of a label in brackets, or by
 }
 
 FAMILY = {
-    one: min(meaning.shadows)
+    member: min(meaning.shadows)
     for name, meaning in MEANINGS.items()
-    for one in (name, *meaning.shadows)
+    for member in (name, *meaning.shadows)
     if meaning.shadows
 }
 """One name for a call that is shadowed and for its shadow, by the part of either's label in
@@ -117,8 +115,8 @@ def parts(label: str) -> tuple[str, str]:
     >>> parts("all-reduce (join() hook)"), parts("send")
     (('all-reduce', 'join() hook'), ('send', ''))
     """
-    op, bracket, who = label.partition(" (")
-    return op, who.removesuffix(")") if bracket else ""
+    op, bracket, source = label.partition(" (")
+    return op, source.removesuffix(")") if bracket else ""
 
 
 def _meaning(label: str) -> Meaning:
@@ -147,14 +145,16 @@ def quoted(row: Mapping[str, Any]) -> str:
     >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})
     '"anyone left?"'
     """
-    said = asks_of(row)
-    return f'"{said}"' if " " in said else said
+    name = asks_of(row)
+    if " " in name:
+        return f'"{name}"'
+    return name
 
 
 def is_setup(origin: str) -> bool:
     """Whether a call of this label belongs to DDP's own setup, which the documented traces leave
     out."""
-    return any(words in origin for words in ("DDP construction", "DDP bucket rebuild"))
+    return any(phase in origin for phase in ("DDP construction", "DDP bucket rebuild"))
 
 
 def is_own(origin: str) -> bool:
@@ -166,17 +166,19 @@ def is_own(origin: str) -> bool:
     return parts(origin)[1] not in MEANINGS.keys() - {"barrier"}
 
 
-def shadows(one: str, other: str) -> bool:
+def shadows(label: str, other_label: str) -> bool:
     """Whether calls of these two labels are meant for each other: the same label, or a call and its
     shadow.
 
     >>> shadows("all-reduce (join() hook)", "all-reduce (DDP backward())")
     True
     """
-    if one == other:
+    if label == other_label:
         return True
-    (op, who), (other_op, other_who) = parts(one), parts(other)
-    return op == other_op and (other_who in _meaning(one).shadows or who in _meaning(other).shadows)
+    (op, source), (other_op, other_who) = parts(label), parts(other_label)
+    return op == other_op and (
+        other_who in _meaning(label).shadows or source in _meaning(other_label).shadows
+    )
 
 
 def number(value: Number) -> str:
@@ -188,10 +190,11 @@ def number(value: Number) -> str:
     """
     if isinstance(value, int) or _is_whole(value):
         return str(int(value))
-    said = f"{value:.5g}"
-    return (
-        f"{value:.9g}" if _is_whole(float(said)) else said
-    )  # a small difference from a whole number may matter
+    text = f"{value:.5g}"
+    # a small difference from a whole number may matter
+    if _is_whole(float(text)):
+        return f"{value:.9g}"
+    return text
 
 
 def _is_whole(value: Number) -> bool:
@@ -219,4 +222,6 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
     if meaning.concludes and len(values) == 1:
         return f"read {number(values[0])} and concluded that {meaning.concludes(values[0])}"
     got = ", ".join(map(number, values))
-    return f"took {got} for {meaning.takes}" if meaning.takes else f"got {got}"
+    if meaning.takes:
+        return f"took {got} for {meaning.takes}"
+    return f"got {got}"

@@ -54,7 +54,9 @@ class Parting:
         )
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
-        self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
+        self.clash = next(
+            (index for index, slot in enumerate(self.slots) if self._parts(slot)), None
+        )
         if self.clash is not None:
             self.clash = self._cause_of(self.clash)
 
@@ -94,26 +96,30 @@ class Parting:
         barrier               rank 1 waits     rank 0 absent: hangs in its recv, a circle: its first row is the cause
         """
         row_of = {
-            (rank, slot.group, seq): at
-            for at, slot in enumerate(self.slots)
+            (rank, slot.group, seq): index
+            for index, slot in enumerate(self.slots)
             for rank, seq in slot.calls.items()
         }
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
         path: dict[
             int, CallRow
         ] = {}  # each row with the call in which a rank that left it out ended
-        at = clash
-        while at not in path:
-            absent = [self.ends[rank] for rank in self.slots[at].absent]
+        candidate = clash
+        while candidate not in path:
+            absent = [self.ends[rank] for rank in self.slots[candidate].absent]
             stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
-            if self.slots[at].differs or not absent or any(end.kind not in stuck for end in absent):
-                return at
-            key = self.timeline.ended_in(lane_of[self.slots[at].absent[0]])
+            if (
+                self.slots[candidate].differs
+                or not absent
+                or any(end.kind not in stuck for end in absent)
+            ):
+                return candidate
+            key = self.timeline.ended_in(lane_of[self.slots[candidate].absent[0]])
             if key is None or key not in row_of or not self._parts(self.slots[row_of[key]]):
-                return at
-            path[at] = self.folding.matched.row_of[key]
-            at = row_of[key]
-        circle = [*path][[*path].index(at) :]
+                return candidate
+            path[candidate] = self.folding.matched.row_of[key]
+            candidate = row_of[key]
+        circle = [*path][[*path].index(candidate) :]
         if any(self.ends[path[row]["rank"]].kind is not EndKind.HUNG for row in circle):
             return clash
         self.circle = tuple(path[row] for row in circle)
@@ -125,28 +131,29 @@ class Parting:
     def sides(self) -> list[Side]:
         """The lanes at the clash, by what they issued there; those that issued nothing come
         last."""
-        slot, found = self.slot, list[list[int]]()
+        slot, grouped = self.slot, list[list[int]]()
         for rank in slot.calls:
-            alike = (
-                some for some in found if _alike(self.call(slot, some[0]), self.call(slot, rank))
+            matching = (
+                ranks
+                for ranks in grouped
+                if _alike(self.call(slot, ranks[0]), self.call(slot, rank))
             )
-            if (side := next(alike, None)) is not None:
+            side = next(matching, None)
+            if side is not None:
                 side.append(rank)
             else:
-                found.append([rank])
+                grouped.append([rank])
         if not slot.pair and (absent := [rank for rank in slot.absent if rank in self.lanes]):
-            found.append(absent)
-        return [tuple(some) for some in found]
+            grouped.append(absent)
+        return [tuple(ranks) for ranks in grouped]
 
     @cached_property
     def present(self) -> list[Side]:
         """The sides that issued a call at the clash; the ones that did otherwise than most come
         first."""
-        issued = (
-            (side for side in self.sides if side[0] in self.slot.calls)
-            if self.clash is not None
-            else ()
-        )
+        if self.clash is None:
+            return []
+        issued = (side for side in self.sides if side[0] in self.slot.calls)
         return sorted(issued, key=lambda side: side[0] not in self.odd)
 
     @cached_property
@@ -156,8 +163,10 @@ class Parting:
         if self.clash is None:
             return ()
         ranks = sorted((self.ranks(side) for side in self.sides), key=len)
-        rest = tuple(sorted(rank for some in ranks[:-1] for rank in some))
-        return rest if rest and len(ranks[-1]) > len(rest) else ()
+        minority = tuple(sorted(rank for members in ranks[:-1] for rank in members))
+        if minority and len(ranks[-1]) > len(minority):
+            return minority
+        return ()
 
     def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
         """The ranks of these lanes."""
@@ -170,23 +179,23 @@ class Parting:
         """The rows of the clash's group that are no sends and recvs, and not of DDP's own setup
         alone."""
         rows = (
-            (at, one)
-            for at, one in enumerate(self.slots)
-            if one.group == self.slot.group and not one.pair
+            (index, slot)
+            for index, slot in enumerate(self.slots)
+            if slot.group == self.slot.group and not slot.pair
         )
         return [
-            at
-            for at, one in rows
-            if at == self.clash
-            or not all(is_setup(self.call(one, rank)["origin"] or "") for rank in one.calls)
+            index
+            for index, slot in rows
+            if index == self.clash
+            or not all(is_setup(self.call(slot, rank)["origin"] or "") for rank in slot.calls)
         ]
 
     def collectives(self, rank: int) -> list[CallRow]:
         """The collectives that a rank issued in the clash's group."""
         return [
-            self.call(self.slots[at], rank)
-            for at in self._collectives
-            if rank in self.slots[at].calls
+            self.call(self.slots[index], rank)
+            for index in self._collectives
+            if rank in self.slots[index].calls
         ]
 
     @cached_property
@@ -199,23 +208,27 @@ class Parting:
         """
         elsewhere = {
             *self.meta.get("skipped", {}),
-            *(one.group for one in self.slots if one.lost and not one.pair),
+            *(slot.group for slot in self.slots if slot.lost and not slot.pair),
         }
         if len(self.sides) != 2 or self.slot.pair or elsewhere - {self.slot.group}:
             return None
         paths = (
             [place_of(row, self.joins) for row in self.collectives(side[0])] for side in self.sides
         )
-        found = departure(*paths)
-        if found is None or not found.more or self._collectives[found.at] > (self.clash or 0):
+        misaligned = departure(*paths)
+        if (
+            misaligned is None
+            or not misaligned.more
+            or self._collectives[misaligned.at] > (self.clash or 0)
+        ):
             return None
-        ahead, behind = self.sides if found.more > 0 else self.sides[::-1]
+        ahead, behind = self.sides if misaligned.more > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
         if (
-            hangs and len(self.collectives(behind[0])) == found.at + 1
+            hangs and len(self.collectives(behind[0])) == misaligned.at + 1
         ):  # it may be that call which is one too many
             return None
-        return Shift(found.at, abs(found.more), ahead, behind)
+        return Shift(misaligned.at, abs(misaligned.more), ahead, behind)
 
     @cached_property
     def extra(self) -> list[CallRow]:
@@ -230,6 +243,6 @@ class Parting:
         return any("join()" in (row["origin"] or "") for row in self.folding.matched.rows)
 
 
-def _alike(one: CallRow, other: CallRow) -> bool:
+def _alike(call: CallRow, other_call: CallRow) -> bool:
     """Whether two calls can be meant for each other, by all but their lines."""
-    return one["op"] == other["op"] and not differences((one, other))
+    return call["op"] == other_call["op"] and not differences((call, other_call))

@@ -76,15 +76,15 @@ class Reading:
         used = self.calls["group"].unique().to_list()
         self.groups |= dict.fromkeys(sorted({*used} - self.groups.keys()), ())
         self.names = [*self.groups]
-        index = {name: at for at, name in enumerate(self.names)}
+        index = {name: number for number, name in enumerate(self.names)}
         old, new = (
             pl.Series(used, dtype=pl.String()),
             pl.Series([index[name] for name in used], dtype=pl.Int64()),
         )
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
         self.group: Numbers = codes.to_numpy()
-        for at in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
-            group, rank = divmod(at, self.world_size)
+        for place in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
+            group, rank = divmod(place, self.world_size)
             name = self.names[group]
             if rank not in self.groups[name]:
                 self.groups[name] = (*self.groups[name], rank)
@@ -133,7 +133,7 @@ class Reading:
             rank 0   all_reduce   [refused]   barrier
             rank 1   all_reduce               barrier
         """
-        calls, pair, at = self.calls, self.paired, np.arange(len(self.ranks))
+        calls, pair, numbers = self.calls, self.paired, np.arange(len(self.ranks))
         refused = calls["number"].is_null().to_numpy()
         lane = [pl.Series("place", self.place), pl.Series("pair", pair)]
         filled = calls.select(number=pl.col("number").forward_fill().over(lane)).to_series()
@@ -153,7 +153,7 @@ class Reading:
             self.group
         ]
         tag = np.where(tagless & (source != ANY_SOURCE), -1, calls["tag"].fill_null(0).to_numpy())
-        alone = source == target  # no backend takes that
+        to_itself = source == target  # no backend takes that
         sides = {
             "group": self.group,
             "sends": sends,
@@ -168,10 +168,10 @@ class Reading:
         keys = [
             self.group,
             pair * (1 + refused),
-            np.where(pair, np.where(refused, at, source), k),
+            np.where(pair, np.where(refused, numbers, source), k),
             np.where(pair, target, ~refused),
             np.where(pair, tag, nth),
-            np.where(pair, alone * (1 + ~sends), 0),
+            np.where(pair, to_itself * (1 + ~sends), 0),
             np.where(pair, order, 0),
         ]
         listed = np.lexsort(keys[::-1])
@@ -209,7 +209,9 @@ class Reading:
     @cached_property
     def count(self) -> int:
         """How many slots there are."""
-        return int(self.slot.max()) + 1 if len(self.slot) else 0
+        if len(self.slot):
+            return int(self.slot.max()) + 1
+        return 0
 
     def calls_of(self, slot: int) -> pl.DataFrame:
         return self.calls[np.flatnonzero(self.slot == slot)]
@@ -228,14 +230,14 @@ class Reading:
         # Number a root by its place in the group, so that groups that did the same get equal
         # numbers.
         placed = np.full(len(self.names) * (self.world_size + 1), -2)
-        for at, members in enumerate(self.groups.values()):
-            placed[at * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(
+        for number, members in enumerate(self.groups.values()):
+            placed[number * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(
                 len(members)
             )
-            placed[at * (self.world_size + 1) + self.world_size] = -1
+            placed[number * (self.world_size + 1) + self.world_size] = -1
         root = calls["root"].fill_null(self.world_size).clip(0, self.world_size).to_numpy()
-        where = placed[self.group * (self.world_size + 1) + root]
-        return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(where)}), "root"))
+        places = placed[self.group * (self.world_size + 1) + root]
+        return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(places)}), "root"))
 
     @cached_property
     def odd(self) -> Flags:
@@ -244,10 +246,10 @@ class Reading:
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
         size = np.array([len(members) for members in self.groups.values()])[self.group[first]]
-        same = np.where(
+        kinds = np.where(
             self.paired, np.uint64(0), self.kinds
         )  # a send and its recv differ, as they should
-        unlike = (same != same[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
+        unlike = (kinds != kinds[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
         return np.asarray(
             (np.bincount(slot, unlike) > 0)
             | (np.bincount(slot) < np.where(self.paired[first], 2, size))
@@ -265,9 +267,9 @@ class Reading:
         """
         pattern = np.zeros(self.count, np.uint64)
         np.add.at(pattern, self.slot, self.kinds + self.calls["completed_ns"].is_null().to_numpy())
-        where = np.flatnonzero(self.odd)
-        _, example, of_pattern = np.unique(pattern[where], return_index=True, return_inverse=True)
-        return where, where[example], of_pattern
+        slots = np.flatnonzero(self.odd)
+        _, example, of_pattern = np.unique(pattern[slots], return_index=True, return_inverse=True)
+        return slots, slots[example], of_pattern
 
     @cached_property
     def told(self) -> Numbers:
@@ -276,7 +278,7 @@ class Reading:
         if self.calls.height <= MOST:
             return np.arange(self.count)
         odd, examples, _ = self.patterns
-        most = max(KEPT // self.world_size, FEWEST)
+        limit = max(KEPT // self.world_size, FEWEST)
         last = self.slot[np.flatnonzero(np.append(self.ranks[1:] != self.ranks[:-1], True))]
         names = ["rank", "group", "seq"]
         ends = pl.DataFrame(
@@ -284,18 +286,18 @@ class Reading:
         )
         ended = self.calls.select(names).with_row_index("at").join(ends, on=names, how="semi")["at"]
         first = np.arange(min(BESIDE, self.count))
-        kept = np.zeros(self.count, bool)
-        for some in (
+        flags = np.zeros(self.count, bool)
+        for slots in (
             first,
             last,
             self.slot[ended.to_numpy()],
-            odd[:most],
-            odd[-most:],
-            examples[:most],
+            odd[:limit],
+            odd[-limit:],
+            examples[:limit],
         ):
-            for beside in range(-BESIDE, BESIDE + 1) if len(some) <= most // BESIDE else (0,):
-                kept[np.clip(some + beside, 0, self.count - 1)] = True
-        return np.flatnonzero(kept)
+            for distance in range(-BESIDE, BESIDE + 1) if len(slots) <= limit // BESIDE else (0,):
+                flags[np.clip(slots + distance, 0, self.count - 1)] = True
+        return np.flatnonzero(flags)
 
     @property
     def is_part(self) -> bool:
@@ -313,13 +315,13 @@ def in_order(
     waits_for  how many come before it; used up
     """
     ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
-    rest = sorted(
+    by_place = sorted(
         range(len(place)), key=place.__getitem__, reverse=True
     )  # the next one is popped off the end
     heapq.heapify(ready)
     done: set[int] = set()
     while len(done) < len(place):
-        slot = heapq.heappop(ready)[1] if ready else rest.pop()
+        slot = heapq.heappop(ready)[1] if ready else by_place.pop()
         if slot in done:
             continue
         done.add(slot)
@@ -337,8 +339,8 @@ def left_out(wrong: Flags, last: int | None, slot: int) -> str:
     if slot <= begin:
         return ""
     bad = int(wrong[begin:slot].sum())
-    where = "before" if last is None else "between"
-    return f"… {slot - begin:,} rows {where}, {f'{bad:,} of them did not match' if bad else 'all matched'}"
+    position = "before" if last is None else "between"
+    return f"… {slot - begin:,} rows {position}, {f'{bad:,} of them did not match' if bad else 'all matched'}"
 
 
 def _dense(codes: Numbers) -> Numbers:
@@ -351,12 +353,12 @@ def _dense(codes: Numbers) -> Numbers:
 def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
     """One number a row, by the values of several columns. Column by column takes a fifth of hashing
     structs."""
-    found = np.zeros(frame.height, np.uint64)
+    hashes = np.zeros(frame.height, np.uint64)
     for name in names:
-        found *= np.uint64(0x9E3779B97F4A7C15)
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
         if frame[name].null_count() < frame.height:  # skip a column of nulls
-            found += frame[name].hash().to_numpy()
-    return found
+            hashes += frame[name].hash().to_numpy()
+    return hashes
 
 
 def mixed(codes: Codes) -> Codes:

@@ -44,8 +44,10 @@ class CodeLine(NamedTuple):
     @property
     def text(self) -> str:
         """The line itself, without its indentation; "" if it is not known."""
-        at = self.line - self.source.first_line
-        return self.source.lines[at].strip() if self.source.lines else ""
+        index = self.line - self.source.first_line
+        if self.source.lines:
+            return self.source.lines[index].strip()
+        return ""
 
     @property
     def site(self) -> str:
@@ -66,9 +68,10 @@ class SourceTexts:
 
     @classmethod
     def of(cls, timeline: Timeline) -> SourceTexts:
-        known = timeline.meta.get("source")
+        source = timeline.meta.get("source")
         return cls(
-            _text(known) if known else None, tuple(map(_text, timeline.meta.get("functions") or ()))
+            _text(source) if source else None,
+            tuple(map(_text, timeline.meta.get("functions") or ())),
         )
 
     @property
@@ -86,10 +89,10 @@ class SourceTexts:
         """
         site, stack = row["call_site"] or "", row.get("stack") or ()
         key = (site, *stack)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = tuple(line for line, _ in groupby(self._read(site, stack)))
-        return found
+        lines = self._known.get(key)
+        if lines is None:
+            lines = self._known[key] = tuple(line for line, _ in groupby(self._read(site, stack)))
+        return lines
 
     def _read(self, site: str, stack: Sequence[str]) -> Iterator[CodeLine]:
         file, _, number = site.rpartition(":")
@@ -100,21 +103,23 @@ class SourceTexts:
         # Frames inside the call site are of libraries. The stack of an autograd thread does not
         # contain the call site.
         inner = next(
-            (at for at, frame in enumerate(frames) if frame[:2] == (file, number)), len(frames)
+            (depth for depth, frame in enumerate(frames) if frame[:2] == (file, number)),
+            len(frames),
         )
         for file, number, function in frames[inner + 1 :]:
-            found = self._line(file, int(number))
-            if found.source.lines or (kind_of(file) == "program" and function != "<module>"):
-                yield found
+            line = self._line(file, int(number))
+            if line.source.lines or (kind_of(file) == "program" and function != "<module>"):
+                yield line
 
     def _line(self, file: str, line: int) -> CodeLine:
         holding = [
-            one
-            for one in self.all
-            if one.file == file and 0 <= line - one.first_line < len(one.lines)
+            source
+            for source in self.all
+            if source.file == file and 0 <= line - source.first_line < len(source.lines)
         ]  # several where a statement outside of functions holds one
         return CodeLine(
-            min(holding, key=lambda one: len(one.lines), default=SourceText(file, 1, ())), line
+            min(holding, key=lambda source: len(source.lines), default=SourceText(file, 1, ())),
+            line,
         )
 
 

@@ -94,29 +94,33 @@ class Paths:
     def strays(self, suspects: Collection[int]) -> dict[int, Why]:
         """The one among `suspects` that left the common path, with the evidence; {} if
         undecided."""
-        known = sorted(set(suspects) - self.unknown)
-        if len(known) < 2:
+        recorded = sorted(set(suspects) - self.unknown)
+        if len(recorded) < 2:
             return {}
-        peers = {rank: self._peers(rank, known) for rank in known}
-        self._read({*known, *(peer for those in peers.values() for peer in those)})
-        found = {rank: why for rank in known if (why := self._apart(rank, peers[rank]))}
+        peers = {rank: self._peers(rank, recorded) for rank in recorded}
+        self._read(
+            {*recorded, *(peer for peers_of_rank in peers.values() for peer in peers_of_rank)}
+        )
+        reasons = {rank: why for rank in recorded if (why := self._apart(rank, peers[rank]))}
         # Of a rank and its only peer either may be wrong: this one, where the other suspects do as
         # their peers do.
-        lone = [rank for rank in found if len(peers[rank]) == 1]
-        if len(found) != 1 or (lone and (not all(peers.values()) or {*known} & {*peers[lone[0]]})):
+        lone = [rank for rank in reasons if len(peers[rank]) == 1]
+        if len(reasons) != 1 or (
+            lone and (not all(peers.values()) or {*recorded} & {*peers[lone[0]]})
+        ):
             return {}
-        return found
+        return reasons
 
-    def behind(self, rank: int, other: int) -> bool:
+    def behind(self, rank: int, culprit: int) -> bool:
         """Whether a peer of `rank`, not `other`, has issued a call in some role that `rank` has not
         come to."""
-        peers = [peer for peer in self._peers(rank, ()) if peer != other]
+        peers = [peer for peer in self._peers(rank, ()) if peer != culprit]
         self._read({rank, *peers})
-        mine = self._known[rank].reach
+        reach = self._known[rank].reach
         return any(
             self._known[peer].reach.get(role, 0) > count
             for peer in peers
-            for role, count in mine.items()
+            for role, count in reach.items()
         )
 
     # ---------------------------------------------------------------- peers
@@ -128,20 +132,20 @@ class Paths:
 
         The n-th of a rank's groups of one shape has another role than the first.
         """
-        words = self.timeline.meta.get("group_names", {})
-        shared = [words.get(name, "") for name in self.groups]
-        found: dict[int, dict[str, Role]] = {}
+        descriptions = self.timeline.meta.get("group_names", {})
+        shared = [descriptions.get(name, "") for name in self.groups]
+        roles: dict[int, dict[str, Role]] = {}
         counts: dict[tuple[object, ...], int] = {}
         for name, ranks in self.groups.items():
-            word = words.get(name, "")
+            word = descriptions.get(name, "")
             shape = (
                 tuple(rank - ranks[0] for rank in ranks),
                 word if shared.count(word) > 1 else "",
             )
             for rank in ranks:
                 nth = counts[rank, shape] = counts.get((rank, shape), -1) + 1
-                found.setdefault(rank, {})[name] = (*shape, nth)
-        return found
+                roles.setdefault(rank, {})[name] = (*shape, nth)
+        return roles
 
     @cached_property
     def _parts(self) -> dict[int, object]:
@@ -167,12 +171,14 @@ class Paths:
     def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
         """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that
         follow `rank`."""
-        alike = [
-            other
-            for other, part in self._parts.items()
-            if part == self._parts.get(rank) and other != rank
+        peers = [
+            peer
+            for peer, part in self._parts.items()
+            if part == self._parts.get(rank) and peer != rank
         ]
-        return sorted(alike, key=lambda other: (other not in suspects, other < rank))[:MOST_PEERS]
+        return sorted(peers, key=lambda candidate: (candidate not in suspects, candidate < rank))[
+            :MOST_PEERS
+        ]
 
     # ---------------------------------------------------------------- paths
 
@@ -197,15 +203,15 @@ class Paths:
                 names
             ).iter_rows():
                 role, pair = roles.get(group, (group,)), op in POINT_TO_POINT
-                alike = FACTS[op].alike if op in FACTS else ()
+                fields = FACTS[op].alike if op in FACTS else ()
                 kind = f"{op} {dtype}" + (
-                    f" {root}" if "root" in alike and root is not None else ""
+                    f" {root}" if "root" in fields and root is not None else ""
                 )
                 if pair:
                     kind += f" {peer - rank}" if peer is not None else ""
                     if whole:
                         path.reach[role, True] = seq + 1
-                elements = elements_of(shape) if "shape" in alike or op in _SIZED else None
+                elements = elements_of(shape) if "shape" in fields or op in _SIZED else None
                 call = _Call(len(path.calls), group, (kind, line or "", elements))
                 path.calls[role, pair, seq if pair else number - 1] = call
             self._known[rank] = path
@@ -215,7 +221,7 @@ class Paths:
         against = [peer for peer in peers if not self._fits(rank, peer)]
         model = max(
             against,
-            key=lambda peer: sum(self._fits(peer, other) for other in against),
+            key=lambda peer: sum(self._fits(peer, member) for member in against),
             default=rank,
         )
         against = [peer for peer in against if self._fits(peer, model)]
@@ -227,8 +233,8 @@ class Paths:
             "another_way", {"rank": rank, "against": sorted(against), "where": self._named(call)}
         )
 
-    def _fits(self, one: int, other: int) -> bool:
-        key = frozenset((one, other))
+    def _fits(self, rank: int, peer: int) -> bool:
+        key = frozenset((rank, peer))
         if key not in self._fit:
             self._fit[key] = _difference(self._known[min(key)], self._known[max(key)]) is None
         return self._fit[key]
@@ -241,7 +247,7 @@ class Paths:
 _SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
 
 
-def _difference(mine: _Path, theirs: _Path) -> _Call | None:
+def _difference(path: _Path, peer_path: _Path) -> _Call | None:
     """The first of my calls that shows that neither path is the beginning of the other; None if one
     is.
 
@@ -249,18 +255,21 @@ def _difference(mine: _Path, theirs: _Path) -> _Call | None:
     without its place.
     """
     left_out = min(
-        (call.at for place, call in theirs.calls.items() if mine.lacks(place)), default=1 << 60
+        (call.at for place, call in peer_path.calls.items() if path.lacks(place)), default=1 << 60
     )
-    order, more = -1, None
-    for place, call in mine.calls.items():
-        other = theirs.calls.get(place)
-        if other is None:
-            more = more or (call if theirs.lacks(place) else None)
-        elif more or other.form != call.form or not order <= other.at < left_out:
-            return more or call
+    order, extra = -1, None
+    for place, call in path.calls.items():
+        counterpart = peer_path.calls.get(place)
+        if counterpart is None:
+            extra = extra or (call if peer_path.lacks(place) else None)
+        elif extra or counterpart.form != call.form or not order <= counterpart.at < left_out:
+            return extra or call
         else:
-            order = other.at
-    ahead = [mine.reach[one] - theirs.reach[one] for one in mine.reach.keys() & theirs.reach.keys()]
-    if not mine.calls or max(ahead, default=0) <= 0 or min(ahead) >= 0:
+            order = counterpart.at
+    ahead = [
+        path.reach[role] - peer_path.reach[role]
+        for role in path.reach.keys() & peer_path.reach.keys()
+    ]
+    if not path.calls or max(ahead, default=0) <= 0 or min(ahead) >= 0:
         return None
-    return more or [*mine.calls.values()][-1]
+    return extra or [*path.calls.values()][-1]

@@ -53,18 +53,18 @@ class BesideThread:
 def documented(case: int, inputs: Sequence[int] | None = None) -> Timeline:
     """See `joinlab.cases.documented`."""
     text = (Path(__file__).parent / "thread.json").read_text(encoding="utf-8")
-    found = {one["case"]: one["answer"] for one in json.loads(text)["cases"]}
-    if case not in found:
-        raise ProgramError(f"the thread has the cases {', '.join(map(str, found))}; got {case!r}")
-    answers = found[case] if isinstance(found[case], list) else [found[case]]
+    texts = {case_["case"]: case_["answer"] for case_ in json.loads(text)["cases"]}
+    if case not in texts:
+        raise ProgramError(f"the thread has the cases {', '.join(map(str, texts))}; got {case!r}")
+    answers = texts[case] if isinstance(texts[case], list) else [texts[case]]
     lists = {(answer["N"], answer["N"] + 1): answer for answer in answers}
     counts = max(lists) if inputs is None else tuple(inputs)
     if counts not in lists:
-        have = " or ".join(f"{n} and {more}" for n, more in lists)
+        have = " or ".join(f"{n} and {second}" for n, second in lists)
         ends = DOCUMENTED[case].ends(counts)
-        told = f" It says only how they end: {' / '.join(ends)}." if ends else ""
+        hint = f" It says only how they end: {' / '.join(ends)}." if ends else ""
         raise ProgramError(
-            f"the thread lists the calls of case {case} for {have} inputs, not for {counts}.{told}"
+            f"the thread lists the calls of case {case} for {have} inputs, not for {counts}.{hint}"
         )
     return _timeline(case, counts, lists[counts])
 
@@ -100,10 +100,10 @@ def _timeline(case: int, counts: tuple[int, ...], answer: Mapping[str, Any]) -> 
     return timeline_from_rows(rows, ends, meta)
 
 
-def _documented_ending(words: str) -> Ending:
-    if words.startswith("hangs"):
-        return Ending(EndKind.HUNG, text=words, proven=False)
-    return Ending(EndKind.RAISED if "error" in words else EndKind.FINISHED, text=words)
+def _documented_ending(text: str) -> Ending:
+    if text.startswith("hangs"):
+        return Ending(EndKind.HUNG, text=text, proven=False)
+    return Ending(EndKind.RAISED if "error" in text else EndKind.FINISHED, text=text)
 
 
 def beside_thread(run: Timeline, thread: Timeline) -> BesideThread:
@@ -124,9 +124,9 @@ def beside_thread(run: Timeline, thread: Timeline) -> BesideThread:
     return BesideThread(rows, tuple(_sentences(run, thread, rows)))
 
 
-def _row(here: Row | None, there: Row | None) -> ThreadRow:
-    numbers = [row[0] for row in (there, here) if row is not None]
-    return ThreadRow(numbers[0], here and here[1], there and there[1])
+def _row(run_row: Row | None, thread_row: Row | None) -> ThreadRow:
+    numbers = [row[0] for row in (thread_row, run_row) if row is not None]
+    return ThreadRow(numbers[0], run_row and run_row[1], thread_row and thread_row[1])
 
 
 def _rows(timeline: Timeline) -> Iterator[Row]:
@@ -135,20 +135,22 @@ def _rows(timeline: Timeline) -> Iterator[Row]:
         for row in timeline.rows("calls")
     }
     for slot in match(timeline):
-        shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
-        if not all(map(is_setup, shown.values())):
-            yield slot.input, tuple(shown.get(rank) for rank in range(timeline.world_size))
+        labels_of_slot = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+        if not all(map(is_setup, labels_of_slot.values())):
+            yield slot.input, tuple(labels_of_slot.get(rank) for rank in range(timeline.world_size))
 
 
 def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> Iterator[str]:
-    first = next((at for at, row in enumerate(rows) if not row.alike), None)
+    first = next((index for index, row in enumerate(rows) if not row.alike), None)
     if first is None:
         yield f"All {len(rows)} rows are as in the thread."
     else:
         row = rows[first]
-        alike = {0: "No row is", 1: "The first row is"}.get(first, f"The first {first} rows are")
-        here, there = (_told(calls) for calls in (row.here, row.there))
-        yield f"{alike} as in the thread; then this run has {here}, and the thread {there}."
+        beginning = {0: "No row is", 1: "The first row is"}.get(
+            first, f"The first {first} rows are"
+        )
+        run_calls, thread_calls = (_told(calls) for calls in (row.here, row.there))
+        yield f"{beginning} as in the thread; then this run has {run_calls}, and the thread {thread_calls}."
     setup = [
         sum(is_setup(call["origin"] or "") for call in run.rows("calls") if call["rank"] == rank)
         for rank in range(run.world_size)
@@ -158,17 +160,16 @@ def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> 
             f"Left out, as in the thread: {_and(setup)} calls of ranks 0 and 1, with which DDP sets itself up and "
             "rebuilds its buckets."
         )
-    for rank, (own, other) in enumerate(zip(run.ends, thread.ends, strict=True)):
+    for rank, (run_end, thread_end) in enumerate(zip(run.ends, thread.ends, strict=True)):
         origin = _ended_in(run, rank)
         inside = f", here in a {origin}, which the thread leaves out" if is_setup(origin) else ""
-        same = ", as in the thread" if own.kind is other.kind else ""
-        words = (
-            ""
-            if same and other.text in ("finishes", "hangs")
-            else f'; the thread says: "{other.text}"'
-        )
-        yield f"Rank {rank} {_ending(own.kind)}{same}{inside}{words}."
-        if "destroyed" in other.text:
+        comparison = ", as in the thread" if run_end.kind is thread_end.kind else ""
+        if comparison and thread_end.text in ("finishes", "hangs"):
+            quotation = ""
+        else:
+            quotation = f'; the thread says: "{thread_end.text}"'
+        yield f"Rank {rank} {_ending(run_end.kind)}{comparison}{inside}{quotation}."
+        if "destroyed" in thread_end.text:
             yield (
                 "joinlab ends a launched rank without running destructors, so that error of PyTorch 1.9 cannot "
                 "appear in one."

@@ -146,8 +146,8 @@ class _Odd:
     def wrong(self) -> dict[int, str]:
         """By rank: the form of its call, if the usual call cannot meet it. Empty without a usual
         call."""
-        others = self.forms.items() if self.usual else ()
-        return {rank: form for form, ranks in others if form != self.usual for rank in ranks}
+        forms = self.forms.items() if self.usual else ()
+        return {rank: form for form, ranks in forms if form != self.usual for rank in ranks}
 
 
 class _Job:
@@ -161,16 +161,17 @@ class _Job:
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        found = read(timeline)
-        self.timeline, self.groups, self.ends = timeline, found.groups, timeline.ends
+        reading = read(timeline)
+        self.timeline, self.groups, self.ends = timeline, reading.groups, timeline.ends
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
         self.members = {
-            name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()
+            name: [rank for rank in ranks if rank not in self.unknown]
+            for name, ranks in self.groups.items()
         }
         calls = timeline.calls.drop("stack", "origin", "value_in", "value_out").with_columns(
-            place=pl.Series(found.place)
+            place=pl.Series(reading.place)
         )
-        pair = pl.Series(found.paired)
+        pair = pl.Series(reading.paired)
         self.collectives = calls.filter(~pair & calls["number"].is_not_null())
         self.enqueued, self.open = _reached(timeline, self.collectives)
         pending = calls.filter(pair & calls["peer"].is_not_null()).filter(_OPEN)
@@ -182,8 +183,10 @@ class _Job:
 
     def completed(self, group: str, rank: int) -> int:
         """How many collectives of a group a rank has completed."""
-        one = self.open.get((group, rank))
-        return self.enqueued[group, rank] if one is None else one.number - 1
+        call = self.open.get((group, rank))
+        if call is None:
+            return self.enqueued[group, rank]
+        return call.number - 1
 
     def told(self, call: OpenCall | _Odd) -> dict[str, Any]:
         """A call as plain data."""
@@ -201,68 +204,78 @@ class _Job:
         """By group: the calls of the first collective open on some rank, if they cannot all
         meet."""
         least: dict[str, int] = {}
-        for one in self.open.values():
-            least[one.group] = min(one.number, least.get(one.group, one.number))
+        for call in self.open.values():
+            least[call.group] = min(call.number, least.get(call.group, call.number))
         forms: dict[str, dict[str, list[int]]] = {}
         calls = self.collectives.filter(pl.col("number").is_in([*least.values()]))
         names = ("rank", "group", "number", "op", "dtype", "shape")
         for rank, group, number, op, dtype, shape in calls.select(names).iter_rows():
             if least.get(group) == number:
                 forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
-        for group, those in forms.items():
-            if len(those) > 1:
-                most = max(those, key=lambda form: len(those[form]))
-                usual = most if 2 * len(those[most]) > len(self.groups[group]) else ""
-                yield _Odd(group, least[group], those, usual)
+        for group, ranks_by_form in forms.items():
+            if len(ranks_by_form) > 1:
+                commonest = max(ranks_by_form, key=lambda form: len(ranks_by_form[form]))
+                if 2 * len(ranks_by_form[commonest]) > len(self.groups[group]):
+                    usual = commonest
+                else:
+                    usual = ""
+                yield _Odd(group, least[group], ranks_by_form, usual)
 
     # ---------------------------------------------------------------- the edges
 
     def waits(self) -> Iterator[Waiting]:
         """Every edge of the graph."""
-        held: dict[
+        waits_of_call: dict[
             object, list[tuple[int, bool, int]]
         ] = {}  # most ranks of a group wait for the same ones
-        for one in self.open.values():
-            key = one.group, one.number, one.started
-            if key not in held:
-                held[key] = [*self._behind(one)]
-            yield from (Waiting(one, *behind) for behind in held[key] if behind[0] != one.rank)
+        for call in self.open.values():
+            key = call.group, call.number, call.started
+            if key not in waits_of_call:
+                waits_of_call[key] = [*self._behind(call)]
+            yield from (
+                Waiting(call, *behind) for behind in waits_of_call[key] if behind[0] != call.rank
+            )
         # The others of a collective wait for the ranks whose call theirs cannot meet; without a
         # usual call, all do.
         for odd in self.odds:
-            for form, alike in odd.forms.items():
+            for form, ranks in odd.forms.items():
                 for rank, on in product(
-                    alike if odd.usual in ("", form) else (), {*odd.here} - {*alike}
+                    ranks if odd.usual in ("", form) else (), {*odd.here} - {*ranks}
                 ):
-                    mine = self.open.get((odd.group, rank))
-                    if mine is not None and mine.number == odd.number:
-                        yield Waiting(mine, on, True, odd.number - 1)
-        for one in self.pairs.values():
-            unstarted = one.met and one.started and not self.pairs[one.group, one.peer].started
-            if one.peer not in self.unknown and (not one.met or unstarted):
-                yield Waiting(one, one.peer, one.issued, None)
+                    call_here = self.open.get((odd.group, rank))
+                    if call_here is not None and call_here.number == odd.number:
+                        yield Waiting(call_here, on, True, odd.number - 1)
+        for call in self.pairs.values():
+            unstarted = call.met and call.started and not self.pairs[call.group, call.peer].started
+            if call.peer not in self.unknown and (not call.met or unstarted):
+                yield Waiting(call, call.peer, call.issued, None)
 
-    def _behind(self, one: OpenCall) -> Iterator[tuple[int, bool, int]]:
+    def _behind(self, call: OpenCall) -> Iterator[tuple[int, bool, int]]:
         """The ranks that have not got as far as a collective, whether they have enqueued it, and
         how far they are."""
-        for rank in self.members[one.group]:
-            enqueued, theirs = self.enqueued[one.group, rank], self.open.get((one.group, rank))
-            if enqueued < one.number:
+        for rank in self.members[call.group]:
+            enqueued, peer_call = self.enqueued[call.group, rank], self.open.get((call.group, rank))
+            if enqueued < call.number:
                 yield rank, False, enqueued
-            elif theirs is not None and (theirs.number, theirs.started) < (one.number, one.started):
-                yield rank, True, theirs.number - 1
+            elif peer_call is not None and (peer_call.number, peer_call.started) < (
+                call.number,
+                call.started,
+            ):
+                yield rank, True, peer_call.number - 1
 
     def unrecorded(self) -> Iterator[tuple[int, int]]:
         """Ranks, each with one without a record that it may wait for."""
         yield from self.absent
-        for group, known in self.members.items():
-            furthest = max((self.completed(group, rank) for rank in known), default=0)
-            for one in (self.open[group, rank] for rank in known if (group, rank) in self.open):
+        for group, ranks in self.members.items():
+            furthest = max((self.completed(group, rank) for rank in ranks), default=0)
+            for call in (self.open[group, rank] for rank in ranks if (group, rank) in self.open):
                 # Where another member completed the call, the absent one has given what is needed
                 # for it.
-                if one.number == furthest + 1 or one.op not in NEEDS_ALL:
+                if call.number == furthest + 1 or call.op not in NEEDS_ALL:
                     yield from (
-                        (one.rank, other) for other in self.groups[group] if other in self.unknown
+                        (call.rank, rank_without_record)
+                        for rank_without_record in self.groups[group]
+                        if rank_without_record in self.unknown
                     )
 
     # ---------------------------------------------------------------- who stands where
@@ -271,18 +284,24 @@ class _Job:
     def first(self) -> dict[int, OpenCall]:
         """By rank the first of its open calls."""
         calls = [*self.open.values(), *self.pairs.values()]
-        calls.sort(key=lambda one: (one.since_ns, one.group, not one.number), reverse=True)
-        return {one.rank: one for one in calls}
+        calls.sort(key=lambda call: (call.since_ns, call.group, not call.number), reverse=True)
+        return {call.rank: call for call in calls}
 
     def level(self, rank: int) -> set[int]:
         """Ranks that wait in the same first open call as `rank`."""
-        one = self.first.get(rank)
-        if one is None or not one.number:
-            return {one.peer} if one is not None and one.met else set()
-        here = (
-            self.open.get((one.group, other)) for other in self.members[one.group] if other != rank
+        call = self.first.get(rank)
+        if call is None or not call.number:
+            if call is not None and call.met:
+                return {call.peer}
+            return set()
+        peer_calls = (
+            self.open.get((call.group, peer)) for peer in self.members[call.group] if peer != rank
         )
-        return {other.rank for other in here if other is not None and other.number == one.number}
+        return {
+            peer_call.rank
+            for peer_call in peer_calls
+            if peer_call is not None and peer_call.number == call.number
+        }
 
     def still(self) -> tuple[int, ...]:
         """The ranks of a call that is the first open one of all that take part in it.
@@ -290,18 +309,20 @@ class _Job:
         One of them, or what connects them, keeps it from completing. () if there are several such
         calls, or if all ranks take part.
         """
-        places = {rank: (one.group, not one.number) for rank, one in self.first.items()}
+        places = {rank: (call.group, not call.number) for rank, call in self.first.items()}
         calls = {
             (
-                places[one.rank],
-                self.groups[one.group] if one.number else tuple(sorted((one.rank, one.peer))),
+                places[call.rank],
+                self.groups[call.group] if call.number else tuple(sorted((call.rank, call.peer))),
             )
-            for one in self.first.values()
+            for call in self.first.values()
         }
         level = [
             takers for place, takers in calls if all(places.get(rank) == place for rank in takers)
         ]
-        return level[0] if len(level) == 1 and len(level[0]) < self.timeline.world_size else ()
+        if len(level) == 1 and len(level[0]) < self.timeline.world_size:
+            return level[0]
+        return ()
 
 
 @derived
@@ -310,13 +331,14 @@ def who_waits(timeline: Timeline) -> WaitGraph:
 
     who_waits(joinlab.load("dumps/")).ranks         # (12, 14)
     """
-    found = _Finding(_Job(timeline))
-    found.look()
-    either = tuple(sorted({tuple(sorted(one)) for one in found.either}))
+    finding = _Finding(_Job(timeline))
+    finding.look()
+    either = tuple(sorted({tuple(sorted(ranks)) for ranks in finding.either}))
     culprits = tuple(
-        culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks))
+        culprit
+        for _, culprit in sorted(finding.culprits, key=lambda entry: (entry[0], entry[1].ranks))
     )
-    return WaitGraph(culprits, found.waits, (*found.doubts, *found.unclear(either)), either)
+    return WaitGraph(culprits, finding.waits, (*finding.doubts, *finding.unclear(either)), either)
 
 
 class _Finding:
@@ -328,13 +350,13 @@ class _Finding:
     def __init__(self, job: _Job) -> None:
         self.job = job
         self.waits = tuple(
-            sorted(job.waits(), key=lambda one: (one.call.since_ns, one.rank, one.on))
+            sorted(job.waits(), key=lambda wait: (wait.call.since_ns, wait.rank, wait.on))
         )
         self.after: dict[int, set[int]] = {}
         self.before: dict[int, set[int]] = {}
-        for one in self.waits:
-            self.after.setdefault(one.rank, set()).add(one.on)
-            self.before.setdefault(one.on, set()).add(one.rank)
+        for entry in self.waits:
+            self.after.setdefault(entry.rank, set()).add(entry.on)
+            self.before.setdefault(entry.on, set()).add(entry.rank)
         for rank, absent in job.unrecorded():
             self.after.setdefault(rank, set()).add(absent)
         self.paths = Paths(job.timeline, job.groups, job.enqueued, job.unknown)
@@ -351,8 +373,8 @@ class _Finding:
         }  # the first one counts
         open_ = [odd for odd in job.odds if not odd.usual]
         split = {rank for odd in open_ for rank in odd.here}
-        told = job.unknown | wrong.keys() | split
-        ends = [one for one in self._ends() if not told & {*one}]
+        explained = job.unknown | wrong.keys() | split
+        ends = [end for end in self._ends() if not explained & {*end}]
         strayed = self.paths.strays(split)
         for ranks in ends:
             if len(self._alone(ranks)) > 1:
@@ -362,8 +384,8 @@ class _Finding:
             self._name(
                 (rank,), _why_odd(job, rank, wrong[rank]) if rank in wrong else strayed[rank]
             )
-        one_waits = len({one.rank for one in self.waits}) == 1 and not any(
-            one.enqueued for one in self.waits
+        one_waits = len({wait.rank for wait in self.waits}) == 1 and not any(
+            wait.enqueued for wait in self.waits
         )
         for ranks in ends:
             if not strayed.keys() & {*ranks}:
@@ -379,7 +401,7 @@ class _Finding:
         circle = self._alone(ranks)
         rank, edges = circle[0], self._edges(circle)
         # A collective tells more than a send or recv.
-        first = min(edges, key=lambda one: (not one.call.number, one.call.since_ns, one.rank))
+        first = min(edges, key=lambda edge: (not edge.call.number, edge.call.since_ns, edge.rank))
         if len(circle) > 1:
             self.either.append(circle)
         elif level := self.job.level(rank) - self.after.keys():
@@ -395,20 +417,21 @@ class _Finding:
         self._name(circle, _why(self.job, circle, first, edges, parted=ranks != circle))
 
     def _name(self, circle: tuple[int, ...], why: Why) -> None:
-        since = min((one.call.since_ns for one in self._edges(circle)), default=0)
+        since = min((edge.call.since_ns for edge in self._edges(circle)), default=0)
         behind = set().union(*(_closure(rank, self.before) for rank in circle)) - {*circle}
         self.culprits.append((since, Culprit(circle, tuple(sorted(behind)), why)))
 
     def _edges(self, circle: Sequence[int]) -> set[Waiting]:
-        inside = {one for one in self.waits if one.on in circle and one.rank not in circle}
-        return inside or {one for one in self.waits if one.on in circle}
+        inside = {wait for wait in self.waits if wait.on in circle and wait.rank not in circle}
+        return inside or {wait for wait in self.waits if wait.on in circle}
 
     def _one_waits(self) -> None:
         """One rank alone waits, for ranks that wait for none: they stand still, or it made a call
         too many."""
         job, first = self.job, self.waits[0]
-        waiter, sinks = first.rank, sorted({one.on for one in self.waits})
-        if strays := self.paths.strays({waiter, *sinks}):
+        waiter, sinks = first.rank, sorted({wait.on for wait in self.waits})
+        strays = self.paths.strays({waiter, *sinks})
+        if strays:
             self.culprits = []
             for rank, why in strays.items():
                 self._name((rank,), why)
@@ -432,9 +455,9 @@ class _Finding:
         """
         before, after = self.before, self.after
         for rank in circle if len(circle) > 2 else ():
-            others = set(circle) - {rank}
-            if others <= before[rank] & after[rank] and not any(
-                before[one] & others for one in others
+            peers = set(circle) - {rank}
+            if peers <= before[rank] & after[rank] and not any(
+                before[peer] & peers for peer in peers
             ):
                 return (rank,)
         return circle
@@ -443,21 +466,21 @@ class _Finding:
         """The ends of the graph: ranks that wait for none, and circles that wait for no rank
         outside."""
         reach = {rank: _closure(rank, self.after) for rank in {*self.after, *self.before}}
-        seen: set[int] = set()
+        visited: set[int] = set()
         for rank in sorted(reach):
-            circle = {rank} | {other for other in reach[rank] if rank in reach.get(other, ())}
-            if rank not in seen and not reach[rank] - circle:
-                seen |= circle
+            circle = {rank} | {reached for reached in reach[rank] if rank in reach.get(reached, ())}
+            if rank not in visited and not reach[rank] - circle:
+                visited |= circle
                 yield tuple(sorted(circle))
 
     def unclear(self, either: Sequence[tuple[int, ...]]) -> Iterator[Why]:
         """Cases that the record leaves open."""
         job = self.job
-        for rank, one in job.absent:
-            yield Why("may_wait", {"ranks": [rank], "absent": [one], "group": ""})
-        for group, known in job.members.items():
+        for rank, missing in job.absent:
+            yield Why("may_wait", {"ranks": [rank], "absent": [missing], "group": ""})
+        for group, recorded in job.members.items():
             stuck, absent = (
-                [one for one in known if (group, one) in job.open],
+                [member for member in recorded if (group, member) in job.open],
                 job.unknown & {*job.groups[group]},
             )
             if stuck and absent:
@@ -467,14 +490,16 @@ class _Finding:
             if not odd.usual:
                 wrong = sorted(odd.here) if tuple(sorted(odd.here)) in either else []
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
-                forms = (
-                    forms if len(forms) == len(odd.forms) else {**odd.forms}
-                )  # the ops alone may differ
+                # the ops alone may differ
+                if len(forms) == len(odd.forms):
+                    forms = forms
+                else:
+                    forms = {**odd.forms}
                 issued = [[[*ranks], form] for form, ranks in forms.items()]
                 yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})
                 return
-        told = {rank for one in self.waits for rank in (one.rank, one.on)}
-        standing = {one.rank for one in job.open.values()} - told
+        waiting = {rank for wait in self.waits for rank in (wait.rank, wait.on)}
+        standing = {call.rank for call in job.open.values()} - waiting
         if standing and self.waits:
             yield Why("all_reached", {"ranks": sorted(standing)})
         elif standing and either:
@@ -506,22 +531,23 @@ def _reached(
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
         reached.update(((group, rank), one["completed"]) for rank, one in counted.items())
-    found: _OpenCalls = {}
+    open_calls: _OpenCalls = {}
     whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
     for place, enqueued, first in counts.iter_rows():
         group, rank = reading.names[place // timeline.world_size], place % timeline.world_size
         reached[group, rank] = enqueued
-        if (head := heads.get(place)) is not None:
+        head = heads.get(place)
+        if head is not None:
             number, lost = head["number"], progress.get(group, {}).get(rank)
             if (
                 whole and number == first and lost
             ):  # a ring may have lost calls which had not completed
                 number = min(number, lost["completed"] + 1)
             started = head["started_ns"] is not None
-            found[group, rank] = OpenCall(
+            open_calls[group, rank] = OpenCall(
                 rank, group, head["op"], number, head["enqueued_ns"] or 0, started
             )
-    return reached, found
+    return reached, open_calls
 
 
 def _first(calls: pl.DataFrame, *names: str) -> pl.DataFrame:
@@ -543,30 +569,33 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
 def _pairs(pending: pl.DataFrame) -> _OpenCalls:
     """A communicator carries out its sends and recvs in order, so only the first one counts."""
     issued = set(pending.select("group", "rank", "peer", "op").iter_rows())
-    found = {}
+    open_calls = {}
     names = ("rank", "group", "op", "peer", "enqueued_ns", "started_ns")
     for rank, group, op, peer, since, started in (
         _first(pending, "group", "rank").select(names).iter_rows()
     ):
         both = (group, peer, rank, COUNTERPART[op]) in issued
-        found[group, rank] = OpenCall(
+        open_calls[group, rank] = OpenCall(
             rank, group, op, 0, since or 0, started is not None, peer, both
         )
-    for place, one in found.items():
-        theirs = found.get((one.group, one.peer))
-        if theirs is not None and (theirs.peer, theirs.op) == (one.rank, COUNTERPART[one.op]):
-            found[place] = replace(one, met=True)
-    return found
+    for place, call in open_calls.items():
+        peer_call = open_calls.get((call.group, call.peer))
+        if peer_call is not None and (peer_call.peer, peer_call.op) == (
+            call.rank,
+            COUNTERPART[call.op],
+        ):
+            open_calls[place] = replace(call, met=True)
+    return open_calls
 
 
 def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
-    found: set[int] = set()
+    reached: set[int] = set()
     todo = [start]
     while todo:
-        new = edges.get(todo.pop(), set()) - found
-        found |= new
+        new = edges.get(todo.pop(), set()) - reached
+        reached |= new
         todo += new
-    return found
+    return reached
 
 
 def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
@@ -587,12 +616,14 @@ def _why(
         return Why("circle_of", facts | {"ranks": list(circle)})
     (rank,) = circle
     place = (call.group, call.number, call.op)
-    here = {one.rank for one in edges if (one.call.group, one.call.number, one.call.op) == place}
-    others = {one.rank for one in edges} - here
+    waiting_here = {
+        edge.rank for edge in edges if (edge.call.group, edge.call.number, edge.call.op) == place
+    }
+    elsewhere = {edge.rank for edge in edges} - waiting_here
     facts |= {
         "rank": rank,
-        "waiting": sorted(here),
-        "elsewhere": sorted(others),
+        "waiting": sorted(waiting_here),
+        "elsewhere": sorted(elsewhere),
         "reached": reached,
     }
     if job.has_ended(rank):

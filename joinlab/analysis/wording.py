@@ -33,7 +33,9 @@ def listed(words: Sequence[str]) -> str:
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
     """
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 _UNSHOWABLE = re.compile(
@@ -72,19 +74,21 @@ def file_name(file: str) -> str:
         return cell[1].replace("In[", "In [")
     if name.startswith("<ipython-input-"):
         return f"In [{name.split('-')[2]}]"
-    return (
-        "a notebook's cell"
-        if "ipykernel_" in file and name.removesuffix(".py").isdecimal()
-        else name
-    )
+    if "ipykernel_" in file and name.removesuffix(".py").isdecimal():
+        return "a notebook's cell"
+    return name
 
 
 def number_text(meta: Meta, group: str, number: int | None) -> str:
     """A call's number as its record has it: NCCL's log and DETAIL count from 0."""
     counts = meta.get("counted", {}).get(group)
     if number is None or counts is None:
-        return "" if number is None else str(number)
-    return f"{counts} {number - 1:x}" if counts == "opCount" else f"{counts} {number - 1}"
+        if number is None:
+            return ""
+        return str(number)
+    if counts == "opCount":
+        return f"{counts} {number - 1:x}"
+    return f"{counts} {number - 1}"
 
 
 def short_site(site: str) -> str:
@@ -95,11 +99,9 @@ def short_site(site: str) -> str:
     """
     file, colon, line = site.rpartition(":")
     name = file_name(file)
-    return (
-        f"{name}, line {line}"
-        if name and not name.endswith(".py") and line.isdecimal()
-        else f"{name}{colon}{line}"
-    )
+    if name and not name.endswith(".py") and line.isdecimal():
+        return f"{name}, line {line}"
+    return f"{name}{colon}{line}"
 
 
 # ---- tensors
@@ -147,7 +149,9 @@ def sign_of(form: str, pending: bool = False) -> str:
     >>> sign_of("finished"), sign_of("finished", pending=True), sign_of("killed")
     ('✓', '!', '✕')
     """
-    return "!" if pending else _SIGNS.get(form, "✕")
+    if pending:
+        return "!"
+    return _SIGNS.get(form, "✕")
 
 
 def sign(ending: Ending) -> str:
@@ -181,12 +185,16 @@ def at_input(number: int, meta: Meta) -> str:
     >>> at_input(2, {}), at_input(2, {"input_column": "backward passes"})
     ('inputs[2]', 'step 2')
     """
-    return f"step {number}" if counts_steps(meta) else f"inputs[{number}]"
+    if counts_steps(meta):
+        return f"step {number}"
+    return f"inputs[{number}]"
 
 
 def input_or_step(meta: Meta) -> str:
     """The unit of the column `input`: "input" or "step"."""
-    return "step" if counts_steps(meta) else "input"
+    if counts_steps(meta):
+        return "step"
+    return "input"
 
 
 def counts_steps(meta: Meta) -> bool:
@@ -250,7 +258,9 @@ def group_text(meta: Mapping[str, Any], group: str) -> str:
     """
     words = meta.get("group_names", {}).get(group)
     short = group[:6] if len(group) > 16 else group
-    return f"{short} ({words})" if words else group
+    if words:
+        return f"{short} ({words})"
+    return group
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
