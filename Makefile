@@ -7,8 +7,10 @@
 #   make lab       open the notebooks in JupyterLab
 #   make site      the story of the thread, the symptoms and the solved notebooks, as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
+#   make wheelhouse  all packages as files, in out/wheelhouse: make setup WHEELS=FOLDER then needs no network
 #   make setup, make lint, make format, make clean
 # With another Python than the first python3 on the path: make PYTHON=python3.12 demo
+# With PyTorch's build for CPUs, a tenth of the size of that for GPUs: make demo CPU=1
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,6 +20,11 @@ TEST_STAMP := $(VENV)/.ready-for-tests
 DEMO := out/demo.html
 NEWEST := .venv-newest
 SCRIPTS := joinlab/picture/static joinlab/course/site.css
+# Where pip takes packages from: PyPI, a folder (WHEELS=FOLDER), and PyTorch's own index for its CPU build (CPU=1).
+PIP := -m pip --disable-pip-version-check
+FROM := $(if $(WHEELS),--no-index --find-links $(WHEELS))
+TORCH := $(shell sed -n '/^torch==/p' .ci/pinned.txt)
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 PRETTIER := npx --yes prettier@3.10.1 --log-level warn
 
 # Prefer the kernel in .venv to one of the same name in the user's home.
@@ -25,7 +32,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 # Keep compiled files: the tests and notebooks start about a hundred processes that import joinlab.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo gpu test quick test-newest lab site bench lint format scripts clean
+.PHONY: help setup wheelhouse demo gpu test quick test-newest lab site bench lint format scripts clean
 .DELETE_ON_ERROR:
 
 help:
@@ -47,9 +54,17 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Setting up $(VENV) (once; it downloads PyTorch if you do not have it yet)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r .ci/pinned.txt
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(if $(CPU),$(BIN)/python $(PIP) install --progress-bar off $(TORCH) --index-url $(CPU_INDEX))
+	$(BIN)/python $(PIP) install --progress-bar off $(FROM) -r .ci/pinned.txt
+	$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
+
+# For laptops without a network, of the same system and Python as this one.
+wheelhouse: $(STAMP)
+	mkdir -p out/wheelhouse
+	$(if $(CPU),$(BIN)/python $(PIP) download --progress-bar off --dest out/wheelhouse $(TORCH) --index-url $(CPU_INDEX))
+	$(BIN)/python $(PIP) download --progress-bar off --dest out/wheelhouse --find-links out/wheelhouse -r .ci/pinned.txt
+	@du -sh out/wheelhouse
 
 demo: $(STAMP)
 	$(BIN)/python -m joinlab cases --n 1 2 5 --html $(DEMO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -456,3 +457,25 @@ def test_make_says_what_is_wrong_with_a_python(tmp_path: Path, refused: str, mes
     assert done.returncode != 0
     assert message in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+def test_the_container_of_a_workshop_sets_up_as_a_laptop_does() -> None:
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make setup"
+    python = re.search(r"python:(\d+\.\d+)$", container["image"])[1]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert SpecifierSet(project["requires-python"]).contains(python)
+    interpreter = container["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+    assert interpreter.endswith("/.venv/bin/python")
+
+
+def test_packages_come_from_a_folder_or_from_pytorch_s_own_index_if_asked(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("offline", "small")]
+    for folder in folders:
+        folder.mkdir()
+    offline = make(folders[0], "-n", "setup", "WHEELS=wheels").stdout
+    assert "--no-index --find-links wheels -r .ci/pinned.txt" in offline
+    assert "download.pytorch.org" not in offline
+    small = make(folders[1], "-n", "setup", "CPU=1").stdout
+    version = pinned(ROOT / ".ci" / "pinned.txt")["torch"]
+    assert f"install --progress-bar off torch=={version} --index-url" in small

@@ -19,6 +19,11 @@ PACKAGES = ("polars", "numpy", "plotly", "anywidget", "ipywidgets", "jupyterlab"
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--course",
+        action="store_true",
+        help="check in half a minute that the notebooks will work, and say what to run if not",
+    )
+    parser.add_argument(
         "--gpu", action="store_true", help="check what works on NVIDIA GPUs, in about five minutes"
     )
     parser.add_argument(
@@ -34,6 +39,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.course:
+        from joinlab.course.ready import check_course
+
+        return check_course()
     if options.gpu:
         if find_spec("torch") is None:
             raise LaunchError("doctor --gpu needs torch: pip install 'joinlab[lab]'")
@@ -95,5 +104,9 @@ COMMAND = Command(
     "say what works on this machine: versions, backends, GPUs",
     _options,
     _run,
-    (("", "what works on this machine"), ("--gpu", "what works on its GPUs, in a file to send")),
+    (
+        ("", "what works on this machine"),
+        ("--course", "whether it is ready for the notebooks"),
+        ("--gpu", "what works on its GPUs, in a file to send"),
+    ),
 )
