@@ -136,8 +136,12 @@ def uses_of_threading(path: Path) -> set[str]:
     }
 
 
+IN_A_RANKS_OWN_PROCESS = {"link", "virtual"}  # where the program may have threads of its own
+
+
 def test_the_scheduler_alone_knows_threads():
-    assert [path.stem for path in MODULES if uses_of_threading(path)] == ["scheduler"]
+    stems = {path.stem for path in MODULES if uses_of_threading(path)}
+    assert stems - IN_A_RANKS_OWN_PROCESS == {"scheduler"}
 
 
 def skewed(rank, inputs):

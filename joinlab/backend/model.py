@@ -25,6 +25,7 @@ from joinlab.backend.payload import Part
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
 from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event, ValuesRead
+from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Numbering, values_in
 
 
@@ -256,7 +257,7 @@ class EmulatedCall:
                 finish()
             except RuntimeError as error:
                 self.error = str(error)
-                self._fail(f"RuntimeError: {error}")
+                self._fail(text_of(error))
                 raise
         elif self.row.get("completed_ns") is not None:
             return
@@ -286,14 +287,14 @@ class EmulatedCall:
     def expire(self, error: RuntimeError) -> None:
         """The host has given up waiting for it; its row says so, whatever comes later."""
         self.expired = True
-        self._fail(f"{type(error).__name__}: {error}")
+        self._fail(text_of(error))
 
     def refuse(self, error: Exception) -> None:
         """The backend refused the call when it was handed over, so the call takes no number in its
         group."""
         self._end()
         self.group.numbering.take_back(self.kind.collective)
-        self._fail(f"{type(error).__name__}: {error}", refused=1)
+        self._fail(text_of(error), refused=1)
 
     def _fail(self, text: str, refused: int | None = None) -> None:
         self.host.take(CallFailed(call=self.id, text=text, refused=refused))

@@ -24,6 +24,7 @@ from joinlab.backend.payload import memory
 from joinlab.backend.session import MakeFabric, RankGroup, Session, SessionRank
 from joinlab.errors import JoinlabError, ProgramError
 from joinlab.ops import FACTS, CallRow, Needs, Op
+from joinlab.program.outcome import text_of
 from joinlab.program.process_group import METHODS, Form
 
 COSTS = Costs((), latency_ns=20_000, bytes_per_second=10e9)
@@ -266,7 +267,7 @@ class _Lane:
         except JoinlabError:
             raise
         except Exception as error:
-            self.raised = self._raised(step, f"{type(error).__name__}: {error}")
+            self.raised = self._raised(step, text_of(error))
         host.drain()
 
     def results(self) -> list[CallResult]:

@@ -339,7 +339,7 @@ class ProcessRank(SessionRank):
     def on_monitored_barrier(self, label: str, timeout_ns: int, all_ranks: bool) -> None:
         group = self.groups[label]
         assert isinstance(group.fabric, GlooFabric)
-        monitored_barrier(group.fabric, self, group, timeout_ns, all_ranks)
+        monitored_barrier(group.fabric, weakref.proxy(self), group, timeout_ns, all_ranks)
 
     def on_die(self, text: str) -> None:
         """Its process ends here and now."""

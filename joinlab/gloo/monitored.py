@@ -14,7 +14,6 @@ PyTorch v2.13.0.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -38,7 +37,10 @@ def monitored_barrier(
     fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool
 ) -> None:
     """Run this rank's part of it. RuntimeError says who has not come, or what the others see of
-    that."""
+    that.
+
+    host  the rank, by a weak reference: the calls that it keeps refer to it
+    """
     arrived, leave = fabric.next_numbers(group.place, 2)
     limit_ms = timeout_ns // 1_000_000
     if group.place:
@@ -103,7 +105,7 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
     )
     kind = CallKind(op, {"origin": None, "dtype": None, "shape": []}, nbytes=8)
     call = EmulatedCall(
-        weakref.proxy(host), group, kind, -1, row, [part]
+        host, group, kind, -1, row, [part]
     )  # a number that the rank's log does not know
     fabric.check_connection(call)
     host.open_calls += 1
