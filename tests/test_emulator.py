@@ -136,7 +136,11 @@ def uses_of_threading(path: Path) -> set[str]:
     }
 
 
-IN_A_RANKS_OWN_PROCESS = {"link", "virtual"}  # where the program may have threads of its own
+IN_A_RANKS_OWN_PROCESS = {
+    "link",
+    "shared_log",
+    "virtual",
+}  # where the program may have threads of its own
 
 
 def test_the_scheduler_alone_knows_threads():
