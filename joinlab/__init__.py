@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from joinlab.picture.tables import slots as slots
     from joinlab.picture.tables import table as table
     from joinlab.story.judge import diagnose as diagnose
-    from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
 
 
@@ -74,7 +73,7 @@ _NAMES = {
     "jobs.record": "record",
     "scenarios": "scenarios",
     "story.judge": "diagnose",
-    "timeline": "Ending Timeline",
+    "timeline": "Timeline",
 }
 """By module: the names that `joinlab` has from it."""
 _HOME = {name: f"joinlab.{module}" for module, names in _NAMES.items() for name in names.split()}
