@@ -24,7 +24,7 @@ from IPython import get_ipython
 import joinlab
 from joinlab.course.questions import BLOCK, Question, of_notebook, questions
 from tests import running
-from tests.pictures import drawn
+from tests.pictures import MOVING, SECONDS, drawn, moving
 from tests.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 
 TELLS = {
@@ -285,3 +285,42 @@ def test_its_claims_hold(path):
     _, names = ran(path)
     claims = CLAIMS[path.stem]
     claims(**{name: names[name] for name in inspect.signature(claims).parameters})
+
+
+# ---- README, and the pages behind it
+
+ROOT = FOLDER.parent
+MARKDOWN = [
+    ROOT / "README.md",
+    ROOT / "data" / "README.md",
+    *sorted(FOLDER.glob("*.md")),
+    *sorted((ROOT / "joinlab" / "docs").glob("*.md")),
+]
+
+
+def test_readme_is_read_in_a_minute() -> None:
+    assert len(front().split()) <= 500
+
+
+def test_readme_s_picture_is_of_today_s_runs_and_moves_by_css_alone() -> None:
+    text = MOVING.read_text("utf-8")
+    assert text == f"{moving()}\n", "draw it again: python -m tests.pictures README"
+    assert len(text.encode()) <= 200_000 and SECONDS <= 12
+    assert set(re.findall(r"animation:([\d.]+)s", text)) == {f"{SECONDS:g}"}
+    assert "@media(prefers-reduced-motion:reduce){.frame,.barrier{animation:none}}" in text
+    assert not re.search(r"<script|<foreignObject|@import|\burl\((?!#)|\bhref=", text)
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_a_page_lead_to_files(path: Path) -> None:
+    text = re.sub(r"^( {4}|```).*", "", path.read_text("utf-8"), flags=re.M)
+    links = re.findall(r"\]\(([^)#\s]+)", text)
+    lost = [
+        link for link in links if "://" not in link and not (path.parent / link).resolve().exists()
+    ]
+    assert lost == []
+
+
+def test_each_file_of_data_is_explained() -> None:
+    known = set(re.findall(r"^\| `([^`]+)`", (ROOT / "data" / "README.md").read_text(), re.M))
+    assert known == {path.name for path in (ROOT / "data").iterdir()} - {"README.md"}

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 from hypothesis import given, settings
 
-from joinlab.analysis.wording import title
-from joinlab.cases import case_4
-from joinlab.emulator.emulate import emulate
 from joinlab.picture.places import Across
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
@@ -58,13 +54,6 @@ def test_it_says_what_each_call_is_and_how_each_rank_ended():
         "one of many",
     } <= set(said)
     assert said[0].startswith("Rank 0 called")
-
-
-def test_the_picture_in_the_readme_is_what_is_drawn_today():
-    """Written by `svg(scene(run), heading=title(run))`."""
-    run = emulate(case_4, (2, 3))
-    kept = (Path(__file__).parent.parent / "data" / "case_4.svg").read_text("utf-8")
-    assert kept == svg(scene(run), heading=title(run))
 
 
 def test_nothing_from_a_program_is_taken_for_markup():
