@@ -5,7 +5,7 @@
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
 #   make gpu       check what works on this machine's NVIDIA GPUs, in five minutes; writes joinlab-gpu.json, to be sent
 #   make lab       open the notebooks in JupyterLab
-#   make site      the story of the thread, the symptoms and the solved notebooks, as web pages, in out/site
+#   make site      the story of the thread, the symptoms and the notebooks, as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
 #   make wheelhouse  all packages as files, in out/wheelhouse: make setup WHEELS=FOLDER then needs no network
 #   make setup, make lint, make format, make clean
@@ -19,7 +19,7 @@ STAMP := $(VENV)/.ready
 TEST_STAMP := $(VENV)/.ready-for-tests
 DEMO := out/demo.html
 NEWEST := .venv-newest
-SCRIPTS := joinlab/picture/static joinlab/course/site.css
+SCRIPTS := joinlab/picture/static joinlab/course/site.css joinlab/course/site.js
 # Where pip takes packages from: PyPI, a folder (WHEELS=FOLDER), and PyTorch's own index for its CPU build (CPU=1).
 PIP := -m pip --disable-pip-version-check
 FROM := $(if $(WHEELS),--no-index --find-links $(WHEELS))
@@ -126,7 +126,7 @@ lab: $(STAMP)
 	$(BIN)/python -m jupyterlab notebooks
 
 site: $(STAMP)
-	JOINLAB_PROGRESS=off $(BIN)/python -m joinlab.course.site out/site $(sort $(wildcard notebooks/*.ipynb))
+	JOINLAB_PROGRESS=off $(BIN)/python -m joinlab.course.site out/site notebooks
 
 bench: $(TEST_STAMP)
 	$(BIN)/python -m tests.bench

@@ -2,7 +2,6 @@
 
     python -m tests.pictures                    # runs the notebooks and writes notebooks/pictures
     python -m tests.pictures 03_join_options    # of one notebook
-    python -m tests.pictures README             # README's moving picture, data/one_more_input.svg
 
 Each picture is made of a run of its notebook, by the function below that has the notebook's variables. test_pages.py
 compares the files with what these functions draw.
@@ -10,7 +9,6 @@ compares the files with what these functions draw.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -19,25 +17,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.cases import CASES, case_4
+from joinlab.cases import CASES
 from joinlab.course.answers import solutions
+from joinlab.course.moving import PLACE, framed, words
 from joinlab.picture.both_themes import in_both_themes
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
-from joinlab.picture.tables import FONT, Cell, Table
+from joinlab.picture.tables import Cell, Table
 from joinlab.picture.theme import FILLS, LIGHT, RowKind, ink_of
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 
 Names = Mapping[str, Any]
-
-
-PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)")
-"""Where a call is made, in a headline: nobody who sees the picture has that file or cell at hand."""
 
 
 def lanes(run: Any) -> str:
@@ -51,25 +45,6 @@ def holdings(run: Any) -> str:
     rows = (("before", held.before), ("after", held.after))
     cells = tuple((Cell((name,)), *(Cell((str(one),)) for one in row)) for name, row in rows)
     return Table((held.call, *ranks), cells).svg()
-
-
-def framed(width: int, height: int, label: str, parts: Sequence[str]) -> str:
-    """A drawing of our own as <svg>."""
-    return in_both_themes(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
-        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
-        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
-    )
-
-
-def words(
-    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", more: str = ""
-) -> str:
-    return (
-        f'<text x="{x:.0f}" y="{y:.0f}" fill="{LIGHT[color]}" text-anchor="{anchor}"{more}>'
-        f"{escape(text)}</text>"
-    )
 
 
 def bar(x: float, y: float, wide: float, kind: RowKind = RowKind.FORWARD) -> str:
@@ -315,97 +290,6 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
 """By notebook and name: what draws the picture, from the notebook's variables."""
 
 
-def repaired(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """Case 4 with its barrier moved behind the block."""
-    model = DDP(torch.nn.Linear(1, 1))
-    with model.join():
-        for input in inputs:
-            loss = model(input)
-            loss.backward()
-    dist.barrier()
-
-
-FRAMES: Sequence[tuple[Any, tuple[int, int], str]] = (
-    (case_4, (5, 6), "Rank 1 has one more input."),
-    (case_4, (5, 5), "The same loop with equal inputs."),
-    (case_4, (6, 5), "Now rank 0 has one more input."),
-    (repaired, (5, 6), "The cure: the barrier behind the block."),
-)
-"""What README's moving picture shows: the program, the inputs of both ranks, and what changed."""
-
-SECONDS = 12.0
-"""How long its loop takes; each frame stands for an equal part of it."""
-
-LETTER = 8.4
-"""px of a monospaced letter of 14 px."""
-
-
-def moving() -> str:
-    """README's picture: the loop, its inputs and its lanes, frame after frame, then again.
-
-    Only CSS moves it, since an <img> runs no script. The first frame is what a reader sees who asked
-    for reduced motion.
-    """
-    parts = []
-    programs = []
-    for number, (program, inputs, change) in enumerate(FRAMES):
-        run = joinlab.emulate(program, inputs)
-        programs.append(loop(run))
-        picture = PLACE.sub("", svg(scene(run), f"frame-{number}"))
-        parts.append(f'<g class="frame f{number}">{words(560, 38, change, "soft")}')
-        for rank, count in enumerate(inputs):
-            y = 76 + 34 * rank
-            parts.append(words(560, y, f"rank {rank}", more=' font-weight="700" font-size="15"'))
-            for i in range(count):
-                fill = FILLS[RowKind.BACKWARD] if i < min(inputs) else LIGHT["bad"]
-                parts.append(f'<circle cx="{640 + 26 * i}" cy="{y - 5}" r="9" fill="{fill}"/>')
-            parts.append(words(640 + 26 * 6, y, f"{count} inputs", "soft"))
-        parts.append(f'<g transform="translate(0 152)">{picture}</g></g>')
-    *lines, barrier = programs[0]
-    assert [*lines, barrier.strip()] == programs[
-        -1
-    ]  # the repair moves one line, as the picture does
-    code = ' font-family="monospace" font-size="14" xml:space="preserve"'
-    for i, line in enumerate(lines):
-        parts.append(words(32, 38 + 24 * i, line.replace("\t", " " * 4), more=code))
-    indent = 4 * LETTER * barrier.count("\t")
-    y = 38 + 24 * len(lines)
-    mark = f'<rect x="{28 + indent:.0f}" y="{y - 17}" width="134" height="24" rx="4" fill="{LIGHT["mark"]}"/>'
-    line = words(32 + indent, y, barrier.strip(), more=code + ' font-weight="700"')
-    parts.append(f'<g class="barrier">{mark}{line}</g>')
-    label = "A loop under join() with a barrier: with one more input on a rank, that rank hangs"
-    return framed(1012, 470, label, [_motion(indent), *parts])
-
-
-def _motion(indent: float) -> str:
-    """The style sheet that shows the frames in turn, and moves the barrier left in the last one."""
-    share = 100 / len(FRAMES)
-    rules = [
-        f".frame{{opacity:0}}.f0{{opacity:1}}.frame,.barrier{{animation:{SECONDS:g}s infinite}}"
-    ]
-    for number in range(len(FRAMES)):
-        begin, end = share * number, share * (number + 1)
-        before = f"0%,{begin - 1:g}%{{opacity:0}}" * bool(number)
-        after = f"{end:g}%,100%{{opacity:0}}" if end < 100 else "100%{opacity:0}"
-        shows = f"{before}{begin:g}%,{end - 1:g}%{{opacity:1}}"
-        if not number:
-            after = f"{end:g}%,99%{{opacity:0}}100%{{opacity:1}}"
-        rules.append(
-            f"@keyframes f{number}{{{shows}{after}}}.f{number}{{animation-name:f{number}}}"
-        )
-    last = 100 - share
-    out = f"translateX({-indent:.0f}px)"
-    rules.append(
-        f"@keyframes barrier{{0%,{last - 1:g}%{{transform:none}}{last + 3:g}%,99%{{transform:{out}}}"
-        f"100%{{transform:none}}}}.barrier{{animation-name:barrier}}"
-    )
-    rules.append("@media(prefers-reduced-motion:reduce){.frame,.barrier{animation:none}}")
-    return f"<style>{''.join(rules)}</style>"
-
-
-MOVING = FOLDER.parent / "data" / "one_more_input.svg"
-
-
 def drawn(notebook: str, names: Names) -> Iterator[tuple[Path, str]]:
     """The pictures of a notebook: their files, and what should be in them."""
     for name, draw in PICTURES[notebook].items():
@@ -416,11 +300,7 @@ def main(notebooks: Sequence[str]) -> None:
     from tests import running
 
     (FOLDER / "pictures").mkdir(exist_ok=True)
-    if not notebooks or "README" in notebooks:
-        MOVING.write_text(f"{moving()}\n", "utf-8")
-    for notebook in PICTURES:
-        if notebooks and notebook not in notebooks:
-            continue
+    for notebook in notebooks or PICTURES:
         _, names = running.run(FOLDER / f"{notebook}.ipynb")
         for path, text in drawn(notebook, names):
             path.write_text(text, "utf-8")

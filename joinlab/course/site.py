@@ -1,6 +1,6 @@
-"""Writes the offline site: the story of the thread, a page per symptom, and the solved notebooks.
+"""Writes the offline site: the story of the thread, a page per symptom and per notebook, and sheets for a class.
 
-    python -m joinlab.course.site out/site        # what `make site` runs
+    python -m joinlab.course.site out/site notebooks    # what `make site` runs
 
 `essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions,
 the loops side by side, the table of endings. Each page is self-contained and makes no network
@@ -19,17 +19,22 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from inspect import getsource
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
+import torch
 from markdown_it import MarkdownIt
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
 from joinlab.cases import CASES
 from joinlab.course.exercises import solution
+from joinlab.course.handout import write_handout
+from joinlab.course.moving import ONCE, moving
+from joinlab.course.questions import BLOCK, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.outcomes import endings
@@ -54,46 +59,53 @@ SHOW_ITS_LOG = (
 )
 
 _markdown = MarkdownIt()
+_tables = MarkdownIt().enable("table")
 
 
-def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
+def write_site(
+    folder: Path, notebooks: Path, symptoms: Sequence[Symptom] = tuple(SYMPTOMS.values())
+) -> Path:
     """Empty `folder`, write the site into it, and return its first page.
 
-    notebooks  notebooks to solve
+    notebooks  the folder of the notebooks, which become pages with answers to open and solutions
+    symptoms   those that get a page
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("figures", "symptoms", "solutions"):
+    for name in ("figures", "symptoms"):
         (folder / name).mkdir(parents=True)
     (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
-    for symptom in SYMPTOMS.values():
+    for symptom in symptoms:
         (folder / "symptoms" / f"{symptom.name}.html").write_text(
             _symptom(symptom, folder / "symptoms"), "utf-8"
         )
-    (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
+    (folder / "symptoms" / "index.html").write_text(_symptoms(symptoms), "utf-8")
     (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
     (folder / "gpus.html").write_text(_gpus(), "utf-8")
-    for notebook in notebooks:
-        (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
+    write_notebooks(notebooks, folder / "notebooks")
+    (folder / "sheet.html").write_text(_sheet(), "utf-8")
+    (folder / "answers.html").write_text(_answers(), "utf-8")
     return folder / "index.html"
 
 
 # ---- the essay
 
 
-def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
+def essay(figures: Path, notebooks: Path) -> str:
     """The story as a page; its figures are written into the folder `figures`."""
     text = (files("joinlab.course") / "essay.md").read_text("utf-8")
     body = "".join(_blocks(text, figures))
     body += f"<p>A job of your own hangs? {SHOW_ITS_LOG}</p>"
     body += '<p>You have two GPUs? <a href="gpus.html">What nobody here could try.</a></p>'
-    if notebooks:
-        body += '<h2>The notebooks</h2><p>And <a href="collectives.html">all collectives</a>, to look up.</p><ul>'
-        body += "".join(
-            f'<li><a href="solutions/{one.name}">{escape(_title(one))}, solved</a></li>'
-            for one in notebooks
-        )
-        body += "</ul>"
-    return _page("One input more: DDP, join() and uneven inputs", body)
+    links = "".join(
+        f'<li><a href="notebooks/{path.stem}.html">{escape(_title(path))}</a></li>'
+        for path in pages_of(notebooks)
+    )
+    body += (
+        f'<h2>The notebooks</h2><ul>{links}</ul><p>To look up: <a href="collectives.html">all '
+        'collectives</a>. For a class: <a href="sheet.html">a sheet for twelve predictions</a>, '
+        '<a href="answers.html">all answers</a>.</p>'
+    )
+    return _page("One input more: DDP, join() and uneven inputs", body, home="")
 
 
 def _blocks(text: str, figures: Path) -> Iterator[str]:
@@ -109,6 +121,13 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
         what, _, rest = line[3:].partition(" ")
         if what == "figure":
             yield _figure(rest, figures)
+        elif what == "clock":
+            yield _clock(rest, " ".join(iter(lines.__next__, ":::")), figures)
+        elif what == "moving":
+            yield f'<figure class="wide">{moving(ONCE, once=True)}</figure>'
+        elif what == "bench":
+            write_handout(figures / "all.html", progress=False)
+            yield _framed("all", "All six cases", "", "All six cases, modelled.")
         elif what == "ask":
             yield _question(rest, list(iter(lines.__next__, ":::")))
         elif what == "loops":
@@ -117,7 +136,7 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             yield _table()
         else:
             raise ValueError(
-                f"essay.md has a block {what!r}; it can have figure, ask, loops and table"
+                f"essay.md has a block {what!r}; it can have figure, clock, moving, bench, ask, loops and table"
             )
     yield _markdown.render("\n".join(markdown))
 
@@ -138,14 +157,64 @@ def _figure(words: str, figures: Path) -> str:
         for inputs in positions
     )
     write_sliders(
-        f"Loop {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html"
+        f"Case {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html"
     )
-    label = f"Loop {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
-    hidden = f' class="answer" data-after="{options["after"]}" hidden' if "after" in options else ""
+    label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
+    return _framed(name, label, options.get("after", ""), f"{label}, modelled.")
+
+
+def _framed(name: str, label: str, after: str, caption: str, address: str = "") -> str:
+    """A page of `figures` as a figure; `after` is the question until whose answer it is hidden."""
+    hidden = f' class="answer" data-after="{after}" hidden' if after else ""
+    source = f"figures/{name}.html{address}"
     return (
-        f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="figures/{name}.html"></iframe>'
-        f'<figcaption>{label}, modelled. <a href="figures/{name}.html">Alone on a page</a></figcaption></figure>'
+        f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="{source}"></iframe>'
+        f'<figcaption>{caption} <a href="{source}">Alone on a page</a></figcaption></figure>'
     )
+
+
+def case_2_item(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """Case 2, and a result is read after the loop."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for input in inputs:
+        loss = model(input)
+        loss.backward()
+    print(f"rank {rank} ends with the loss {loss.item()}")
+
+
+LATENCY = 250e-6
+"""Seconds that a call takes on the clock of `_clock`: long enough to be seen beside the program."""
+
+MOST_ON_CLOCK = 4
+"""Inputs of a rank, at most, that a figure with a clock can be moved to, and at least one."""
+
+
+def _clock(words: str, caption: str, figures: Path) -> str:
+    """A case on the clock: the program of each rank, and its GPU's queue.
+
+    words  "NAME case=2 inputs=2,3 after=QUESTION"; case=2,2+item adds the program that reads a result
+    """
+    name, *pairs = words.split()
+    options = dict(pair.split("=") for pair in pairs)
+    programs = {}
+    for number in options["case"].split(","):
+        case = CASES[int(number[0])]
+        item = number.endswith("+item")
+        title = f"Case {number[0]}, then loss.item()" if item else f"{case.title}."
+        programs[title] = case_2_item if item else case.program
+    first, second = map(int, options["inputs"].split(","))
+    start = Position(next(iter(programs)), "today", (first, second))
+    runs = (
+        (
+            Position(title, "today", inputs),
+            emulate(program, inputs, latency=LATENCY),
+        )
+        for title, program in programs.items()
+        for inputs in product(range(1, MOST_ON_CLOCK + 1), repeat=2)
+    )
+    label = f"Case {options['case'][0]} on the clock"
+    write_sliders(label, runs, start, figures / f"{name}.html")
+    return _framed(name, label, options["after"], f"{caption} Modelled.", "#clock")
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
@@ -161,13 +230,23 @@ def _question(name: str, lines: Sequence[str]) -> str:
     choices = [line for line in lines[:at] if line.startswith("- (")]
     asked = " ".join(line for line in lines[:at] if line not in choices)
     answer = _markdown.render("\n".join(lines[at:]).removeprefix("= "))
+    return _form(
+        name,
+        _markdown.renderInline(asked),
+        [(_markdown.renderInline(choice[6:]), choice.startswith("- (x)")) for choice in choices],
+        answer,
+    )
+
+
+def _form(name: str, ask: str, choices: Sequence[tuple[str, bool]], answer: str) -> str:
+    """A question as HTML: its choices, each with whether it is right, and the answer, hidden until a
+    choice is made."""
     options = "".join(
-        f'<label><input type="radio" name="{name}"{" data-right" * choice.startswith("- (x)")}> '
-        f"{_markdown.renderInline(choice[6:])}</label>"
-        for choice in choices
+        f'<label><input type="radio" name="{name}"{" data-right" * right}> {choice}</label>'
+        for choice, right in choices
     )
     return (
-        f'<form class="ask" id="ask-{name}"><fieldset><legend>{_markdown.renderInline(asked)}</legend>{options}'
+        f'<form class="ask" id="ask-{name}"><fieldset><legend>{ask}</legend>{options}'
         f'</fieldset><div class="answer" aria-live="polite" hidden>{answer}</div></form>'
     )
 
@@ -183,7 +262,7 @@ def _loops() -> str:
             if line
         ]
         cells.append(
-            f"<figure><figcaption>Loop {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>"
+            f"<figure><figcaption>Case {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>"
         )
     return f'<div class="loops">{"".join(cells)}</div>'
 
@@ -197,7 +276,7 @@ def _table() -> str:
             f"<td>{_ended(_shipped(number, (5, 6), *engine))}{_others(number, *engine)}</td>"
             for engine in ENGINES.values()
         )
-        rows.append(f'<tr><th scope="row">Loop {number}</th>{cells}</tr>')
+        rows.append(f'<tr><th scope="row">Case {number}</th>{cells}</tr>')
     return (
         f'<table class="ends"><caption>With 5 and 6 inputs, all modelled. In PyTorch 1.9 the byte of the barrier was '
         f"undefined; here it is 7.</caption><thead><tr><td></td>{head}</tr></thead>"
@@ -270,30 +349,31 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
         said += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
     engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)
     body = (
-        f"<h1>{_code(symptom.title)}</h1>{_python(symptom.text)}<h2>What happens</h2>"
-        f"<p>With {_counts(symptom.inputs)} inputs, modelled:</p>{said}"
-        f'<figure><iframe title="The run" src="{_run(symptom)}"></iframe></figure>'
+        f'<h1>{_code(symptom.title)}</h1><figure><iframe title="The run" src="{_run(symptom)}"></iframe>'
+        f"<figcaption>With {_counts(symptom.inputs)} inputs, modelled.</figcaption></figure>{said}"
+        f"<h2>The program</h2>{_python(symptom.text)}"
         f"<h2>The cause</h2><p>{_code(symptom.cause)}</p><h2>The cure</h2><p>{_code(symptom.cure)}</p>"
         f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {engines}.</p>'
         f'<p class="soft">Reported as {escape(", ".join(symptom.reports))}. Run it yourself: '
         f"<code>joinlab.emulate(joinlab.scenarios.symptoms.{symptom.name}, {symptom.inputs})</code>. "
         f'<a href="index.html">All symptoms</a></p><p class="soft">{SHOW_ITS_LOG}</p>'
     )
-    return _page(symptom.title, body)
+    return _page(symptom.title, body, home="../")
 
 
 def _run(symptom: Symptom) -> str:
     return f"{symptom.name}-run.html"
 
 
-def _symptoms() -> str:
+def _symptoms(symptoms: Sequence[Symptom]) -> str:
     links = "".join(
-        f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values()
+        f'<li><a href="{symptom.name}.html">{_code(symptom.title)}</a></li>' for symptom in symptoms
     )
     return _page(
         "Symptoms",
         f"<h1>What does your job do?</h1><ul>{links}</ul><p>Your job does something else? {SHOW_ITS_LOG}</p>"
         '<p><a href="../index.html">The story</a></p>',
+        home="../",
     )
 
 
@@ -328,20 +408,86 @@ def _code(text: str) -> str:
 # ---- the notebooks
 
 
-def solved(path: Path) -> str:
-    """A notebook as JSON with its solutions, each before the cell that checks it."""
-    notebook = json.loads(path.read_text("utf-8"))
-    cells = []
-    for cell in notebook["cells"]:
+def pages_of(notebooks: Path) -> list[Path]:
+    """The notebooks of a folder and its pages in Markdown, in the order of the course."""
+    return sorted([*notebooks.glob("*.ipynb"), *notebooks.glob("*.md")])
+
+
+def write_notebooks(notebooks: Path, folder: Path) -> None:
+    """Write a page for each notebook, and for each page in Markdown beside them, into `folder`."""
+    shutil.copytree(notebooks / "pictures", folder / "pictures")
+    pages = pages_of(notebooks)
+    for i, path in enumerate(pages):
+        before = pages[i - 1].stem if i else ""
+        after = pages[i + 1].stem if i + 1 < len(pages) else ""
+        body = (
+            _notebook(path) if path.suffix == ".ipynb" else _tables.render(path.read_text("utf-8"))
+        )
+        page = _page(_title(path), _linked(body), "../", before, after)
+        (folder / f"{path.stem}.html").write_text(page, "utf-8")
+
+
+def _notebook(path: Path) -> str:
+    """A notebook as HTML: its text with questions to answer, its code, and a solution to open."""
+    parts = [
+        '<p class="soft">To run this notebook, and to have answers checked: <code>make lab</code>.</p>'
+    ]
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
         text = "".join(cell["source"])
-        if cell["cell_type"] == "code" and (
-            found := re.search(r'joinlab\.check\("(\w+)", (\w+)\)', text)
-        ):
-            body = f"from joinlab.course.answers.solutions import *  # what it needs\n\n\n{solution(found[1])}"
-            cells.append(cell | {"id": f"{cell['id']}-solved", "source": body})
-            cell = cell | {"source": found[0]}
-        cells.append(cell)
-    return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False)
+        if cell["cell_type"] == "markdown":
+            parts.append(_tables.render(BLOCK.sub(_asked, text)))
+            continue
+        if exercise := re.search(r'joinlab\.check\("(\w+)"', text):
+            shown = _python(solution(exercise[1]).text)
+            parts.append(f"<details><summary>A solution</summary>{shown}</details>")
+        parts.append(_python(text))
+    return "".join(parts)
+
+
+def _asked(block: re.Match[str]) -> str:
+    """A question of a notebook as a form, in one line, so that Markdown leaves it as it is."""
+    question = questions()[block[1]]
+    code = f"<pre>{escape(question.code.strip())}</pre>" if question.code else ""
+    choices = [
+        (_markdown.renderInline(choice), choice == question.answer) for choice in question.choices
+    ]
+    ask = f"{_markdown.renderInline(question.ask)}{code}"
+    form = _form(question.name, ask, choices, f"<p>{_markdown.renderInline(question.why)}</p>")
+    return form.replace("\n", "&#10;")
+
+
+def _linked(html: str) -> str:
+    """The same page with links to pages of the site where it has links to notebooks."""
+    return re.sub(r'href="(\w+)\.(?:ipynb|md)"', r'href="\1.html"', html)
+
+
+def _sheet() -> str:
+    """To print: the six loops, and room for a learner's twelve predictions."""
+    rows = "".join(
+        f'<tr><th scope="row">Case {number}</th><td></td><td></td></tr>' for number in CASES
+    )
+    return _page(
+        "Twelve predictions",
+        f"<h1>Twelve predictions</h1><p>Rank 0 has five inputs, rank 1 has six. How does each rank end: "
+        f"finishes, hangs, or raises an error?</p>{_loops()}"
+        '<table class="grid"><thead><tr><td></td><th>rank 0</th><th>rank 1</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+        "<p>Name:</p>",
+    )
+
+
+def _answers() -> str:
+    """For teachers: every question of the notebooks with its answer."""
+    parts = ["<h1>All answers</h1>"]
+    for notebook, asked in groupby(questions().values(), lambda question: question.notebook):
+        parts.append(f"<h2>{escape(notebook)}</h2><ol>")
+        for question in asked:
+            ask, answer, why = map(
+                _markdown.renderInline, (question.ask, question.answer, question.why)
+            )
+            parts.append(f"<li>{ask} <b>{answer}.</b> {why}</li>")
+        parts.append("</ol>")
+    return _page("All answers", "".join(parts))
 
 
 COLLECTIVES: tuple[str, ...] = (
@@ -359,8 +505,7 @@ def _gpus() -> str:
     """For people with two GPUs: what is known of NCCL, and how the six loops end there."""
     text = (files("joinlab") / "docs" / "gpu.md").read_text("utf-8")
     title = text.partition("\n")[0]
-    tables = MarkdownIt().enable("table")
-    body = f"{tables.render(text)}<h2>The six loops</h2>{_table()}<p>On two GPUs, "
+    body = f"{_tables.render(text)}<h2>The six loops</h2>{_table()}<p>On two GPUs, "
     body += "<code>python -m joinlab cases --backend nccl</code> puts what is real beside both.</p>"
     body += _python(ON_TWO_GPUS)
     return _page(title.removeprefix("# "), body)
@@ -393,44 +538,52 @@ def _collectives(folder: Path) -> str:
     )
 
 
-def _title(notebook: Path) -> str:
-    """The notebook's own title: "3. DDP from the inside"."""
-    first = json.loads(notebook.read_text("utf-8"))["cells"][0]["source"]
-    return "".join(first).partition("\n")[0].removeprefix("# ")
+def _title(path: Path) -> str:
+    """The title of a notebook or of a page in Markdown: "2. Case 4, call by call"."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        text = "".join(json.loads(text)["cells"][0]["source"])
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 # ---- every page
 
 
-def _page(title: str, body: str) -> str:
+def _page(title: str, body: str, home: str = "./", before: str = "", after: str = "") -> str:
+    """A page around `body`.
+
+    home           the way to the site's first page; "" on that page
+    before, after  the pages beside it, without ".html"
+    """
     styles = (files("joinlab.course") / "site.css").read_text(
         "utf-8"
     ) + HtmlFormatter().get_style_defs(".highlight")
+    bar = f'<a href="{home}index.html">Home</a>' if home else ""
+    bar += f'<a href="{before}.html">Previous</a>' if before else ""
+    bar += f'<a href="{after}.html">Next</a>' if after else ""
+    bar += '<span class="where"></span>'
+    if 'class="ask"' in body:
+        bar += '<button type="button" class="project" title="One question a screen; arrow keys, Esc">Projector</button>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{escape(title)}</title><meta property="og:title" content="{escape(title)}">'
         f"<style>{styles}</style><noscript><style>.answer[hidden]{{display:block}}</style></noscript></head>"
-        f"<body><main>{body}</main><script>{_SCRIPT}</script></body></html>\n"
+        f'<body><main><nav class="bar slide" aria-label="Pages">{bar}</nav>{body}</main>'
+        f"<script>{_script()}</script></body></html>\n"
     )
 
 
-_SCRIPT = """
-for (const form of document.querySelectorAll("form.ask")) form.addEventListener("change", (event) => {
-  form.classList.add("committed");
-  event.target.closest("label").classList.add("chosen");
-  for (const input of form.elements) if (input.type === "radio") input.disabled = true;
-  form.querySelector(".answer").hidden = false;
-  for (const more of document.querySelectorAll(`[data-after="${event.target.name}"]`)) more.hidden = false;
-});
-"""
+@cache
+def _script() -> str:
+    return (files("joinlab.course") / "site.js").read_text("utf-8")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the site into the folder that the first argument names; further arguments are notebooks
-    to render."""
-    folder, *notebooks = arguments
-    print(write_site(Path(folder), [Path(name) for name in notebooks]))
+    """Write the site into the folder that the first argument names; the second is the folder of the
+    notebooks."""
+    folder, notebooks = map(Path, arguments)
+    print(write_site(folder, notebooks))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,12 @@ const packed = Uint8Array.from(atob(document.getElementById("data").textContent)
 );
 export const data = await unpack(packed);
 
-if (self !== top) document.body.classList.add("framed"); // the page around it has a heading
+if (self !== top) {
+  document.body.classList.add("framed"); // the page around it has a heading, and makes the frame as high
+  new ResizeObserver(([{ target }]) =>
+    parent.postMessage({ joinlab: Math.ceil(target.getBoundingClientRect().height) }, "*"),
+  ).observe(document.body);
+}
 
 /** What the address says: #case=4&inputs=2,3&at=28.5 */
 export const asked = () => new URLSearchParams(location.hash.slice(1));
