@@ -217,6 +217,17 @@ def test_the_projector_shows_one_question_a_screen_and_counts_hands(
 
 @pytest.mark.browser
 @pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(folder: Path, browser: Any) -> None:
+    viewport = {"width": 390, "height": 844}
+    pages = [page for page in folder.rglob("*.html") if page.parent.name != "figures"]
+    with watched(browser, [folder.as_uri()], viewport=viewport) as page:
+        for path in pages:
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path.name
+
+
+@pytest.mark.browser
+@pytest.mark.slow
 def test_on_paper_every_answer_stands_there(folder: Path, browser: Any) -> None:
     with watched(browser, [folder.as_uri()]) as page:
         page.goto((folder / "index.html").as_uri())

@@ -46,6 +46,22 @@ def test_the_program_goes_wrong_and_its_cure_makes_it_right(one: Symptom, backen
         assert not good(ill)
 
 
+WAITS = ("hang", "wait forever", "waits in", "stops at")
+
+
+@pytest.mark.parametrize(("one", "backend"), EACH)
+def test_what_the_title_says_happens(one: Symptom, backend: Any) -> None:
+    """Where the title says that it hangs, a rank hangs on NCCL, and none is only left with a pending
+    call. On gloo a rank may see its peer's connection closed instead."""
+    if "nothing hangs" in one.title or not any(word in one.title for word in WAITS):
+        return
+    ends = joinlab.emulate(one.program, one.inputs, backend=backend).ends
+    if backend == "nccl":
+        assert any(end.kind == "hung" for end in ends), [str(end) for end in ends]
+    else:
+        assert any(end.kind in ("hung", "raised") for end in ends), [str(end) for end in ends]
+
+
 @pytest.mark.parametrize("one", SYMPTOMS.values(), ids=str)
 def test_every_edit_replaces_what_is_there_once(one: Symptom) -> None:
     text = one.text

@@ -27,6 +27,7 @@ def uneven_shards(rank: int, inputs: Inputs) -> None:
     for _epoch in range(2):
         for x in inputs:
             model(x).backward()
+    print(next(model.parameters()).grad.sum().item())  # type: ignore[union-attr]
 
 
 def loss_averaged_under_join(rank: int, inputs: Inputs) -> None:
@@ -85,6 +86,7 @@ def decode_until_done(rank: int, inputs: Inputs) -> None:
     for _token in range(length):
         shards = [torch.zeros(1) for _ in range(dist.get_world_size())]
         dist.all_gather(shards, torch.ones(1))
+    print(shards[0].item())
 
 
 def microbatches_differ(rank: int, inputs: Inputs) -> None:
@@ -94,6 +96,7 @@ def microbatches_differ(rank: int, inputs: Inputs) -> None:
             dist.send(x, dst=1)
         else:
             dist.recv(x, src=0)
+    print(x.item())
 
 
 # ---- calls that only some ranks make
@@ -118,6 +121,7 @@ def validation_on_rank_0(rank: int, inputs: Inputs) -> None:
         if rank == 0:
             model(batch)
     model(batch).sum().backward()
+    print(next(model.parameters()).grad.sum().item())  # type: ignore[union-attr]
 
 
 def early_stopping(rank: int, inputs: Inputs) -> None:
@@ -130,6 +134,7 @@ def early_stopping(rank: int, inputs: Inputs) -> None:
         if loss > best:
             break
         best = loss
+    print(next(model.parameters()).grad.sum().item())  # type: ignore[union-attr]
 
 
 def metric_of_an_empty_shard(rank: int, inputs: Inputs) -> None:
@@ -146,7 +151,9 @@ def log_keys_differ(rank: int, inputs: Inputs) -> None:
     logs = ({"loss": 1.0}, {"loss": 2.0, "grad_norm": 3.0})[rank]
     for value in logs.values():
         dist.all_reduce(torch.tensor([value]))
-    dist.all_reduce(torch.zeros(2))
+    counts = torch.zeros(2)
+    dist.all_reduce(counts)
+    print(counts.sum().item())
 
 
 def nan_batch_skipped(rank: int, inputs: Inputs) -> None:
@@ -158,6 +165,7 @@ def nan_batch_skipped(rank: int, inputs: Inputs) -> None:
         if torch.isnan(loss):
             continue
         loss.backward()
+    print(next(model.parameters()).grad.sum().item())  # type: ignore[union-attr]
 
 
 def best_decided_by_each(rank: int, inputs: Inputs) -> None:
@@ -168,6 +176,7 @@ def best_decided_by_each(rank: int, inputs: Inputs) -> None:
     if loss < best:
         dist.barrier()  # before the best model is saved
     dist.all_reduce(loss)
+    print(loss.item())
 
 
 def file_seen_by_some(rank: int, inputs: Inputs) -> None:
@@ -209,6 +218,7 @@ def resumed_on_one_rank(rank: int, inputs: Inputs) -> None:
     model = DDP(torch.nn.Linear(1, 1))
     for x in inputs[start:]:
         model(x).backward()
+    print(next(model.parameters()).grad.sum().item())  # type: ignore[union-attr]
 
 
 def expert_without_tokens(rank: int, inputs: Inputs) -> None:
