@@ -30,8 +30,8 @@ from joinlab.picture.svg import svg
 from joinlab.picture.tables import FONT
 from joinlab.picture.theme import LIGHT, ink_of
 
-PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)")
-"""Where a call is made, in a headline: nobody who sees the picture has that file or cell at hand."""
+PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)|[:;] rank \d+ \w+\.py:\d+")
+"""Where a call is made, in a headline or a tip: nobody who sees the picture has that file or cell at hand."""
 
 
 def framed(width: int, height: int, label: str, parts: Sequence[str]) -> str:
