@@ -154,12 +154,12 @@ def load(
             "rb",
             opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)),
         ) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 _refuse(name, "it is not a regular file", "open a file that Timeline.save wrote")
-            if about.st_size > max_bytes:
-                _too_large(name, f"it has {about.st_size:,} bytes", max_bytes)
-            data = file.read(about.st_size + 1)
+            if status.st_size > max_bytes:
+                _too_large(name, f"it has {status.st_size:,} bytes", max_bytes)
+            data = file.read(status.st_size + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, TimelineFileError):
             raise
@@ -205,12 +205,12 @@ def pack(parts: Parts) -> bytes:
 def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
     """Pass the parts in a file's bytes to `build` and return its result; errors call the file
     `name`."""
-    left = max_bytes
+    budget = max_bytes
 
     def fetch(member: str) -> bytes:
-        nonlocal left  # one budget for all reads: a header may name one large array many times
-        left -= archive.getinfo(member).file_size  # zipfile never reads more than that
-        if left < 0:
+        nonlocal budget  # one budget for all reads: a header may name one large array many times
+        budget -= archive.getinfo(member).file_size  # zipfile never reads more than that
+        if budget < 0:
             raise _Bomb(member)
         return archive.read(member)
 
@@ -296,8 +296,8 @@ def _columns(frame: pl.DataFrame) -> dict[str, Any]:
         column = frame[name]
         if dtype == pl.Int64:
             numbers = column.fill_null(0).to_numpy()
-            known = column.is_not_null().to_numpy()
-            columns[name] = {"numbers": numbers, "known": known} if column.null_count() else numbers
+            valid = column.is_not_null().to_numpy()
+            columns[name] = {"numbers": numbers, "known": valid} if column.null_count() else numbers
             continue
         values, index = _distinct(column)
         if dtype == pl.String:
@@ -332,8 +332,8 @@ def _series(name: str, column: Any, max_bytes: int) -> pl.Series:
     match column:
         case np.ndarray():
             return pl.Series(name, column)
-        case {"numbers": np.ndarray() as numbers, "known": np.ndarray() as known}:
-            both = pl.DataFrame({name: numbers, "known": known})
+        case {"numbers": np.ndarray() as numbers, "known": np.ndarray() as valid}:
+            both = pl.DataFrame({name: numbers, "known": valid})
             return both.select(pl.when("known").then(pl.col(name)).alias(name))[name]
         case {"text": np.ndarray() as text, "ends": np.ndarray() as ends, "index": index}:
             if _TEXT_BYTES * len(ends) + len(text) > max_bytes:
@@ -384,10 +384,10 @@ def _parquet(parquet: bytes, max_bytes: int) -> pl.DataFrame:
     return pl.read_ipc(io.BytesIO(done.stdout))
 
 
-def _too_large(name: str, what: str, max_bytes: int) -> NoReturn:
+def _too_large(name: str, problem: str, max_bytes: int) -> NoReturn:
     _refuse(
         name,
-        f"{what}, and max_bytes={max_bytes:,}",
+        f"{problem}, and max_bytes={max_bytes:,}",
         "if you trust it, load it with a larger max_bytes",
     )
 
@@ -396,5 +396,5 @@ def _seal(body: bytes) -> bytes:
     return _SEAL + hashlib.sha256(body).hexdigest().encode("ascii")
 
 
-def _refuse(name: str, what: str, todo: str) -> NoReturn:
-    raise TimelineFileError(f"cannot open {name!r}: {what}. {todo[0].upper()}{todo[1:]}.")
+def _refuse(name: str, problem: str, todo: str) -> NoReturn:
+    raise TimelineFileError(f"cannot open {name!r}: {problem}. {todo[0].upper()}{todo[1:]}.")

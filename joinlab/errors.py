@@ -21,7 +21,7 @@ EXTRAS = dict.fromkeys(
 """By package: the extra of joinlab that installs it."""
 
 
-def with_extra(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+def with_extra(feature: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     """`error`, extended by what needs the package and which extra installs it; unchanged if no
     extra does."""
     package = (error.name or "").partition(".")[0]
@@ -29,7 +29,7 @@ def with_extra(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
         return error
     todo = f"pip install 'joinlab[{EXTRAS[package]}]'"
     return ModuleNotFoundError(
-        f"{what} needs {package}, which is not installed: {todo}", name=error.name
+        f"{feature} needs {package}, which is not installed: {todo}", name=error.name
     )
 
 

@@ -95,8 +95,12 @@ def interruptible(function: Callable[P, T]) -> Callable[P, T]:
     run forever."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        held = HeldInterrupts.innermost if _in_main_thread() else None
-        return function(*args, **kwargs) if held is None else held.let_go(function, *args, **kwargs)
+        interrupts = HeldInterrupts.innermost if _in_main_thread() else None
+        return (
+            function(*args, **kwargs)
+            if interrupts is None
+            else interrupts.let_go(function, *args, **kwargs)
+        )
 
     return call
 

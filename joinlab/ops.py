@@ -257,7 +257,9 @@ def decode_values(text: str | None) -> list[list[Any]] | None:
     return None if text is None else json.loads(text)
 
 
-def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) -> dict[str, str]:
+def group_names(
+    groups: Mapping[str, Sequence[int]], descriptions: Mapping[str, str]
+) -> dict[str, str]:
     """Display names of all groups but the first, which has all ranks: the program's description, or
     the ranks.
 
@@ -266,22 +268,24 @@ def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) ->
     >>> group_names({"0": [0, 1, 2], "9f3c": [0, 2], "77aa": [0, 2], "e1": [0]}, {"e1": "mesh_dp", "77aa": "undefined"})
     {'9f3c': 'ranks 0, 2', '77aa': 'ranks 0, 2 (second)', 'e1': 'mesh_dp'}
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, ranks in list(groups.items())[1:]:
-        few = ", ".join(map(str, ranks if len(ranks) <= _FEW else [*ranks[:3], "...", ranks[-1]]))
-        desc = said.get(name, "")
-        words = (
+        numbers = ", ".join(
+            map(str, ranks if len(ranks) <= _FEW else [*ranks[:3], "...", ranks[-1]])
+        )
+        desc = descriptions.get(name, "")
+        label = (
             desc
             if desc not in ("", "undefined", "default_pg")
-            else f"rank{'s' * (len(ranks) > 1)} {few}"
+            else f"rank{'s' * (len(ranks) > 1)} {numbers}"
         )
-        same = sum(other.partition(" (")[0] == words for other in found.values())
-        found[name] = (
-            words
-            if not same
-            else f"{words} ({_NTH[same] if same < len(_NTH) else f'no. {same + 1}'})"
+        namesakes = sum(name_before.partition(" (")[0] == label for name_before in names.values())
+        names[name] = (
+            label
+            if not namesakes
+            else f"{label} ({_NTH[namesakes] if namesakes < len(_NTH) else f'no. {namesakes + 1}'})"
         )
-    return found
+    return names
 
 
 _FEW = 8

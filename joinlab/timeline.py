@@ -410,10 +410,10 @@ class Timeline:
     def rows(self, name: Literal["spans"]) -> list[SpanRow]: ...
     def rows(self, name: Literal["calls", "spans"]) -> list[CallRow] | list[SpanRow]:
         """The rows of `calls` or `spans` as dicts, with every column."""
-        found: list[CallRow] | list[SpanRow] = getattr(self, name).rows(
+        rows: list[CallRow] | list[SpanRow] = getattr(self, name).rows(
             named=True
         )  # to_dicts takes twice as long
-        return found
+        return rows
 
     @property
     def world_size(self) -> int:
@@ -426,12 +426,12 @@ class Timeline:
         Raises KeyError if there is none.
         """
         group = self.default_group if group is None else group
-        found = self.calls.filter(
+        matching = self.calls.filter(
             pl.col("rank") == rank, pl.col("seq") == seq, pl.col("group") == group
         )
-        if found.is_empty():
+        if matching.is_empty():
             raise KeyError(f"rank {rank} issued no call with seq {seq} in group {group!r}")
-        row: CallRow = found.row(0, named=True)  # type: ignore[assignment]  # polars knows no TypedDict
+        row: CallRow = matching.row(0, named=True)  # type: ignore[assignment]  # polars knows no TypedDict
         return row
 
     @property
@@ -516,14 +516,14 @@ def derived(find: Callable[..., _R]) -> Callable[..., _R]:
     """
 
     @wraps(find)
-    def kept(timeline: Timeline, *more: Any) -> _R:
-        known, key = timeline._derived, (find, *more)
-        if key not in known:
-            known[key] = find(timeline, *more)
-        found: _R = known[key]
-        return found
+    def cached(timeline: Timeline, *options: Any) -> _R:
+        results, key = timeline._derived, (find, *options)
+        if key not in results:
+            results[key] = find(timeline, *options)
+        result: _R = results[key]
+        return result
 
-    return kept
+    return cached
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Timeline:
@@ -556,7 +556,7 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
         versions := parts.meta.get("versions"), dict
     ):  # older files have the repr of torch's
         parts.meta["versions"] = {
-            name: one and str(one).strip("'") for name, one in versions.items()
+            name: version and str(version).strip("'") for name, version in versions.items()
         }
     _check_meta(parts.meta, len(parts.ends))
     before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {
@@ -595,8 +595,8 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
     ]
     lists += meta.get("progress", {}).values()
     for test in meta.get("parting", {}).get("tests", ()):
-        lists += [one["ranks"] for one in (*test["values"], *test["sides"])]
-    if any(rank not in ranks for one in lists for rank in one):
+        lists += [outcome["ranks"] for outcome in (*test["values"], *test["sides"])]
+    if any(rank not in ranks for ranks_named in lists for rank in ranks_named):
         raise ValueError("meta that names ranks that do not exist")
 
 
@@ -675,9 +675,9 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     [1, 1, 2]
     """
     skips = [
-        (group, *one)
+        (group, *item)
         for group, ranks in (meta.get("skipped") or {}).items()
-        for one in ranks.items()
+        for item in ranks.items()
     ]
     skipped = pl.DataFrame(
         skips, {"group": pl.String(), "rank": pl.Int64(), "lost": pl.Int64()}, orient="row"
@@ -686,9 +686,9 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     takes = ~pl.col("error").cast(pl.String()).str.contains(REFUSAL).fill_null(False)
     place = takes.cum_sum().over("rank", "group", pair).cast(pl.Int64())
     before = pl.when(pair).then(0).otherwise(pl.col("lost").fill_null(0))
-    found = calls.join(skipped, on=["group", "rank"], how="left", maintain_order="left")
-    found = found.with_columns(number=pl.when(takes).then(place + before))
-    return found.select(name for name in CALL_COLUMNS if name in found.columns)
+    frame = calls.join(skipped, on=["group", "rank"], how="left", maintain_order="left")
+    frame = frame.with_columns(number=pl.when(takes).then(place + before))
+    return frame.select(name for name in CALL_COLUMNS if name in frame.columns)
 
 
 def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
@@ -709,9 +709,9 @@ def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Se
         return pl.Series(name, values, dtype=dtype)
     # Converting lists is slow, and many are equal: convert each once.
     spelled = {key: repr(value) for key, value in {id(value): value for value in values}.items()}
-    each = {spelled[id(value)]: value for value in values}
-    place = {text: at for at, text in enumerate(each)}
-    return pl.Series(name, list(each.values()), dtype=dtype)[
+    distinct = {spelled[id(value)]: value for value in values}
+    place = {text: index for index, text in enumerate(distinct)}
+    return pl.Series(name, list(distinct.values()), dtype=dtype)[
         [place[spelled[id(value)]] for value in values]
     ]
 

@@ -101,7 +101,7 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
     ('today', '1.9')
     """
 
-    def told(timeline: Timeline) -> list[str]:
+    def facts(timeline: Timeline) -> list[str]:
         meta = timeline.meta
         if meta.get("engine") == "launched":
             engine = "really"
@@ -118,7 +118,7 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
     pairs = [
         (left_text, right_text)
-        for left_text, right_text in zip(told(left), told(right), strict=True)
+        for left_text, right_text in zip(facts(left), facts(right), strict=True)
         if left_text != right_text
     ]
     if not pairs:

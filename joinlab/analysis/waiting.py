@@ -530,7 +530,9 @@ def _reached(
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
-        reached.update(((group, rank), one["completed"]) for rank, one in counted.items())
+        reached.update(
+            ((group, rank), counts_of_rank["completed"]) for rank, counts_of_rank in counted.items()
+        )
     open_calls: _OpenCalls = {}
     whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
     for place, enqueued, first in counts.iter_rows():

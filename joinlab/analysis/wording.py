@@ -21,21 +21,21 @@ def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     >>> by_key([("lr 0.1", 0), ("lr 0.2", 1), ("lr 0.1", 2)])
     {'lr 0.1': [0, 2], 'lr 0.2': [1]}
     """
-    found: dict[K, list[V]] = {}
+    values: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values.setdefault(key, []).append(value)
+    return values
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(items: Sequence[str]) -> str:
     """Words joined as in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
     """
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 _UNSHOWABLE = re.compile(
@@ -55,7 +55,7 @@ def shown(text: str) -> str:
     \\x1b[2J in
     two lines
     """
-    return _UNSHOWABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def file_name(file: str) -> str:
@@ -109,7 +109,10 @@ def short_site(site: str) -> str:
 
 def shapes(shape: Sequence[Sequence[int]] | None) -> str:
     """Shapes in words: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
-    return " and ".join(str(list(one)) if one else "scalar" for one in shape or []) or "no tensor"
+    return (
+        " and ".join(str(list(sizes)) if sizes else "scalar" for sizes in shape or [])
+        or "no tensor"
+    )
 
 
 def tensor(row: Mapping[str, Any]) -> str:
@@ -172,11 +175,14 @@ def title(timeline: Timeline) -> str:
     """
     meta = timeline.meta
     inputs = meta.get("inputs")
-    said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
+    inputs_text = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
     if inputs and len(inputs) > 8:
         low, high = min(inputs), max(inputs)
-        said = f", {len(inputs)} ranks with {low if low == high else f'{low} to {high}'} inputs"
-    return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
+        inputs_text = (
+            f", {len(inputs)} ranks with {low if low == high else f'{low} to {high}'} inputs"
+        )
+    program = meta.get("program", "program")
+    return f"{program}{inputs_text}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
 
 
 def at_input(number: int, meta: Meta) -> str:
@@ -256,10 +262,10 @@ def group_text(meta: Mapping[str, Any], group: str) -> str:
     >>> group_text(names, "1"), group_text(names, "3dc437aa018bb5b1c0d2"), group_text(names, "0")
     ('1 (mesh_dp)', '3dc437 (ranks 0, 2)', '0')
     """
-    words = meta.get("group_names", {}).get(group)
+    description = meta.get("group_names", {}).get(group)
     short = group[:6] if len(group) > 16 else group
-    if words:
-        return f"{short} ({words})"
+    if description:
+        return f"{short} ({description})"
     return group
 
 
@@ -271,18 +277,21 @@ def ranks_text(ranks: Sequence[int]) -> str:
     >>> ranks_text(range(1, 64, 2))
     'ranks 1, 3, ..., 63'
     """
-    found: list[str] = []
-    left = sorted(ranks)
-    while left:
-        step = left[1] - left[0] if left[1:] else 1
-        count = next((at for at, rank in enumerate(left) if rank != left[0] + at * step), len(left))
-        first, last = left[0], left[count - 1]
+    runs: list[str] = []
+    remaining = sorted(ranks)
+    while remaining:
+        step = remaining[1] - remaining[0] if remaining[1:] else 1
+        count = next(
+            (index for index, rank in enumerate(remaining) if rank != remaining[0] + index * step),
+            len(remaining),
+        )
+        first, last = remaining[0], remaining[count - 1]
         if step == 1 and count > 2:
-            found.append(f"{first}-{last}")
+            runs.append(f"{first}-{last}")
         elif step > 1 and count > 4:
-            found.append(f"{first}, {first + step}, ..., {last}")
+            runs.append(f"{first}, {first + step}, ..., {last}")
         else:
-            found.append(f"{first}")
+            runs.append(f"{first}")
             count = 1  # the next one may begin a run
-        left = left[count:]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(found)}"
+        remaining = remaining[count:]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(runs)}"

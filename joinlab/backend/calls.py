@@ -65,7 +65,7 @@ class IssuedCall(NamedTuple):
         if len(dtypes) != len(self.shape) or any(dtype not in ITEM_BYTES for dtype in dtypes):
             return None
         return sum(
-            ITEM_BYTES[dtype] * prod(one) for dtype, one in zip(dtypes, self.shape, strict=True)
+            ITEM_BYTES[dtype] * prod(shape) for dtype, shape in zip(dtypes, self.shape, strict=True)
         )
 
 
@@ -289,10 +289,14 @@ class GroupCalls:
             self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
         )
 
-    def _only(self, kept: Callable[[IssuedCall], bool]) -> GroupCalls:
-        lanes = {rank: list(filter(kept, lane)) for rank, lane in self.collectives.items()}
+    def _only(self, condition: Callable[[IssuedCall], bool]) -> GroupCalls:
+        lanes = {rank: list(filter(condition, lane)) for rank, lane in self.collectives.items()}
         sends, recvs = (
-            {pair: left for pair, calls in side.items() if (left := list(filter(kept, calls)))}
+            {
+                pair: chosen
+                for pair, calls in side.items()
+                if (chosen := list(filter(condition, calls)))
+            }
             for side in (self.sends, self.recvs)
         )
         return replace(self, collectives=lanes, sends=sends, recvs=recvs)
@@ -338,10 +342,12 @@ def by_group(
     Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown:
     it is left out.
     """
-    found = {
+    by_name = {
         name: GroupCalls(name, tuple(ranks), {}, {}, {}, False) for name, ranks in groups.items()
     }
-    lanes = {name: {rank: list[IssuedCall]() for rank in one.ranks} for name, one in found.items()}
+    lanes = {
+        name: {rank: list[IssuedCall]() for rank in group.ranks} for name, group in by_name.items()
+    }
     failed: set[str] = set()
     foreign: set[str] = set()
     for call in calls:
@@ -354,13 +360,15 @@ def by_group(
         if call.failed and not call.refused and not call.void:
             failed.add(name)
         if call.op in POINT_TO_POINT:
-            _add_pair(found[name], call)
+            _add_pair(by_name[name], call)
         else:
             lanes[name][call.rank].append(call)
-    at = setting or Setting()
+    context = setting or Setting()
     return {
-        name: GroupCalls(name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, at)
-        for name, one in found.items()
+        name: GroupCalls(
+            name, group.ranks, lanes[name], group.sends, group.recvs, name in failed, context
+        )
+        for name, group in by_name.items()
         if name not in foreign
     }
 

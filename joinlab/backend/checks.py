@@ -29,15 +29,15 @@ C_NAMES = {
 
 
 def check_alike(
-    refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor
+    refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], model: torch.Tensor
 ) -> None:
     """assertTypeAndSizesMatch()."""
     for index, tensor in enumerate(tensors):
-        if tensor.dtype != one.dtype:
-            expected, got = (_options(each) for each in (one, tensor))
+        if tensor.dtype != model.dtype:
+            expected, got = (_options(tensor_shown) for tensor_shown in (model, tensor))
             raise refused(f"invalid tensor type at index {index} (expected {expected}, got {got})")
-        if tensor.shape != one.shape:
-            expected, got = (sizes(each) for each in (one, tensor))
+        if tensor.shape != model.shape:
+            expected, got = (sizes(tensor_shown) for tensor_shown in (model, tensor))
             raise refused(f"invalid tensor size at index {index} (expected {expected}, got {got})")
 
 
@@ -47,14 +47,14 @@ def check_at_root(
     """What gather() and scatter() of either backend refuse at the root; `refused` makes its error
     of a text."""
     many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
-    (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
+    (tensor,) = tensors_in(args[1] if op is Op.GATHER else args[0])
     tensors = tensors_in(many)
     if len(tensors) != size:
         raise refused(
             f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be {size}, "
             "same as size of the process group."
         )
-    check_alike(refused, tensors, one)
+    check_alike(refused, tensors, tensor)
 
 
 def sizes(tensor: torch.Tensor) -> str:

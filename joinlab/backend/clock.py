@@ -56,7 +56,9 @@ def check_costs(
         per_rank = list(seconds_per_input)
     else:
         per_rank = [seconds_per_input] * ranks
-    if len(per_rank) != ranks or not all(_is_number(one) and 0 <= one <= 1e6 for one in per_rank):
+    if len(per_rank) != ranks or not all(
+        _is_number(seconds) and 0 <= seconds <= 1e6 for seconds in per_rank
+    ):
         raise ProgramError(
             f"seconds_per_input= is one number of seconds, or {ranks} of them (one per rank); got {seconds_per_input!r}"
         )
@@ -67,7 +69,7 @@ def check_costs(
             f"bytes_per_second= is a number above 0, such as 10e9; got {bytes_per_second!r}"
         )
     return Costs(
-        tuple(round(one * 1e9) for one in per_rank),
+        tuple(round(seconds * 1e9) for seconds in per_rank),
         round(latency * 1e9),  # type: ignore[operator]
         float(bytes_per_second),  # type: ignore[arg-type]
     )

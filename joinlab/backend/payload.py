@@ -34,8 +34,8 @@ def memory(tensor: torch.Tensor) -> Bytes:
         # (tensor_to_numpy in torch/csrc/utils/tensor_numpy.cpp, v2.13.0). This window does not keep
         # the tensor alive: use it at once.
         window: Any = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
-        found: Bytes = np.frombuffer(window, np.uint8)
-        return found
+        data: Bytes = np.frombuffer(window, np.uint8)
+        return data
     return _numpy(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
 
 
@@ -56,11 +56,11 @@ def read(tensors: Sequence[torch.Tensor]) -> Bytes:
 
 def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
     """Fill all tensors, one after the other, as far as `data` goes."""
-    at = 0
+    offset = 0
     for tensor in tensors:
         size = len_of(tensor)
-        part = data[at : at + size]
-        at += size
+        part = data[offset : offset + size]
+        offset += size
         if tensor.is_contiguous():
             memory(tensor)[: len(part)] = part
         else:
@@ -136,9 +136,9 @@ def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
     """Whether the parts of one collective, by place, fit together, byte for byte."""
     facts = FACTS[op]
     if facts.reduces:
-        one = sum(map(len_of, parts[0].ins))
+        nbytes = sum(map(len_of, parts[0].ins))
         return all(
-            part.dtype == parts[0].dtype and sum(map(len_of, part.ins)) == one for part in parts
+            part.dtype == parts[0].dtype and sum(map(len_of, part.ins)) == nbytes for part in parts
         )
     if not facts.alike or facts.point_to_point:  # a barrier has no bytes
         return True
@@ -159,10 +159,10 @@ def _sources_and_targets(
     facts: OpFacts, root: int, size: int
 ) -> tuple[Sequence[int], Sequence[int]]:
     """The places that send and those that receive, for an op that does not reduce."""
-    one, everyone = (root,), range(size)
+    root_only, everyone = (root,), range(size)
     return (
-        one if facts.needs is Needs.FROM_ROOT else everyone,
-        one if facts.needs is Needs.AT_ROOT else everyone,
+        root_only if facts.needs is Needs.FROM_ROOT else everyone,
+        root_only if facts.needs is Needs.AT_ROOT else everyone,
     )
 
 
@@ -185,7 +185,7 @@ def move(op: Op, parts: Sequence[Part], root: int) -> None:
     whole = (
         look(parts[root].ins)
         if len(sources) == 1
-        else np.concatenate([read(parts[at].ins) for at in sources])
+        else np.concatenate([read(parts[source].ins) for source in sources])
     )
     for place in targets:
         if sources != (place,):

@@ -221,13 +221,13 @@ def play(
     """
     knobs = Knobs(fabric.backend, era, barrier_value, pad, costs, timeout_s=0.0, gpu=gpu)
     session = Session(knobs, len(ranks))
-    others = dict(groups or {})
-    makers = {name: (fabrics or {}).get(name, fabric) for name in others}
+    members_of = dict(groups or {})
+    makers = {name: (fabrics or {}).get(name, fabric) for name in members_of}
     lanes = [_Lane(steps) for steps in ranks]
 
     def act(host: SessionRank) -> None:
         host.open_group(ALL, range(len(ranks)), fabric, bound)
-        for name, members in others.items():
+        for name, members in members_of.items():
             if host.rank in members:
                 host.open_group(name, members, makers[name], bound)
                 if not host.groups[name].fabric.streams:
@@ -339,25 +339,25 @@ class _Lane:
 
     def _raised(self, step: Step | None, text: str) -> RankEnd:
         """Its backend raised: in the last call that this step is about and that failed."""
-        about: Sequence[Call] = ()
+        calls: Sequence[Call] = ()
         if isinstance(step, Call):
-            about = [step]
+            calls = [step]
         elif isinstance(step, (Batch, Wait)):
-            about = step.calls
-        failed = [(asked in about, call.id) for asked, call in self.issued if call.row.get("error")]
+            calls = step.calls
+        failed = [(asked in calls, call.id) for asked, call in self.issued if call.row.get("error")]
         return RankEnd("raised", max(failed)[1] if failed else None, text, self.done)
 
 
 def method_of(call: Call) -> str:
     """The method of ProcessGroup that a call means."""
     if call.method:
-        known, name = call.method in METHODS and METHODS[call.method].op == call.op, call.method
+        is_known, name = call.method in METHODS and METHODS[call.method].op == call.op, call.method
     elif call.op == Op.RECV and call.peer is None:
         return "recv_anysource"
     else:
         names = [name for name, method in METHODS.items() if method.op == call.op]
-        known, name = bool(names), names[0] if names else call.op
-    if not known:
+        is_known, name = bool(names), names[0] if names else call.op
+    if not is_known:
         raise ProgramError(f"there is no call {call.op!r} by a method {name!r} of ProcessGroup")
     return name
 

@@ -384,8 +384,8 @@ class SessionRank:
     def flush(self, group: RankGroup) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:
-            mine = [call for call in self.calls if call.group.label == group.label]
-            self._for_all(call for call in mine if call.error is None)
+            calls = [call for call in self.calls if call.group.label == group.label]
+            self._for_all(call for call in calls if call.error is None)
         else:
             self.drain(group)
 
@@ -545,17 +545,19 @@ class Session:
         rank 1   issues recv(2) at 5, and recv(0) of 4 B at 7: it aborts at 7
         rank 2   sends to rank 1 at 6, and has its turn after rank 1: its message still comes
         """
-        mine = self.hosts[host.rank]
-        if mine.gone or mine.end is not None:
+        session_rank = self.hosts[host.rank]
+        if session_rank.gone or session_rank.end is not None:
             return
-        mine.end = End("killed", mine.awaited, f"its process was killed by SIGABRT: {text}")
-        self.aborting.append(mine)
-        for fabric, place in self._on(mine):
+        session_rank.end = End(
+            "killed", session_rank.awaited, f"its process was killed by SIGABRT: {text}"
+        )
+        self.aborting.append(session_rank)
+        for fabric, place in self._on(session_rank):
             fabric.abort(place, at_ns)
-        mine.reach(at_ns)
-        mine.doomed = True
-        if mine.standing is not None:
-            mine.wake()
+        session_rank.reach(at_ns)
+        session_rank.doomed = True
+        if session_rank.standing is not None:
+            session_rank.wake()
 
     def stalled(self, final: bool) -> None:
         """No rank can go on (`final`), or all wait but one that keeps asking: see who can after
@@ -667,8 +669,8 @@ class Session:
         return None
 
 
-def unmodelled(what: object, error: Exception) -> LaunchError:
-    """Carrying out `what` has failed by a fault of the model, not of the program."""
+def unmodelled(step: object, error: Exception) -> LaunchError:
+    """Carrying out `step` has failed by a fault of the model, not of the program."""
     return LaunchError(
-        f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
+        f"joinlab could not model {step} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
     )

@@ -25,34 +25,36 @@ def check(call: EmulatedCall) -> None:
     """Raise what PyTorch raises at once for this call."""
     name, args, size = call.method, call.args, len(call.group.ranks)
     op, form = METHODS[name].op, METHODS[name].form
-    told = "allgather" if op is Op.ALL_GATHER and form is Form.SINGLE else name  # what it calls
+    shown_name = (
+        "allgather" if op is Op.ALL_GATHER and form is Form.SINGLE else name
+    )  # what it calls
     if op in (Op.SEND, Op.RECV):
         _check_pair(call)
         return
     tensors = [tensor for arg in args for tensor in tensors_in(arg)]
     if op is not Op.ALL_REDUCE and any(tensor.is_sparse for tensor in tensors):
         raise NotImplementedError(
-            f"Could not run 'c10d::{told}_' with arguments from the 'SparseCPU' backend."
+            f"Could not run 'c10d::{shown_name}_' with arguments from the 'SparseCPU' backend."
         )
     if FACTS[op].rooted and call.root < 0:
-        raise _refused(told, f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
+        raise _refused(shown_name, f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
     match op:
         case Op.ALL_REDUCE:
-            _check_all_reduce(told, tensors, call.reduce_op)
+            _check_all_reduce(shown_name, tensors, call.reduce_op)
         case Op.ALL_GATHER if form is Form.COALESCED:
             _check_coalesced_gather(args, size)
         case Op.ALL_GATHER:
-            (one,) = tensors_in(args[1])
+            (input,) = tensors_in(args[1])
             outs = tensors_in(args[0])
             outs = list(torch.chunk(outs[0], size)) if form is Form.SINGLE else outs
             if len(outs) != size:
                 raise _refused(
-                    told,
+                    shown_name,
                     f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})",
                 )
-            check_alike(partial(_refused, told), outs, one)
+            check_alike(partial(_refused, shown_name), outs, input)
         case Op.GATHER | Op.SCATTER if call.place == call.root:
-            check_at_root(partial(_refused, told), op, args, size)
+            check_at_root(partial(_refused, shown_name), op, args, size)
         case Op.REDUCE_SCATTER:
             _check_reduce_scatter(name, tensors_in(args[0]), tensors_in(args[1]), call)
         case Op.ALL_TO_ALL if form is Form.LIST:
@@ -60,11 +62,11 @@ def check(call: EmulatedCall) -> None:
             for side, list_ in (("input", ins), ("output", outs)):
                 if len(list_) != size:
                     raise _refused(
-                        told,
+                        shown_name,
                         f"{side} tensor list size {len(list_)} does not match world size {size}",
                     )
-            check_alike(partial(_refused, told), ins, ins[0])
-            check_alike(partial(_refused, told), outs, ins[0])
+            check_alike(partial(_refused, shown_name), ins, ins[0])
+            check_alike(partial(_refused, shown_name), outs, ins[0])
         case Op.ALL_TO_ALL if not all(tensor.is_contiguous() for tensor in tensors):
             raise ValueError("Tensors must be contiguous")
         case _:
@@ -111,9 +113,11 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
             if (
                 tensor.shape != tensors[0].shape
             ):  # the index is of no use: assertTypeAndSizesMatch, Utils.hpp, v2.13.0
-                first, other = (", ".join(map(str, one.shape)) for one in (tensors[0], tensor))
+                first, second = (
+                    ", ".join(map(str, tensor_shown.shape)) for tensor_shown in (tensors[0], tensor)
+                )
                 wrong = (
-                    f"invalid tensor size at index {index - 1} (expected ({first}), got ({other}))"
+                    f"invalid tensor size at index {index - 1} (expected ({first}), got ({second}))"
                 )
                 raise _refused(name, wrong)
 
@@ -129,12 +133,13 @@ def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
         if isinstance(args[0][0], torch.Tensor)
         else tensors_in(list(zip(*args[0], strict=True)))
     )
-    for index, one in enumerate(ins):
+    for index, input in enumerate(ins):
         for out in per_input[index * size : (index + 1) * size]:
-            if out.shape != one.shape:
+            if out.shape != input.shape:
                 raise _refused(
                     "allgather_coalesced",
-                    f"invalid size of output tensor at index {index} (expected length {sizes(one)}, got {sizes(out)})",
+                    f"invalid size of output tensor at index {index} "
+                    f"(expected length {sizes(input)}, got {sizes(out)})",
                 )
 
 
@@ -152,20 +157,23 @@ def _check_reduce_scatter(
                 *(" ".join(map(str, tensor.shape)) for tensor in (outs[0], ins[call.place])),
             )
         return
-    for out, one in zip(outs, ins, strict=True):
-        if out.dtype != one.dtype:
+    for out, input in zip(outs, ins, strict=True):
+        if out.dtype != input.dtype:
             raise _failed(
                 1536,
                 "outputTensors[i].dtype() == inputTensors[i].dtype()",
-                *(C_NAMES[t.dtype] for t in (out, one)),
+                *(C_NAMES[t.dtype] for t in (out, input)),
             )
-        if out.size(0) * size != one.size(0):
+        if out.size(0) * size != input.size(0):
             raise _failed(
-                1537, "outputShape[0] * worldSize == inputShape[0]", out.size(0) * size, one.size(0)
+                1537,
+                "outputShape[0] * worldSize == inputShape[0]",
+                out.size(0) * size,
+                input.size(0),
             )
-        for mine, other in zip(out.shape[1:], one.shape[1:], strict=False):
-            if mine != other:
-                raise _failed(1539, "outputShape[i] == inputShape[i]", mine, other)
+        for out_size, in_size in zip(out.shape[1:], input.shape[1:], strict=False):
+            if out_size != in_size:
+                raise _failed(1539, "outputShape[i] == inputShape[i]", out_size, in_size)
 
 
 def _failed(line: int, check: str, *sides: object) -> RuntimeError:

@@ -130,7 +130,8 @@ class GlooFabric:
                 jobs = jobs_of(call)
                 numbers = self.next_numbers(call.place, len(jobs))
                 self._queued[call.place] += [
-                    Task(call, *one) for one in zip(jobs, numbers, strict=True)
+                    Task(call, *job_and_number)
+                    for job_and_number in zip(jobs, numbers, strict=True)
                 ]
                 self._start_next(call.place)
             self._advance()
@@ -267,10 +268,12 @@ class GlooFabric:
             self._working[place].remove(task)
         call = task.call
         call.small = call.small and not task.undefined
-        at = task.at_ns + self._run.costs.call_ns(call.nbytes())
-        if not any(other.call is call for other in (*self._working[place], *self._queued[place])):
-            call.complete(at)
-        self._start_next(place, at)
+        end_ns = task.at_ns + self._run.costs.call_ns(call.nbytes())
+        if not any(
+            pending.call is call for pending in (*self._working[place], *self._queued[place])
+        ):
+            call.complete(end_ns)
+        self._start_next(place, end_ns)
 
     def _fail(self, task: Task | Pair, text: str, at_once: bool = False) -> None:
         """`task` has raised: its call fails with `text`, and the worker takes the next one."""
@@ -283,9 +286,9 @@ class GlooFabric:
         self._network.withdraw(task)
         if task in self._working[place]:
             self._working[place].remove(task)
-        at = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
-        self._failures[place].append((at, text))
-        task.call.fail(text, at)
+        end_ns = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
+        self._failures[place].append((end_ns, text))
+        task.call.fail(text, end_ns)
         self._start_next(place)
 
     # ------------------------------------------------------------------------------------ message
@@ -298,14 +301,14 @@ class GlooFabric:
         """
         awake = self._network.awake
         while awake:
-            one = awake.popleft()
-            if one.done or one.program is None:
+            task = awake.popleft()
+            if task.done or task.program is None:
                 continue
             try:
-                if advance(one):
-                    self._finish(one)
+                if advance(task):
+                    self._finish(task)
             except ConnectionError as error:
-                self._fail(one, str(error))
+                self._fail(task, str(error))
         for place, text, at_ns in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 

@@ -115,8 +115,8 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
         case Op.ALL_GATHER:
             return [_all_gather(call.method, args, size)]
         case Op.GATHER:
-            (one,) = tensors_in(args[1])
-            return [_collecting(op, one, tensors_in(args[0]), _unknown(one, split=False))]
+            (input,) = tensors_in(args[1])
+            return [_collecting(op, input, tensors_in(args[0]), _unknown(input, split=False))]
         case Op.SCATTER:
             outs, ins = tensors_in(args[0]), tensors_in(args[1])
             return [
@@ -174,8 +174,8 @@ def program(network: Network, task: Task, size: int) -> Waits:
         yield from all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
         return
 
-    def add(own: Bytes, came: Bytes) -> Bytes:
-        return combine(part.dtype, task.job.reduce_op, own, came)
+    def add(local: Bytes, came: Bytes) -> Bytes:
+        return combine(part.dtype, task.job.reduce_op, local, came)
 
     ins, outs = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
     item = part.dtype.itemsize if ins or outs else 0
@@ -205,12 +205,12 @@ def _buffers(
         case Op.BARRIER:
             return [Buffer(task, np.empty(0, np.uint8))], None
         case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
-            nbytes, item, each = sum(ins), part.dtype.itemsize, 0
+            nbytes, item, segment = sum(ins), part.dtype.itemsize, 0
             if op is not Op.BROADCAST:
                 plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
-                each = plan(nbytes, item, size)[1]
+                segment = plan(nbytes, item, size)[1]
             work: Buffer = _InPlace(task, part.ins[0])
-            return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work
+            return [work, Buffer(task, np.zeros(segment * 2, np.uint8), scratch=True)], work
         case Op.ALL_GATHER:
             work = Buffer(task, np.zeros(sum(ins) * size, np.uint8), scratch=True)
             work.data[me * sum(ins) : (me + 1) * sum(ins)] = read(part.ins)
@@ -227,8 +227,8 @@ def _buffers(
             return [_InPlace(task, part.outs[0])], None
         case Op.ALL_TO_ALL:
             sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
-            mine = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]
-            came.data[sum(outs[:me]) :][: len(mine)] = mine
+            share = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]
+            came.data[sum(outs[:me]) :][: len(share)] = share
             write(part.outs, came.data)  # a rank's own share is there even if the call fails
             return [sent, came], came
         case (
@@ -252,14 +252,14 @@ def _unknown(tensor: torch.Tensor, split: bool = True) -> str:
 def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> Job:
     """AsyncAllreduceWork, AsyncAllreduceCoalescedWork, AsyncSparseAllreduceWork and
     AsyncReduceWork."""
-    one = tensors[0]
-    if one.is_sparse:
-        return Job(op, lambda: Part([], []), sparse=one)
+    tensor = tensors[0]
+    if tensor.is_sparse:
+        return Job(op, lambda: Part([], []), sparse=tensor)
     reduce_op = "sum" if asked == "avg" else asked
-    refusal = _unknown(one)
-    if one.is_complex() and asked in _NUMBERS:  # PyTorch prints the op's number as a character
+    refusal = _unknown(tensor)
+    if tensor.is_complex() and asked in _NUMBERS:  # PyTorch prints the op's number as a character
         refusal = f"{op} does not support{chr(_NUMBERS[asked])}on complex tensors"
-    elif not refusal and asked in _BITWISE and one.is_floating_point():
+    elif not refusal and asked in _BITWISE and tensor.is_floating_point():
         refusal = f"Cannot use ReduceOp.{asked.upper()} with non-integral dtype"
     elif not refusal and reduce_op != "sum" and asked not in _NUMBERS:
         refusal = f"Cannot use ReduceOp.{asked.upper()} with Gloo"
@@ -267,7 +267,7 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
 
     def prepare() -> Part:
         if not packed:
-            return Part([flat(one)], [flat(one)])
+            return Part([flat(tensor)], [flat(tensor)])
         packed[0] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         return Part(packed, packed)
 
@@ -275,7 +275,7 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
         None
     ):  # AVG divides the tensor, not the memory that was summed: with strides they are not the same
         if asked == "avg":
-            (packed[0] if packed else one).div_(size)
+            (packed[0] if packed else tensor).div_(size)
         if packed:
             _unpack(packed[0], tensors)
 
@@ -303,13 +303,13 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
     """AsyncAllgatherWork and AsyncAllgatherCoalescedWork."""
     form = METHODS[name].form
     if form is not Form.COALESCED:
-        (one,) = tensors_in(args[1])
+        (input,) = tensors_in(args[1])
         outs = tensors_in(args[0])
         return _collecting(
             Op.ALL_GATHER,
-            one,
+            input,
             torch.chunk(outs[0], size) if form is Form.SINGLE else outs,
-            _unknown(one),
+            _unknown(input),
         )
     ins = tensors_in(args[1])
     if name == "allgather_coalesced":  # one list per rank
@@ -328,19 +328,19 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
     )
 
 
-def _collecting(op: Op, one: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str) -> Job:
+def _collecting(op: Op, input: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str) -> Job:
     """AsyncAllgatherWork and AsyncGatherWork: a packed input, and packed outputs that are copied
     where they belong."""
     if all(out.is_contiguous() for out in outs):
         return Job(
             op,
-            lambda: Part([one.detach().contiguous()], [out.detach() for out in outs]),
+            lambda: Part([input.detach().contiguous()], [out.detach() for out in outs]),
             refusal=refusal,
         )
-    packed = torch.zeros(sum(out.numel() for out in outs), dtype=one.dtype)
+    packed = torch.zeros(sum(out.numel() for out in outs), dtype=input.dtype)
     return Job(
         op,
-        lambda: Part([one.detach().contiguous()], [packed]),
+        lambda: Part([input.detach().contiguous()], [packed]),
         refusal=refusal,
         finish=lambda: _unpack(packed, outs),
     )
@@ -366,21 +366,21 @@ def _all_to_all(args: Sequence[Any]) -> Job:
 def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
     """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some
     rows for each rank."""
-    out, one = args[0], args[1]
+    out, input = args[0], args[1]
     rows: list[list[int]] = [list(args[3] or ()), list(args[2] or ())]
     refusal = _unknown(out)
     shares: list[list[int]] = []  # bytes for each rank, of the input and of the output
     if not any(rows):
-        lengths = [tensor.numel() * tensor.element_size() for tensor in (one, out)]
+        lengths = [tensor.numel() * tensor.element_size() for tensor in (input, out)]
         shares = [[length // size] * size for length in lengths]
-        if SINCE_2_15 and any(tensor.size(0) % size for tensor in (one, out)):
+        if SINCE_2_15 and any(tensor.size(0) % size for tensor in (input, out)):
             refusal = refusal or _INDIVISIBLE
         elif lengths[0] % size:
             refusal = refusal or _ENFORCE.format("alltoall.cc:29", "in->size % context->size == 0")
         elif lengths[0] != lengths[1]:
             refusal = refusal or _ENFORCE.format("alltoall.cc:30", "in->size == out->size")
     else:
-        for tensor, counts in zip((one, out), rows, strict=True):
+        for tensor, counts in zip((input, out), rows, strict=True):
             if not counts and tensor.size(0) % size:
                 refusal = refusal or _INDIVISIBLE
             elif counts and sum(counts) != tensor.size(0):
@@ -396,7 +396,7 @@ def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
             list(torch.split(flat(tensor).reshape(-1).view(torch.uint8), lengths))
             if tensor.numel()
             else [torch.empty(0, dtype=torch.uint8) for _ in lengths]
-            for tensor, lengths in zip((one, out), shares, strict=True)
+            for tensor, lengths in zip((input, out), shares, strict=True)
         )
         return Part(ins, outs)
 

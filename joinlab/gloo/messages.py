@@ -134,8 +134,8 @@ def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
     longest = item * max(1, MAX_SEGMENT // item)
     number = max(-(-nbytes // longest), size * 2)
     number += -number % size
-    each = -(-nbytes // number)
-    return number, each + -each % item
+    nbytes_each = -(-nbytes // number)
+    return number, nbytes_each + -nbytes_each % item
 
 
 def barrier(me: int, size: int) -> Steps:
@@ -157,7 +157,7 @@ def barrier(me: int, size: int) -> Steps:
 
 
 def broadcast(me: int, size: int, root: int, nbytes: int) -> Steps:
-    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of
+    """A binomial tree over `distance`, the rank's distance from the root: round r doubles the number of
     those who have it.
 
         root 0, 6 ranks:    round 0   0 -> 1
@@ -168,15 +168,15 @@ def broadcast(me: int, size: int, root: int, nbytes: int) -> Steps:
     are waited for at the end: a root, too, stays until its children have taken the data. `mask`
     keeps those out who do not have it yet.
     """
-    mine, rounds = (me - root) % size, (size - 1).bit_length()
+    distance, rounds = (me - root) % size, (size - 1).bit_length()
     mask = (1 << rounds) - 1
     sent = 0
     for bit in range(rounds):
         mask ^= 1 << bit
-        peer = mine ^ (1 << bit)
-        if mine & mask or peer >= size:
+        peer = distance ^ (1 << bit)
+        if distance & mask or peer >= size:
             continue
-        if mine & (1 << bit):
+        if distance & (1 << bit):
             yield Post("recv", (peer + root) % size, WORK, 0, nbytes)
             yield Wait("recv", WORK)
         else:
@@ -247,9 +247,9 @@ def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
     that no rank needs. A rank whose chunk is empty, since the tensor is too small, sends nothing to
     the root.
     """
-    number, each = reduce_segments(nbytes, item, size)
-    yield from _ring(me, size, nbytes, (number, each), number - 2)
-    whole = number // size * each
+    number, segment = reduce_segments(nbytes, item, size)
+    yield from _ring(me, size, nbytes, (number, segment), number - 2)
+    whole = number // size * segment
     if me == root:
         expected = 0
         for peer in _others(me, size):
@@ -269,10 +269,10 @@ def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
 def reduce_segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
     """As `segments`, for a reduce: numSegments and segmentBytes in reduce(), gloo/reduce.cc,
     PyTorch v2.13.0."""
-    each = min(-(-nbytes // (size * 2)), item * (MAX_SEGMENT // item))
-    each += -each % item
-    number = max(-(-nbytes // each), size * 2)
-    return number + -number % size, each
+    segment = min(-(-nbytes // (size * 2)), item * (MAX_SEGMENT // item))
+    segment += -segment % item
+    number = max(-(-nbytes // segment), size * 2)
+    return number + -number % size, segment
 
 
 def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) -> Steps:
@@ -289,20 +289,20 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
     sides leave it out if their sizes agree, and where they differ one side may wait for a segment
     that the other one never sends.
     """
-    each = plan[1]
-    if not each:
+    segment = plan[1]
+    if not segment:
         return  # nothing to sum
 
     arrival, departure = Wait("recv", ARRIVED), Wait("send", WORK)
     for turn, before, now in _turns(me + 1, turns, size, nbytes, plan):
-        at = turn % 2 * each
+        offset = turn % 2 * segment
         if before.came > 0:
             yield arrival
-            yield Sum(at, before.into, before.came)
+            yield Sum(offset, before.into, before.came)
         if before.sent > 0:
             yield departure
         if now.came > 0:
-            yield Post("recv", (me + 1) % size, ARRIVED, at, now.came)
+            yield Post("recv", (me + 1) % size, ARRIVED, offset, now.came)
         if now.sent > 0:
             yield Post("send", (me - 1) % size, WORK, now.out, now.sent)
 
@@ -327,15 +327,15 @@ def _turns(
 
     A turn sends a segment of this chunk, or of those after it, and receives one of the next chunk.
     """
-    number, each = plan
+    number, segment = plan
     ahead = number // size
     earlier = last = _NOTHING
     for turn in range(turns + 2):
-        out = (chunk * ahead + turn) % number * each
-        into = ((chunk + 1) * ahead + turn) % number * each
+        out = (chunk * ahead + turn) % number * segment
+        into = ((chunk + 1) * ahead + turn) % number * segment
         moves = turn < turns and (out < nbytes or into < nbytes)
         now = (
-            _Move(out, min(each, nbytes - out), into, min(each, nbytes - into))
+            _Move(out, min(segment, nbytes - out), into, min(segment, nbytes - into))
             if moves
             else _NOTHING
         )
@@ -344,8 +344,8 @@ def _turns(
         earlier, last = last, now
 
 
-def all_gather(me: int, size: int, each: int) -> Steps:
-    """Each rank's share, of `each` bytes, goes around in two halves: while one half travels, the
+def all_gather(me: int, size: int, share: int) -> Steps:
+    """Each rank's share, of `share` bytes, goes around in two halves: while one half travels, the
     other is passed on.
 
         rank 1 of 3, shares a b c:    sends b0 b1 a0 a1, receives a0 a1 c0 c1
@@ -353,16 +353,16 @@ def all_gather(me: int, size: int, each: int) -> Steps:
     A share of one byte has an empty first half. It is sent all the same: an empty message
     completes, too.
     """
-    whole = each * size
-    halves = ((0, each // 2), (each // 2, each - each // 2))
+    whole = share * size
+    halves = ((0, share // 2), (share // 2, share - share // 2))
     for turn in range((size - 1) * 2):
         out = size + me - turn // 2
         low, length = halves[turn % 2]
         if turn >= 2:
             yield Wait("send", WORK)
             yield Wait("recv", WORK)
-        yield Post("send", (me + 1) % size, WORK, (out * each + low) % whole, length)
-        yield Post("recv", (me - 1) % size, WORK, ((out - 1) * each + low) % whole, length)
+        yield Post("send", (me + 1) % size, WORK, (out * share + low) % whole, length)
+        yield Post("recv", (me - 1) % size, WORK, ((out - 1) * share + low) % whole, length)
     for _ in range(2):
         yield Wait("send", WORK)
         yield Wait("recv", WORK)

@@ -45,10 +45,10 @@ def monitored_barrier(
     limit_ms = timeout_ns // 1_000_000
     if group.place:
         sent = _post(fabric, host, group, Op.SEND, 0, arrived)
-        told = _post(fabric, host, group, Op.RECV, 0, leave)
+        leaving = _post(fabric, host, group, Op.RECV, 0, leave)
         try:
             host.for_host([sent])
-            host.for_host([told])
+            host.for_host([leaving])
         except RuntimeError as error:
             raise RuntimeError(
                 f"Rank {group.place} successfully reached monitoredBarrier, but received errors while waiting for "
@@ -73,21 +73,21 @@ def _wait_for_each(
     come: list[int] = []
     missing: list[int] = []
     for place, call in enumerate(calls, 1):
-        left = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.now
-        if left is not None and left <= 0:
-            said = (
+        remaining_ns = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.now
+        if remaining_ns is not None and remaining_ns <= 0:
+            text = (
                 f"Successfully processed ranks: {', '.join(map(str, come))}"
                 if come
                 else ("No ranks successfully processed in monitoredBarrier.")
             )
-            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{said}")
+            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{text}")
         try:
-            host.wait([call], timeout_ns=left or 0)
+            host.wait([call], timeout_ns=remaining_ns or 0)
             come.append(place)
         except RuntimeError as error:
             if not all_ranks:
-                said = f"[Rank 0]: Rank {place} failed to pass monitoredBarrier in {limit_ms} ms"
-                raise RuntimeError(f"{said}\n Original exception: \n{error}") from None
+                text = f"[Rank 0]: Rank {place} failed to pass monitoredBarrier in {limit_ms} ms"
+                raise RuntimeError(f"{text}\n Original exception: \n{error}") from None
             missing.append(place)
     if missing:
         ranks = ", ".join(map(str, missing))

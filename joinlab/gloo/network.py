@@ -180,15 +180,15 @@ class Network:
         send 4 B, recv 8 B      fills the first 4, and both sides take it for complete
         send 8 B, recv 4 B      GLOO_ENFORCE_LE(op.preamble.length, op.nbytes) aborts the receiver's process
         """
-        at = max(send.at_ns, recv.at_ns)
+        arrival_ns = max(send.at_ns, recv.at_ns)
         length, room = send.high - send.low, recv.high - recv.low
-        self._complete(send, "send", at)
+        self._complete(send, "send", arrival_ns)
         if length > room:
             text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {length} vs {room}"
-            self._aborts.append((recv.place, text, at))
-            self._aborts_at.setdefault(recv.place, at)
+            self._aborts.append((recv.place, text, arrival_ns))
+            self._aborts_at.setdefault(recv.place, arrival_ns)
             return
-        self._complete(recv, "recv", at)
+        self._complete(recv, "recv", arrival_ns)
         recv.buffer.source = send.place
         recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
         into = recv.buffer.data
@@ -204,8 +204,8 @@ class Network:
 
     def aborts(self) -> list[tuple[int, str, int]]:
         """Places whose process aborts, what it says, and when."""
-        found, self._aborts = self._aborts, []
-        return found
+        aborts, self._aborts = self._aborts, []
+        return aborts
 
     def withdraw(self, task: Part) -> None:
         """Remove the posts of a task that has failed: no wait will take their messages."""
@@ -259,10 +259,10 @@ def _first(table: dict[_Key, list[_Post]], key: _Key) -> _Post | None:
     posts = table.get(key)
     if not posts:
         return None
-    found = posts.pop(0)
+    post = posts.pop(0)
     if not posts:  # each call has a slot of its own, so the tables would grow with every call
         del table[key]
-    return found
+    return post
 
 
 CUT_TEXT = "Application timeout caused pair closure"
@@ -281,7 +281,7 @@ def play(
     me: int,
     steps: Steps,
     buffers: Sequence[Buffer],
-    add: Callable[[Any, Any], Any] = lambda own, came: own,
+    add: Callable[[Any, Any], Any] = lambda local, came: local,
 ) -> Waits:
     """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with
     those that came."""
@@ -298,8 +298,8 @@ def play(
                 work.undefined |= arrived.undefined
                 sums = work.data
                 if sums is not None:
-                    own = sums[step.low : step.low + step.size]
-                    own[:] = add(own, arrived.data[step.at : step.at + step.size])
+                    local = sums[step.low : step.low + step.size]
+                    local[:] = add(local, arrived.data[step.at : step.at + step.size])
             case _:
                 assert_never(step)
 

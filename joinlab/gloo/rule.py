@@ -57,7 +57,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     if group.failed or len(group.ranks) < 2:
         return {}
     group = group.reached()
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     stuck: dict[
         int, list[Blocker]
     ] = {}  # per rank: its collectives that cannot complete, each of which holds a thread
@@ -70,7 +70,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         }
         if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
             break  # from here on the counter is not known
-        held = {
+        counting = {
             rank: stuck[rank][0]
             for rank, call in slot.items()
             if rank in stuck
@@ -80,8 +80,12 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
                 or (group.setting.threads and len(stuck[rank]) >= group.setting.threads)
             )
         }
-        begun = {rank: call for rank, call in slot.items() if rank not in held and not call.void}
-        fresh: dict[int, tuple[Blocker, ...]] = {rank: (behind,) for rank, behind in held.items()}
+        begun = {
+            rank: call for rank, call in slot.items() if rank not in counting and not call.void
+        }
+        fresh: dict[int, tuple[Blocker, ...]] = {
+            rank: (behind,) for rank, behind in counting.items()
+        }
         first = {rank: calls[0] for rank, calls in stuck.items()}
         for name in dict.fromkeys(kind(call.op, call.dtype) for call in begun.values()):
             calls = {
@@ -92,7 +96,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
                 calls,
                 group.ranks,
                 gone,
-                partial(_blame, slot, first if name == Op.BARRIER else held),
+                partial(_blame, slot, first if name == Op.BARRIER else counting),
             )
             if played is None:
                 return {}
@@ -100,9 +104,9 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         if any(slot[rank].completed for rank in fresh):
             return {}
         for rank, why in fresh.items():
-            found[rank, slot[rank].seq] = why
+            blockers[rank, slot[rank].seq] = why
             stuck.setdefault(rank, []).append(Blocker(rank, slot[rank].seq))
-    return {**found, **_pairs(group, gone)}
+    return {**blockers, **_pairs(group, gone)}
 
 
 def _numbered(call: IssuedCall) -> Sequence[IssuedCall]:
@@ -124,10 +128,10 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
     )
 
 
-def _blame(slot: Slot, behind: Mapping[int, Blocker], other: int) -> Blocker:
-    """Why `other` takes no part: the stuck call in front of its own, from `behind`, or its call in
+def _blame(slot: Slot, behind: Mapping[int, Blocker], rank: int) -> Blocker:
+    """Why `rank` takes no part: the stuck call in front of its own, from `behind`, or its call in
     this slot."""
-    return behind.get(other) or Blocker(other, slot[other].seq if other in slot else None)
+    return behind.get(rank) or Blocker(rank, slot[rank].seq if rank in slot else None)
 
 
 def _uneven(calls: Slot) -> bool:
@@ -141,8 +145,8 @@ def _uneven(calls: Slot) -> bool:
         len(
             {
                 (call.dtype, part)
-                for call, some in zip(calls.values(), parts, strict=True)
-                for part in some
+                for call, sizes in zip(calls.values(), parts, strict=True)
+                for part in sizes
             }
         )
         > 1
@@ -194,18 +198,20 @@ def _stuck_in(
         advance(network.awake.popleft())
     if network.aborts():
         return None
-    found: dict[int, tuple[Blocker, ...]] = {}
+    blockers: dict[int, tuple[Blocker, ...]] = {}
     for rank, part in parts.items():
         peers = {ranks[peer] for place, peer in network.unanswered() if place == part.place}
         if part.waits_on is not None and not peers & set(gone):
-            apart = [
-                other
-                for other in ranks
-                if other not in calls or _size(calls[other]) != _size(calls[rank])
+            differing = [
+                peer
+                for peer in ranks
+                if peer not in calls or _size(calls[peer]) != _size(calls[rank])
             ]
-            live = [other for other in apart if other not in gone] or sorted(peers, key=ranks.index)
-            found[rank] = tuple(map(blame, live))
-    return found
+            live = [peer for peer in differing if peer not in gone] or sorted(
+                peers, key=ranks.index
+            )
+            blockers[rank] = tuple(map(blame, live))
+    return blockers
 
 
 class _Part:
@@ -289,26 +295,36 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
 
 def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
     """Sends without a recv, and recvs without a send."""
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for (source, target, tag), sends in group.sends.items():
         takers = len(group.recvs.get((source, target, tag), ())) + len(
             group.recvs.get((ANY_SOURCE, target, tag), ())
         )
         if target not in gone:
-            found.update({(source, call.seq): (Blocker(target, None),) for call in sends[takers:]})
+            blockers.update(
+                {(source, call.seq): (Blocker(target, None),) for call in sends[takers:]}
+            )
     for (source, target, tag), recvs in group.recvs.items():
         if source == ANY_SOURCE:
             sources = [rank for rank in group.ranks if rank != target]
-            arrived = sum(len(group.sends.get((one, target, tag), ())) for one in sources)
+            arrived = sum(len(group.sends.get((peer, target, tag), ())) for peer in sources)
             if not arrived and not set(sources) & set(gone):
-                found.update(
+                blockers.update(
                     {
-                        (target, call.seq): tuple(Blocker(one, None) for one in sources)
+                        (target, call.seq): tuple(Blocker(peer, None) for peer in sources)
                         for call in recvs
                     }
                 )
         elif source not in gone:
             arrived = len(group.sends.get((source, target, tag), ()))
-            found.update({(target, call.seq): (Blocker(source, None),) for call in recvs[arrived:]})
-    calls = (call for lists in (group.sends, group.recvs) for one in lists.values() for call in one)
-    return {} if any(call.completed and (call.rank, call.seq) in found for call in calls) else found
+            blockers.update(
+                {(target, call.seq): (Blocker(source, None),) for call in recvs[arrived:]}
+            )
+    calls = (
+        call for lists in (group.sends, group.recvs) for peer in lists.values() for call in peer
+    )
+    return (
+        {}
+        if any(call.completed and (call.rank, call.seq) in blockers for call in calls)
+        else blockers
+    )

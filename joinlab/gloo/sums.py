@@ -35,10 +35,10 @@ _NUMPY: dict[torch.dtype, Any] = {
 _OPS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "product": np.multiply,
-    "min": lambda one, other: np.where(
-        other < one, other, one
+    "min": lambda left, right: np.where(
+        right < left, right, left
     ),  # std::min: with a NaN it is not symmetric
-    "max": lambda one, other: np.where(one < other, other, one),
+    "max": lambda left, right: np.where(left < right, right, left),
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
@@ -47,8 +47,8 @@ _OPS: dict[str, Callable[..., Any]] = {
 _TORCH_OPS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
     "product": torch.mul,
-    "min": lambda one, other: torch.where(other < one, other, one),
-    "max": lambda one, other: torch.where(one < other, other, one),
+    "min": lambda left, right: torch.where(right < left, right, left),
+    "max": lambda left, right: torch.where(left < right, right, left),
 }
 
 DTYPES = frozenset({*_NUMPY, torch.bfloat16})
@@ -58,7 +58,7 @@ are split."""
 _numpy = torch._C.TensorBase.numpy
 
 
-def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Bytes:
+def combine(dtype: torch.dtype, reduce_op: str, first: Bytes, second: Bytes) -> Bytes:
     """Reduce two runs of whole elements of `dtype`; returns the bytes of the result.
 
     >>> one, other = (np.array(values, np.float32).view(np.uint8) for values in ([1, np.nan], [np.nan, 1]))
@@ -68,11 +68,11 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
     kind = _NUMPY.get(dtype)
     if kind is not None:
         with np.errstate(all="ignore"):
-            return _OPS[reduce_op](one.view(kind), other.view(kind)).view(np.uint8)  # type: ignore[no-any-return]
-    left, right = (
-        torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (one, other)
+            return _OPS[reduce_op](first.view(kind), second.view(kind)).view(np.uint8)  # type: ignore[no-any-return]
+    left_values, right = (
+        torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (first, second)
     )
-    return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
+    return _numpy(_TORCH_OPS[reduce_op](left_values, right).view(torch.uint8))
 
 
 def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -97,23 +97,26 @@ def all_reduce_sparse(
     Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch
     v2.13.0.
     """
-    mine = tensor.detach().coalesce()
+    sparse = tensor.detach().coalesce()
     sizes = Buffer(task, np.zeros(_SPARSE_SIZES_BYTES * size, np.uint8), scratch=True)
     header = np.zeros(_SPARSE_SIZES_BYTES // 8, np.int64)
-    header[:2] = mine.sparse_dim(), mine.dense_dim()
-    header[2] = mine._nnz()
-    header[3 : 3 + mine.dim()] = mine.shape
-    at = me * _SPARSE_SIZES_BYTES
-    sizes.data[at : at + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
+    header[:2] = sparse.sparse_dim(), sparse.dense_dim()
+    header[2] = sparse._nnz()
+    header[3 : 3 + sparse.dim()] = sparse.shape
+    offset = me * _SPARSE_SIZES_BYTES
+    sizes.data[offset : offset + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
     yield from play(network, slot, me, messages.all_gather(me, size, _SPARSE_SIZES_BYTES), [sizes])
     headers = sizes.data.view(np.int64).reshape(size, -1)
-    if any((other[:2] != header[:2]).any() or (other[3:] != header[3:]).any() for other in headers):
+    if any(
+        (header_of_rank[:2] != header[:2]).any() or (header_of_rank[3:] != header[3:]).any()
+        for header_of_rank in headers
+    ):
         raise ConnectionError("Sparse dimensions do not match")
-    counts = [int(other[2]) for other in headers]
-    found = []
+    counts = [int(header_of_rank[2]) for header_of_rank in headers]
+    gathered = []
     for part in (
-        mine.indices().t().contiguous(),
-        mine.values().contiguous(),
+        sparse.indices().t().contiguous(),
+        sparse.values().contiguous(),
     ):  # one row for each value
         width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
         lengths = [count * width for count in counts]
@@ -121,15 +124,17 @@ def all_reduce_sparse(
         work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])
         yield from _all_gather_v(network, work, slot, me, lengths)
         rows = np.split(work.data, np.cumsum(lengths)[:-1])
-        found.append([torch.empty((count, *part.shape[1:]), dtype=part.dtype) for count in counts])
-        for one, row in zip(found[-1], rows, strict=True):
-            write([one], row)
-    each = [
-        torch.sparse_coo_tensor(rows.t(), values, mine.shape)
-        for rows, values in zip(*found, strict=True)
+        gathered.append(
+            [torch.empty((count, *part.shape[1:]), dtype=part.dtype) for count in counts]
+        )
+        for output, row in zip(gathered[-1], rows, strict=True):
+            write([output], row)
+    tensors = [
+        torch.sparse_coo_tensor(rows.t(), values, sparse.shape)
+        for rows, values in zip(*gathered, strict=True)
     ]
     with torch.no_grad():
-        tensor.copy_(summed_sparse([one.coalesce() for one in each]))
+        tensor.copy_(summed_sparse([output.coalesce() for output in tensors]))
 
 
 _SPARSE_SIZES_BYTES = 9 * 8

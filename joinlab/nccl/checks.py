@@ -131,9 +131,9 @@ def _view_as_real(call: EmulatedCall) -> None:
     if FACTS[call.op].reduces and call.reduce_op not in ("sum", "avg"):
         raise RuntimeError(f"{call.op} does not support{call.reduce_op.upper()}on complex tensors")
     for part in call.parts:
-        same = part.ins is part.outs
+        in_place = part.ins is part.outs
         part.ins = [torch.view_as_real(tensor) for tensor in part.ins]
-        part.outs = part.ins if same else [torch.view_as_real(tensor) for tensor in part.outs]
+        part.outs = part.ins if in_place else [torch.view_as_real(tensor) for tensor in part.outs]
 
 
 def _check_reduce_op(call: EmulatedCall, era: str) -> None:

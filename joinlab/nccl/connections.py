@@ -46,21 +46,21 @@ class Connections:
             {peer for _, peer, is_send in new if is_send is side} for side in (True, False)
         )
         for meeting in words(place, self._size, sends, recvs):
-            mine = {
+            directions = {
                 hear[0]: {is_send for _, peer, is_send in new if peer == hear[0]}
                 for _, hear in meeting
             }
             for tell, _ in meeting:
-                self._told.setdefault(tell, deque()).append((now, mine[tell[1]]))
+                self._told.setdefault(tell, deque()).append((now, directions[tell[1]]))
                 if tell in self.waiting:
                     self.waiting.pop(tell)()
             for _, hear in meeting:
                 while not self._told.get(hear):
                     yield hear
                 peer = hear[0]
-                told_ns, theirs = self._told[hear].popleft()
+                told_ns, peer_directions = self._told[hear].popleft()
                 now = self.met_ns[place] = max(now, told_ns)
-                if not mirrors(self._size, place, peer, mine[peer], theirs):
-                    self.crossed |= {(place, peer, is_send) for is_send in mine[peer]}
-                    self.uneven |= len(mine[peer]) != len(theirs)
+                if not mirrors(self._size, place, peer, directions[peer], peer_directions):
+                    self.crossed |= {(place, peer, is_send) for is_send in directions[peer]}
+                    self.uneven |= len(directions[peer]) != len(peer_directions)
         self.made |= new

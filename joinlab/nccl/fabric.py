@@ -114,12 +114,12 @@ class Communicator:
         self.joined.add(place)
         self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
-            what = (
+            step = (
                 "first call on this communicator"
                 if calls
                 else "init_process_group(device_id=...) or new_group()"
             )
-            host.wait_inside(calls, f"for the other ranks' {what}, without which {without}")
+            host.wait_inside(calls, f"for the other ranks' {step}, without which {without}")
         else:
             for rank in self.ranks:
                 if rank != host.rank:
@@ -221,39 +221,39 @@ class Communicator:
     def _fit(self, heads: Sequence[list[EmulatedCall]]) -> bool:
         # Quick for DDP's calls: equal looks fit. All others are compared byte for byte, as NCCL
         # would run them.
-        one = heads[0][0]
-        if FACTS[one.op].one_size and all(
-            calls[0].look == one.look and len(calls) == 1 for calls in heads
+        first = heads[0][0]
+        if FACTS[first.op].one_size and all(
+            calls[0].look == first.look and len(calls) == 1 for calls in heads
         ):
             return True
         if any(len(calls) != 1 or calls[0].op in POINT_TO_POINT for calls in heads):
             return False
         calls = [calls[0] for calls in heads]
         return all(
-            call.op == one.op
-            and call.root == one.root
-            and call.reduce_op == one.reduce_op
-            and len(call.parts) == len(one.parts)
+            call.op == first.op
+            and call.root == first.root
+            and call.reduce_op == first.reduce_op
+            and len(call.parts) == len(first.parts)
             for call in calls
         ) and all(
-            agree(one.op, [call.parts[index] for call in calls], one.root)
-            for index in range(len(one.parts))
+            agree(first.op, [call.parts[index] for call in calls], first.root)
+            for index in range(len(first.parts))
         )
 
     def _carry_out(self, calls: Sequence[EmulatedCall]) -> None:
-        one = calls[0]
-        facts = FACTS[one.op]
+        first = calls[0]
+        facts = FACTS[first.op]
         starts = [max(call.ready_ns, self._free_ns[place]) for place, call in enumerate(calls)]
         for call, start in zip(calls, starts, strict=True):
             call.begin(start)
-        for index in range(len(one.parts)):
+        for index in range(len(first.parts)):
             parts = [call.parts[index] for call in calls]
             if facts.reduces:
                 factors = [factor_of(call, self.size) for call in calls]
-                self._reduce(one.op, parts, one.root, reducing(one), factors)
+                self._reduce(first.op, parts, first.root, reducing(first), factors)
             else:
-                move(one.op, parts, one.root)
-        cost = self.run.costs.call_ns(one.nbytes())
+                move(first.op, parts, first.root)
+        cost = self.run.costs.call_ns(first.nbytes())
         latest = max(starts)
         for place, call in enumerate(calls):
             start = latest
@@ -261,8 +261,8 @@ class Communicator:
                 start = max(
                     starts[place],
                     *(
-                        starts[other]
-                        for other in waits_for(one.op, place, one.root, range(self.size))
+                        starts[source]
+                        for source in waits_for(first.op, place, first.root, range(self.size))
                     ),
                 )
             self._free_ns[place] = start + cost
@@ -287,31 +287,33 @@ class Communicator:
         """
         size, dtype = self.size, parts[0].dtype
 
-        def chain(each: Sequence[Bytes], last: int) -> Bytes:
+        def chain(shares: Sequence[Bytes], last: int) -> Bytes:
             order = [(last + 1 + turn) % size for turn in range(size)]
-            return self._wiring.kernels.chain(dtype, reduce_op, each, order, factors)
+            return self._wiring.kernels.chain(dtype, reduce_op, shares, order, factors)
 
-        each, facts = [look(part.ins) for part in parts], FACTS[op]
+        shares, facts = [look(part.ins) for part in parts], FACTS[op]
         if facts.needs is Needs.AT_ROOT:
-            write(parts[root].outs, chain(each, root))
+            write(parts[root].outs, chain(shares, root))
             return
-        chunk = part_bytes(op, len(each[0]), size, self._wiring.align)
+        chunk = part_bytes(op, len(shares[0]), size, self._wiring.align)
         lengths = [chunk] * size
         if facts.for_each and len(parts[0].ins) == size:
             # of unequal parts: one reduce for each, to its rank
             lengths = [len_of(tensor) for tensor in parts[0].ins]
-        if not facts.for_each and len(each[0]) <= chunk:
-            totals = [chain(each, 0)]
+        if not facts.for_each and len(shares[0]) <= chunk:
+            totals = [chain(shares, 0)]
         else:
             ends = list(accumulate(lengths))
             spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-            totals = [chain([data[span] for data in each], c) for c, span in enumerate(spans)]
+            totals = [chain([data[span] for data in shares], c) for c, span in enumerate(spans)]
         whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
         for place, part in enumerate(parts):
             if facts.for_each:
                 write(part.outs, totals[place])
             elif part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
-                each[place][:] = whole  # `look` gave its memory: 3 us less than to find that again
+                shares[place][:] = (
+                    whole  # `look` gave its memory: 3 us less than to find that again
+                )
             else:
                 write(part.outs, whole)
 
@@ -397,24 +399,26 @@ class NcclFabric:
         call = calls[0]
         communicator, place = self._where(calls)
         if place not in communicator.joined:
-            communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
+            communicator.join(place, call.host, calls, max(issued.ready_ns for issued in calls))
         if FACTS[call.op].pairwise:
             communicator.connect(place, calls)
         elif (
             self._eager and place not in self._rings.joined
         ):  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
-            now = max(one.ready_ns for one in calls)
+            now = max(issued.ready_ns for issued in calls)
             self._rings.join(place, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
             self._large += [
-                one for one in calls if one.op is Op.SEND and one.nbytes() > BUFFERED_BYTES
+                issued
+                for issued in calls
+                if issued.op is Op.SEND and issued.nbytes() > BUFFERED_BYTES
             ]
             communicator.submit(place, calls)
 
     def assumes(self) -> list[str]:
         """What the model took for granted, and how NCCL differs from what programs expect: notes
         beside a Timeline."""
-        crossed = any(one.crossed for one in (self._main, *self._pairs.values()))
+        crossed = any(communicator.crossed for communicator in (self._main, *self._pairs.values()))
         large = any(not call.done for call in self._large)
         return [
             *[ASSUMES] * (len(self._ranks) > TUNED_RANKS),
@@ -431,8 +435,8 @@ class NcclFabric:
         call = calls[0]
         if call.op not in POINT_TO_POINT:
             return self._main, call.place
-        for one in calls:
-            one.source_place = self._ranks.index(one.row["peer"])
+        for pair_call in calls:
+            pair_call.source_place = self._ranks.index(pair_call.row["peer"])
         if call.batched or self._eager:
             return self._main, call.place
         low, high = sorted(
@@ -445,8 +449,8 @@ class NcclFabric:
 
     def flush(self) -> None:
         """See `Fabric`."""
-        for one in (self._main, *self._pairs.values()):
-            one.flush()
+        for communicator in (self._main, *self._pairs.values()):
+            communicator.flush()
 
     def leave(self, place: int) -> None:
         """NCCL within one machine does not notice that a rank has ended."""
@@ -474,7 +478,7 @@ def watchdog_text(call: EmulatedCall, ms: int) -> str:
     form = METHODS[call.method].form
     kind = _OP_TYPES.get((call.op, form), call.op.value.replace("_", "").upper())
     ins, outs = (
-        sum(one.numel() for part in call.parts for one in getattr(part, side))
+        sum(tensor.numel() for part in call.parts for tensor in getattr(part, side))
         for side in ("ins", "outs")
     )
     work = f"SeqNum={call.row['number']}, OpType={kind}, NumelIn={ins}, NumelOut={outs}, Timeout(ms)={ms}"

@@ -90,33 +90,33 @@ class Kernels:
         Several tensors are one in a buffer of the backend's own (newLikeFlat in
         ProcessGroupNCCL.cpp): its neighbours are unknown.
         """
-        own = read(tensors)
+        data = read(tensors)
         if len(tensors) != 1:
-            return Memory(own, np.empty(0, np.uint8), 0, self.pad)
+            return Memory(data, np.empty(0, np.uint8), 0, self.pad)
         tensor = tensors[0].detach()
         begin = int(tensor.storage_offset()) * tensor.element_size()
         storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-        end = begin + len(own)
-        return Memory(own, read([storage[end : end + LINE_BYTES]]), begin, self.pad)
+        end = begin + len(data)
+        return Memory(data, read([storage[end : end + LINE_BYTES]]), begin, self.pad)
 
-    def load(self, memory: Memory, at: int, nbytes: int, dtype: torch.dtype) -> Bytes:
-        """`nbytes` from byte `at` on, as whole lines of elements of `dtype`."""
-        rest = nbytes % LINE_BYTES
-        if not rest:
-            return memory.take(at, nbytes)
-        whole = nbytes - rest
-        address = (memory.address + at + whole) % 4
+    def load(self, memory: Memory, offset: int, nbytes: int, dtype: torch.dtype) -> Bytes:
+        """`nbytes` from byte `offset` on, as whole lines of elements of `dtype`."""
+        tail = nbytes % LINE_BYTES
+        if not tail:
+            return memory.take(offset, nbytes)
+        whole = nbytes - tail
+        address = (memory.address + offset + whole) % 4
         if self.old:
-            held = LINE_BYTES
+            loaded = LINE_BYTES
         elif dtype.itemsize <= 2:  # words of 4 bytes are loaded, as many as the elements lie in
-            held = min(LINE_BYTES, -(-(address + rest) // 4) * 4 - address)
+            loaded = min(LINE_BYTES, -(-(address + tail) // 4) * 4 - address)
         else:
-            held = rest
+            loaded = tail
         line = np.zeros(LINE_BYTES, np.uint8)
-        line[:held] = memory.take(at + whole, held)
+        line[:loaded] = memory.take(offset + whole, loaded)
         if dtype.itemsize == 4 and not self.old:
             line[4:] = np.frombuffer(self.pad.to_bytes(4, "little"), np.uint8)
-        return np.concatenate([memory.take(at, whole), line])
+        return np.concatenate([memory.take(offset, whole), line])
 
     # ------------------------------------------------------------------------------------
     # arithmetic
@@ -126,18 +126,18 @@ class Kernels:
         hostToDevRedOp)."""
         if factor is None or dtype in _INTEGERS:
             return data
-        one = torch.tensor(
+        scale = torch.tensor(
             [factor], dtype=torch.float64 if dtype is torch.float64 else torch.float32
         ).to(dtype)
-        return self._floats(dtype, "product", data, np.resize(read([one]), len(data)))
+        return self._floats(dtype, "product", data, np.resize(read([scale]), len(data)))
 
-    def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
+    def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, local: Bytes) -> Bytes:
         """What has come in, and this rank's own, element by element; both are whole elements."""
         if dtype in _INTEGERS:
-            one, other = incoming.view(_INTEGERS[dtype]), own.view(_INTEGERS[dtype])
+            left, right = incoming.view(_INTEGERS[dtype]), local.view(_INTEGERS[dtype])
             with np.errstate(all="ignore"):
-                return _bytes(_INTEGER_OPS[reduce_op](one, other))
-        return self._floats(dtype, reduce_op, incoming, own)
+                return _bytes(_INTEGER_OPS[reduce_op](left, right))
+        return self._floats(dtype, reduce_op, incoming, local)
 
     def finish(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
         """AVG of integers divides the whole sum, towards zero, before it goes on
@@ -154,62 +154,62 @@ class Kernels:
         self,
         dtype: torch.dtype,
         reduce_op: str,
-        each: Sequence[Bytes],
+        shares: Sequence[Bytes],
         order: Sequence[int],
         factors: Sequence[float | None],
     ) -> Bytes:
-        """The reduction of a chunk that goes through the places of `order`; `each` and `factors` by
+        """The reduction of a chunk that goes through the places of `order`; `shares` and `factors` by
         place."""
-        size, kind = len(each), _FLOATS.get(dtype)
+        size, kind = len(shares), _FLOATS.get(dtype)
         if (
             reduce_op == "sum" and kind is not None
         ):  # in one go, 10 us less a call; only a NaN needs the way below
             with np.errstate(all="ignore"):
-                floats = each[order[0]].view(kind)
+                floats = shares[order[0]].view(kind)
                 for place in order[1:]:
-                    floats = floats + each[place].view(kind)
+                    floats = floats + shares[place].view(kind)
             if not np.isnan(floats).any():
                 return _bytes(floats)
-        total = self.scale(dtype, factors[order[0]], each[order[0]])
+        total = self.scale(dtype, factors[order[0]], shares[order[0]])
         for place in order[1:]:
             total = self.reduce(
-                dtype, reduce_op, total, self.scale(dtype, factors[place], each[place])
+                dtype, reduce_op, total, self.scale(dtype, factors[place], shares[place])
             )
         return self.finish(dtype, reduce_op, total, size)
 
-    def _floats(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
+    def _floats(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, local: Bytes) -> Bytes:
         """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the
         hardware's."""
         if dtype is torch.bfloat16:
-            one, other = (_from_bfloat16(data) for data in (incoming, own))
+            left, right = (_from_bfloat16(data) for data in (incoming, local))
         else:
-            one, other = incoming.view(_FLOATS[dtype]), own.view(_FLOATS[dtype])
+            left, right = incoming.view(_FLOATS[dtype]), local.view(_FLOATS[dtype])
         with np.errstate(all="ignore"):
             match reduce_op:
                 case "sum" | "avg" | "premul_sum":
-                    found = one + other
+                    result = left + right
                 case "product":
-                    found = one * other
+                    result = left * right
                 case _ if (
                     self.old and dtype.itemsize >= 4
                 ):  # (x < y) ? ... : ..., which takes a NaN as it comes
-                    less = one < other
-                    found = (
-                        np.where(less, one, other)
+                    less = left < right
+                    result = (
+                        np.where(less, left, right)
                         if reduce_op == "min"
-                        else np.where(less, other, one)
+                        else np.where(less, right, left)
                     )
-                    return _bytes(found)
+                    return _bytes(result)
                 case _:
-                    found = _extreme(one, other, reduce_op == "min")
-        nans = np.isnan(found)
-        found = _to_bfloat16(found) if dtype is torch.bfloat16 else found
+                    result = _extreme(left, right, reduce_op == "min")
+        nans = np.isnan(result)
+        result = _to_bfloat16(result) if dtype is torch.bfloat16 else result
         if nans.any():
             if dtype is torch.float64:
-                found = np.where(nans, _quiet(one, other), found)
+                result = np.where(nans, _quiet(left, right), result)
             else:
-                found.view(f"u{dtype.itemsize}")[nans] = _NAN[dtype]
-        return _bytes(found)
+                result.view(f"u{dtype.itemsize}")[nans] = _NAN[dtype]
+        return _bytes(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +224,16 @@ class Memory:
     address: int
     pad: int
 
-    def take(self, at: int, nbytes: int) -> Bytes:
-        """`nbytes` from byte `at` of the tensor on."""
-        if at + nbytes <= len(self.own):
-            return self.own[at : at + nbytes]
-        known = np.concatenate([self.own, self.behind])[at : at + nbytes]
+    def take(self, offset: int, nbytes: int) -> Bytes:
+        """`nbytes` from byte `offset` of the tensor on."""
+        if offset + nbytes <= len(self.own):
+            return self.own[offset : offset + nbytes]
+        present = np.concatenate([self.own, self.behind])[offset : offset + nbytes]
         beyond = [
             self.pad >> 8 * ((self.address + place) % 4) & 0xFF
-            for place in range(at + len(known), at + nbytes)
+            for place in range(offset + len(present), offset + nbytes)
         ]
-        return np.concatenate([known, np.array(beyond, np.uint8)])
+        return np.concatenate([present, np.array(beyond, np.uint8)])
 
 
 _INTEGER_OPS: dict[str, Any] = {
@@ -246,34 +246,34 @@ _INTEGER_OPS: dict[str, Any] = {
 
 
 def _bytes(values: Any) -> Bytes:
-    found: Bytes = values.view(np.uint8)
-    return found
+    data: Bytes = values.view(np.uint8)
+    return data
 
 
-def _extreme(one: Any, other: Any, least: bool) -> Any:
+def _extreme(left: Any, right: Any, least: bool) -> Any:
     """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and
     `max`)."""
-    found = np.fmin(one, other) if least else np.fmax(one, other)
-    zeros = (one == 0) & (other == 0)
+    result = np.fmin(left, right) if least else np.fmax(left, right)
+    zeros = (left == 0) & (right == 0)
     if zeros.any():
         negative = (
-            np.signbit(one) | np.signbit(other) if least else np.signbit(one) & np.signbit(other)
+            np.signbit(left) | np.signbit(right) if least else np.signbit(left) & np.signbit(right)
         )
-        found = np.where(
+        result = np.where(
             zeros,
-            np.copysign(np.zeros_like(found), np.where(negative, -1, 1).astype(found.dtype)),
-            found,
+            np.copysign(np.zeros_like(result), np.where(negative, -1, 1).astype(result.dtype)),
+            result,
         )
-    return found
+    return result
 
 
-def _quiet(one: Any, other: Any) -> Any:
+def _quiet(left: Any, right: Any) -> Any:
     """The NaN of float64 arithmetic: the first operand's, quiet, if it is one; else the second's;
     else a fresh one."""
     quiet = np.uint64(0x0008000000000000)
-    found = np.where(np.isnan(one), one.view(np.uint64) | quiet, other.view(np.uint64) | quiet)
+    result = np.where(np.isnan(left), left.view(np.uint64) | quiet, right.view(np.uint64) | quiet)
     fresh = np.uint64(0xFFF8000000000000)
-    return np.where(np.isnan(one) | np.isnan(other), found, fresh).view(np.float64)
+    return np.where(np.isnan(left) | np.isnan(right), result, fresh).view(np.float64)
 
 
 def _from_bfloat16(data: Bytes) -> Any:

@@ -165,10 +165,10 @@ class Motion:
     def finish(self) -> int:
         """All its steps are done; returns when that was."""
         self.begin()
-        at = self.finish_ns
+        finish_ns = self.finish_ns
         for call in self.calls:
-            call.complete(at)
-        return at
+            call.complete(finish_ns)
+        return finish_ns
 
 
 class _Piece:
@@ -196,13 +196,14 @@ class _Piece:
                 (place, step.peer, step.send is not None) in wiring.crossed for step in to_peers
             ]
             self.steps = [
-                step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)
+                step._replace(crossed=is_crossed)
+                for step, is_crossed in zip(to_peers, crossed, strict=True)
             ]
         else:
             share = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
             small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
-            found = steps(call.op, place, self._size, call.root, share, wiring.align)
-            self.steps = [step._replace(flags=small) for step in found or ()]
+            ring_steps = steps(call.op, place, self._size, call.root, share, wiring.align)
+            self.steps = [step._replace(flags=small) for step in ring_steps or ()]
         if self._size == 1 or not (self.steps or FACTS[call.op].pairwise):
             self._copy_own()
 
@@ -241,9 +242,9 @@ class _Piece:
             self._memory = self._kernels.memory(self._part.ins)
         lines = self._lines.get(chunk)
         if lines is None:
-            at = chunk * self._chunk
-            nbytes = min(self._chunk, len(self._memory.own) - at)
-            loaded = self._kernels.load(self._memory, at, nbytes, self._dtype)
+            offset = chunk * self._chunk
+            nbytes = min(self._chunk, len(self._memory.own) - offset)
+            loaded = self._kernels.load(self._memory, offset, nbytes, self._dtype)
             lines = self._lines[chunk] = self._kernels.scale(
                 self._dtype, factor_of(self.call, self._size), loaded
             )

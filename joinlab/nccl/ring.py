@@ -180,14 +180,14 @@ def steps(
     >>> [(step.recv, step.send) for step in steps("broadcast", 1, 2, 0, 8)]
     [(1, None)]
     """
-    known = op_of(op)
-    if known is None:
+    kind = op_of(op)
+    if kind is None:
         return None
     if size < 2 or nbytes == 0:
         return ()
     lines = lines_of(nbytes)
     last, both = (place + 1) % size, Step(lines, lines)
-    match known:
+    match kind:
         case Op.ALL_REDUCE | Op.BARRIER:
             return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
@@ -211,7 +211,7 @@ def steps(
         case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
             return None
         case _:
-            assert_never(known)
+            assert_never(kind)
 
 
 def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
@@ -292,11 +292,11 @@ def peer_steps(
 
     Sends first, then recvs: NCCL runs them side by side, and buffers small sends.
     """
-    others = [(place + turn) % size for turn in range(1, size)]
+    peers = [(place + turn) % size for turn in range(1, size)]
     to_all = op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root)
     from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
-    targets = others if to_all else [root] if op is Op.GATHER and place != root else []
-    sources = others if from_all else [root] if op is Op.SCATTER and place != root else []
+    targets = peers if to_all else [root] if op is Op.GATHER and place != root else []
+    sources = peers if from_all else [root] if op is Op.SCATTER and place != root else []
     sends = [Step(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
     return (*sends, *(Step(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
 
@@ -339,7 +339,11 @@ def words(
 
 
 def mirrors(
-    size: int, place: int, peer: int, mine: Collection[bool], theirs: Collection[bool]
+    size: int,
+    place: int,
+    peer: int,
+    directions: Collection[bool],
+    peer_directions: Collection[bool],
 ) -> bool:
     """Whether two ranks that meet to connect tell each other of the two ends of the same
     connections.
@@ -359,7 +363,9 @@ def mirrors(
     does so as well. Seen by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over
     sockets), #2407 (why).
     """
-    return 2 * ((peer - place) % size) != size or {not sends for sends in mine} == set(theirs)
+    return 2 * ((peer - place) % size) != size or {not sends for sends in directions} == set(
+        peer_directions
+    )
 
 
 class Transfer(Protocol):
@@ -425,10 +431,10 @@ class Ring:
 
     def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
         """The rank at `place` enqueues a call; then everything runs as far as it can."""
-        at = self._places[place]
-        at.todo.extend((step, transfer, index) for index, step in enumerate(steps))
-        at.steps_issued += len(steps)
-        at.ends.append(at.steps_issued)
+        state = self._places[place]
+        state.todo.extend((step, transfer, index) for index, step in enumerate(steps))
+        state.steps_issued += len(steps)
+        state.ends.append(state.steps_issued)
         self._run(place)
 
     def halt(self, place: int) -> None:
@@ -465,15 +471,15 @@ class Ring:
         """Take the steps of one place for as long as it can; returns the places that this may
         affect."""
         size = len(self._places)
-        here = self._places[index]
+        state = self._places[index]
         awake: set[int] = set()
         while True:
-            while here.ends and here.ends[0] <= here.steps_done:
-                here.ends.popleft()
-                here.calls_done += 1
-            if not here.todo:
+            while state.ends and state.ends[0] <= state.steps_done:
+                state.ends.popleft()
+                state.calls_done += 1
+            if not state.todo:
                 return awake
-            step, transfer, number = here.todo[0]
+            step, transfer, number = state.todo[0]
             recv, send, peer, flags = step[:4]
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
@@ -486,13 +492,13 @@ class Ring:
             )
             if step.drained and len(out.sent) > out.received:
                 return awake
-            if send is not None and not here.begun:
+            if send is not None and not state.begun:
                 if len(out.sent) - out.received >= NCCL_STEPS:
                     return awake  # the FIFO is full
                 out.sent.append(0)
                 out.flagged.append(flags)
                 out.senders.append((transfer, number))
-                here.begun = True
+                state.begun = True
                 awake.add(target)
             arrived = 0
             sender: tuple[Transfer | None, int] = (None, 0)
@@ -503,9 +509,9 @@ class Ring:
                 arrived -= arrived % self._together if arrived < recv else 0
                 sender = into.senders[into.received]
             ready = arrived if recv else send or 0
-            if transfer is not None and ready > here.taken:
-                transfer.take(number, here.taken, ready, *sender)
-            here.taken = max(here.taken, ready)
+            if transfer is not None and ready > state.taken:
+                transfer.take(number, state.taken, ready, *sender)
+            state.taken = max(state.taken, ready)
             if send is not None:
                 # Each line has a thread of its own: what has arrived goes out, even if the rest
                 # never comes.
@@ -515,10 +521,10 @@ class Ring:
                     awake.add(target)
             if recv and arrived < recv:
                 return awake  # the rest is still to come, if ever
-            here.todo.popleft()
+            state.todo.popleft()
             if recv is not None:
                 into.received += 1
                 awake.add(source)
-            here.steps_done += 1
-            here.begun = False
-            here.taken = 0
+            state.steps_done += 1
+            state.begun = False
+            state.taken = 0

@@ -65,21 +65,21 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = dict(group.held)
+    blockers: dict[tuple[int, int], tuple[Blocker, ...]] = dict(group.held)
     for rank, (index, why) in first.items():
         lane = group.collectives[rank]
         behind = (Blocker(rank, lane[index].seq),)  # the rank's own stream is held up by that call
-        found.update(
+        blockers.update(
             {
                 (rank, call.seq): behind
                 for call in lane[index + 1 :]
                 if (rank, call.seq) not in group.held
             }
         )
-        found[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
-    if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
+        blockers[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
+    if any((call.rank, call.seq) in blockers for lane in lanes for call in lane if call.completed):
         return {}
-    return {**found, **(_pairs(group, running, absent) if _share(group) else _own_pairs(group))}
+    return {**blockers, **(_pairs(group, running, absent) if _share(group) else _own_pairs(group))}
 
 
 def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
@@ -93,10 +93,12 @@ def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
 
 def _absent(group: GroupCalls) -> list[int]:
     """The ranks that have issued no call at all on this group's communicator."""
-    there = {rank for rank, lane in group.collectives.items() if lane}
+    present = {rank for rank, lane in group.collectives.items() if lane}
     if _share(group):
-        there |= {source for source, _, _ in group.sends} | {target for _, target, _ in group.recvs}
-    return [rank for rank in group.ranks if rank not in there]
+        present |= {source for source, _, _ in group.sends} | {
+            target for _, target, _ in group.recvs
+        }
+    return [rank for rank in group.ranks if rank not in present]
 
 
 def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
@@ -154,20 +156,22 @@ def _first_blocked(group: GroupCalls) -> First:
 def _fit(calls: Sequence[IssuedCall]) -> bool:
     """Whether NCCL runs one collective on all ranks: then it completes once all have issued it, and
     leaves no trace."""
-    one = calls[0]
-    if all(call[3:6] == one[3:6] and call.root == one.root for call in calls):  # op, dtype, shape
+    first = calls[0]
+    if all(
+        call[3:6] == first[3:6] and call.root == first.root for call in calls
+    ):  # op, dtype, shape
         return True
-    if any(call.op != one.op or call.root != one.root for call in calls):
+    if any(call.op != first.op or call.root != first.root for call in calls):
         return False
-    if one.op == Op.SCATTER:  # the root has a part for each rank
+    if first.op == Op.SCATTER:  # the root has a part for each rank
         sizes = {
             None if call.nbytes is None else Fraction(call.nbytes, len(call.shape or (0,)))
             for call in calls
         }
         return len(sizes - {None}) < 2
-    if one.op == Op.GATHER:
+    if first.op == Op.GATHER:
         return len({call.nbytes for call in calls} - {None}) < 2
-    return one.nbytes is not None and all(call.nbytes == one.nbytes for call in calls)
+    return first.nbytes is not None and all(call.nbytes == first.nbytes for call in calls)
 
 
 def _goes_round(call: IssuedCall) -> bool:
@@ -222,40 +226,44 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
         (k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)),
         min(map(len, lanes)),
     )
-    rest = {rank: running.collectives[rank][start:] for rank in group.ranks}
-    if not any(rest.values()):
+    remaining = {rank: running.collectives[rank][start:] for rank in group.ranks}
+    if not any(remaining.values()):
         return {}
     open_pairs = any(
         not call.completed
         for side in (group.sends, group.recvs)
-        for one in side.values()
-        for call in one
+        for calls in side.values()
+        for call in calls
     )
     shared = open_pairs and _share(group)
     if shared and any(
-        FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))
+        FACTS[op].pairwise for lane in remaining.values() for call in lane if (op := op_of(call.op))
     ):
         return {}  # issued as a batch, sends and recvs use the same connections
-    met = {rank: len(lane) for rank, lane in rest.items()} if shared else _connected(group, start)
-    reached = {rank: lane[: met[rank]] for rank, lane in rest.items()}
+    met = (
+        {rank: len(lane) for rank, lane in remaining.items()}
+        if shared
+        else _connected(group, start)
+    )
+    reached = {rank: lane[: met[rank]] for rank, lane in remaining.items()}
     ways = [
         _replay(group, order, reached, align)
-        for order in _orders(group, rest)
+        for order in _orders(group, remaining)
         for align in aligns(group.version)
     ]
     possible = []
     for done in ways:
         if done is None:
             return {}
-        if not any(call.completed for rank in rest for call in rest[rank][done[rank] :]):
+        if not any(call.completed for rank in remaining for call in remaining[rank][done[rank] :]):
             possible.append(done)
     if not possible:
         return {}
-    furthest = {rank: max(done[rank] for done in possible) for rank in rest}
+    furthest = {rank: max(done[rank] for done in possible) for rank in remaining}
     return {
-        rank: (start + at, _culprits(rank, at, rest, furthest))
-        for rank, at in furthest.items()
-        if at < len(rest[rank])
+        rank: (start + index, _culprits(rank, index, remaining, furthest))
+        for rank, index in furthest.items()
+        if index < len(remaining[rank])
     }
 
 
@@ -270,7 +278,7 @@ def _share(group: GroupCalls) -> bool:
 
 
 def _orders(
-    group: GroupCalls, rest: Mapping[int, Sequence[IssuedCall]]
+    group: GroupCalls, remaining: Mapping[int, Sequence[IssuedCall]]
 ) -> Iterator[tuple[int, ...]]:
     """The ranks by place on the ring, in every order that can make a difference; none if they are
     too many.
@@ -284,22 +292,22 @@ def _orders(
         first = group.ring.index(ranks[0])
         yield *group.ring[first:], *group.ring[:first]
         return
-    roots = {call.root for lane in rest.values() for call in lane}
+    roots = {call.root for lane in remaining.values() for call in lane}
     kinds: dict[object, list[int]] = {}
     for rank in ranks[1:]:
         looks = [
             (call.op, call.dtype, repr(call.shape), call.root, call.completed)
-            for call in rest[rank]
+            for call in remaining[rank]
         ]
         kinds.setdefault((rank if rank in roots else None, *looks), []).append(rank)
     ways = factorial(len(ranks) - 1)
-    for alike in kinds.values():
-        ways //= factorial(len(alike))
+    for interchangeable in kinds.values():
+        ways //= factorial(len(interchangeable))
     if ways > MOST_ORDERS:
         return
-    for pattern in _arrangements([len(alike) for alike in kinds.values()]):
-        left = [iter(alike) for alike in kinds.values()]
-        yield ranks[0], *(next(left[kind]) for kind in pattern)
+    for pattern in _arrangements([len(interchangeable) for interchangeable in kinds.values()]):
+        iterators = [iter(interchangeable) for interchangeable in kinds.values()]
+        yield ranks[0], *(next(iterators[kind]) for kind in pattern)
 
 
 def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
@@ -313,46 +321,46 @@ def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
     for kind, count in enumerate(counts):
         if count:
             fewer = [*counts[:kind], count - 1, *counts[kind + 1 :]]
-            yield from ((kind, *rest) for rest in _arrangements(fewer))
+            yield from ((kind, *tail) for tail in _arrangements(fewer))
 
 
 def _culprits(
-    rank: int, at: int, rest: Mapping[int, Sequence[IssuedCall]], done: Mapping[int, int]
+    rank: int, index: int, lanes: Mapping[int, Sequence[IssuedCall]], done: Mapping[int, int]
 ) -> tuple[Blocker, ...]:
-    """Ranks whose call at `at` is missing or does not fit; if all fit, the calls at which other
+    """Ranks whose call at `index` is missing or does not fit; if all fit, the calls at which other
     ranks are stuck."""
-    mine = rest[rank][at]
-    others = [other for other in rest if other != rank]
-    there = {other: rest[other][at] for other in others if at < len(rest[other])}
-    apart = [
-        other
-        for other in others
-        if len(rest) == 2 or other not in there or not _fit((mine, there[other]))
+    call = lanes[rank][index]
+    peers = [peer for peer in lanes if peer != rank]
+    opposite = {peer: lanes[peer][index] for peer in peers if index < len(lanes[peer])}
+    differing = [
+        peer
+        for peer in peers
+        if len(lanes) == 2 or peer not in opposite or not _fit((call, opposite[peer]))
     ]
-    if apart:
+    if differing:
         return tuple(
-            Blocker(other, there[other].seq if other in there else None) for other in apart
+            Blocker(peer, opposite[peer].seq if peer in opposite else None) for peer in differing
         )
-    stuck = [other for other in others if done[other] < len(rest[other])]
-    return tuple(Blocker(other, rest[other][done[other]].seq) for other in stuck)
+    stuck = [peer for peer in peers if done[peer] < len(lanes[peer])]
+    return tuple(Blocker(peer, lanes[peer][done[peer]].seq) for peer in stuck)
 
 
 def _replay(
-    group: GroupCalls, order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int
+    group: GroupCalls, order: Sequence[int], lanes: Mapping[int, Sequence[IssuedCall]], align: int
 ) -> dict[int, int] | None:
     """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot
     be told."""
     ring = Ring(len(order), group.setting.warps_apart)
-    known = [0] * len(order)
+    issued = [0] * len(order)
     for place, rank in enumerate(order):
-        for call in rest[rank]:
-            found = _steps_of(group, call, place, order, align)
-            if found is None:
+        for call in lanes[rank]:
+            call_steps = _steps_of(group, call, place, order, align)
+            if call_steps is None:
                 break
-            ring.issue(place, found)
-            known[place] += 1
+            ring.issue(place, call_steps)
+            issued[place] += 1
     done = ring.done
-    if ring.unsure or any(done[p] == known[p] < len(rest[rank]) for p, rank in enumerate(order)):
+    if ring.unsure or any(done[p] == issued[p] < len(lanes[rank]) for p, rank in enumerate(order)):
         # one gets as far as a call that the ring cannot tell of: it may yet help the others
         return None
     return dict(zip(order, done, strict=True))
@@ -384,12 +392,16 @@ def _steps_of(
             not listed or len(set(map(prod, parts))) > 1
         ):  # of unequal parts NCCL makes a reduce for each
             return None  # collectives that are issued as one may have channels of their own
-    found = steps(
+    ring_steps = steps(
         op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align
     )
     # A large call has more steps than these. That matters to other large ones alone, see
     # Ring.unsure: a receiver of LL stands at the first of them for ever, since no flag comes.
-    return tuple(step._replace(flags=False) for step in found or ()) if large else found or ()
+    return (
+        tuple(step._replace(flags=False) for step in ring_steps or ())
+        if large
+        else ring_steps or ()
+    )
 
 
 def _steps_to_peers(
@@ -397,14 +409,14 @@ def _steps_to_peers(
 ) -> tuple[Step, ...] | None:
     """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or
     else what it gets."""
-    each = call.nbytes or 0
+    nbytes = call.nbytes or 0
     if op is Op.ALL_TO_ALL and (
-        len(call.shape or ()) != size or len({repr(one) for one in call.shape or ()}) > 1
+        len(call.shape or ()) != size or len({repr(sizes) for sizes in call.shape or ()}) > 1
     ):
         return None  # how much goes to whom is not recorded
     if op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root):
-        each //= size
-    return peer_steps(op, place, size, root, [each] * size, [each] * size)
+        nbytes //= size
+    return peer_steps(op, place, size, root, [nbytes] * size, [nbytes] * size)
 
 
 def _connected(group: GroupCalls, start: int) -> dict[int, int]:
@@ -419,12 +431,16 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
     place_of = {rank: place for place, rank in enumerate(ranks)}
     connections, lanes = Connections(len(ranks)), group.collectives
     if _share(group):
-        known = place_of.keys()
+        members = place_of.keys()
         connections.made |= {
-            (place_of[one], place_of[to], True) for one, to, _ in group.sends if {one, to} <= known
+            (place_of[source], place_of[to], True)
+            for source, to, _ in group.sends
+            if {source, to} <= members
         }
         connections.made |= {
-            (place_of[to], place_of[one], False) for one, to, _ in group.recvs if {one, to} <= known
+            (place_of[to], place_of[source], False)
+            for source, to, _ in group.recvs
+            if {source, to} <= members
         }
     met = dict.fromkeys(ranks, 0)
 
@@ -434,8 +450,8 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
             if op is not None and FACTS[op].pairwise and call.root in (None, *ranks):
                 met[rank] = index
                 root = 0 if call.root is None else place_of[call.root]
-                found = _steps_to_peers(call, op, place_of[rank], len(ranks), root)
-                yield from connections.make(place_of[rank], found or ())
+                peer_steps_of_call = _steps_to_peers(call, op, place_of[rank], len(ranks), root)
+                yield from connections.make(place_of[rank], peer_steps_of_call or ())
         met[rank] = len(lanes[rank])
 
     _meet(connections, map(host, ranks))
@@ -475,15 +491,19 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
     for (source, target, _), calls in group.sends.items():
         if target in absent or not {(source, target)} & (back | recvs.keys()):
             stuck += [(call, target) for call in calls]
-    found = {
-        (call.rank, call.seq): (Blocker(other, None),)
-        for call, other in stuck
-        if call.elements != 0 and call.rank not in _partners(group, other, sends=call.op == Op.RECV)
+    blockers = {
+        (call.rank, call.seq): (Blocker(peer, None),)
+        for call, peer in stuck
+        if call.elements != 0 and call.rank not in _partners(group, peer, sends=call.op == Op.RECV)
     }
-    every = (
+    issued = (
         call for side in (group.recvs, group.sends) for calls in side.values() for call in calls
     )
-    return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
+    return (
+        {}
+        if any(call.completed and (call.rank, call.seq) in blockers for call in issued)
+        else blockers
+    )
 
 
 def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
@@ -494,7 +514,7 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
     others.
     """
     ranks, lanes = group.ranks, group.collectives.values()
-    found: set[int] = set()
+    partners: set[int] = set()
     for index, call in enumerate(group.collectives.get(rank, ())):
         if sends and all(index < len(lane) and lane[index].completed for lane in lanes):
             continue
@@ -506,12 +526,12 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
             steps_of_it = _steps_to_peers(call, op, ranks.index(rank), len(ranks), root)
             if steps_of_it is None:
                 return ranks
-            found |= {
+            partners |= {
                 ranks[step.peer]
                 for step in steps_of_it
                 if step.peer is not None and (step.send or not sends)
             }
-    return found
+    return partners
 
 
 def _own_pairs(group: GroupCalls) -> Blocked:
@@ -524,23 +544,27 @@ def _own_pairs(group: GroupCalls) -> Blocked:
         lanes.setdefault((source, target), []).extend(calls)
     for (source, target, _), calls in group.recvs.items():
         lanes.setdefault((target, source), []).extend(calls)
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for (rank, peer), lane in lanes.items():
         lane.sort(key=lambda call: call.seq)
-        theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
+        opposite = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
         begun, met = (
-            [call for call in one if (call.rank, call.seq) not in group.held]
-            for one in (lane, theirs)
+            [call for call in calls if (call.rank, call.seq) not in group.held]
+            for calls in (lane, opposite)
         )
-        at = _done_with(group, lane, theirs) if theirs else 0
-        if at == len(begun) or any(call.completed for call in begun[at:]):
+        done = _done_with(group, lane, opposite) if opposite else 0
+        if done == len(begun) or any(call.completed for call in begun[done:]):
             continue
-        first = begun[at]
-        beside = [call.seq for call in met if (call.op == Op.SEND) != (first.op == Op.SEND)]
-        nth = sum(call.op == first.op for call in begun[:at])
-        found[rank, first.seq] = (Blocker(peer, beside[nth] if nth < len(beside) else None),)
-        found.update({(rank, call.seq): (Blocker(rank, first.seq),) for call in begun[at + 1 :]})
-    return found
+        first = begun[done]
+        counterparts = [call.seq for call in met if (call.op == Op.SEND) != (first.op == Op.SEND)]
+        nth = sum(call.op == first.op for call in begun[:done])
+        blockers[rank, first.seq] = (
+            Blocker(peer, counterparts[nth] if nth < len(counterparts) else None),
+        )
+        blockers.update(
+            {(rank, call.seq): (Blocker(rank, first.seq),) for call in begun[done + 1 :]}
+        )
+    return blockers
 
 
 def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
@@ -565,7 +589,7 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
 
     if all(call.elements for lane in lanes for call in lane):
         _meet(connections, [host(0), host(1)])
-    if any(at < many - 1 for at, many in zip(met, whole, strict=True)):
+    if any(count < many - 1 for count, many in zip(met, whole, strict=True)):
         met = whole
     for place, lane in enumerate(calls):
         for call, step in lane[: met[place]]:
@@ -577,7 +601,8 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
             steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
             crossed = (place, 1 - place, step.send is not None) in connections.crossed
             ring.issue(
-                place, () if call.nbytes == 0 else [one._replace(crossed=crossed) for one in steps]
+                place,
+                () if call.nbytes == 0 else [part._replace(crossed=crossed) for part in steps],
             )
     return ring.done[0]
 
@@ -594,10 +619,10 @@ def _meet(connections: Connections, hosts: Iterable[Iterator[Word]]) -> None:
     """Run these hosts until each has ended, or waits for one that never tells it."""
     awake = deque(hosts)
     while awake:
-        one = awake.popleft()
-        word = next(one, None)
+        host = awake.popleft()
+        word = next(host, None)
         if word is not None:
-            connections.waiting[word] = partial(awake.append, one)
+            connections.waiting[word] = partial(awake.append, host)
 
 
 P2P_LL_BYTES = 16 * 1024

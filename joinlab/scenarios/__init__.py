@@ -131,35 +131,35 @@ def _own_tensors(rank: int, count: int) -> list[torch.Tensor]:
 
 def gather_one_by_one(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """A list of tensors from each rank, with one all_gather for each tensor. Notes on DDP."""
-    found: list[list[torch.Tensor]] = []
+    gathered: list[list[torch.Tensor]] = []
     for x in _own_tensors(rank, len(inputs)):
         places = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
         dist.all_gather(places, x)
-        found.append(places)
-    return [places[owner] for owner in range(dist.get_world_size()) for places in found]
+        gathered.append(places)
+    return [places[owner] for owner in range(dist.get_world_size()) for places in gathered]
 
 
 def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """The same list with a single all_gather: cat before it, chunk after it. Notes on DDP."""
-    own = _own_tensors(rank, len(inputs))
-    joined = torch.cat(own, -1)
+    tensors = _own_tensors(rank, len(inputs))
+    joined = torch.cat(tensors, -1)
     places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
     dist.all_gather(places, joined)
-    return [piece for place in places for piece in torch.chunk(place, len(own), -1)]
+    return [piece for place in places for piece in torch.chunk(place, len(tensors), -1)]
 
 
 def time_both_gathers(rank: int, inputs: Inputs) -> list[tuple[float, float]]:
     """Time both ways once per input; 20 inputs gather 20 tensors 20 times. Returns ms. Notes on
     DDP."""
-    taken = []
+    times = []
     for _ in inputs:
         dist.barrier()
         begin = time.perf_counter()
         gather_one_by_one(rank, inputs)
         middle = time.perf_counter()
         gather_by_cat_and_chunk(rank, inputs)
-        taken.append(((middle - begin) * 1e3, (time.perf_counter() - middle) * 1e3))
-    return taken
+        times.append(((middle - begin) * 1e3, (time.perf_counter() - middle) * 1e3))
+    return times
 
 
 # ---- DDP from the inside
@@ -230,16 +230,16 @@ def accumulate(rank: int, inputs: Inputs) -> list[float]:
     """no_sync(): one all-reduce for the added gradients of two inputs. Returns the gradients.
     PyTorch docs."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
-    found = []
+    gradients = []
     for index, input in enumerate(inputs):
         if index % 2 == 0:
             with model.no_sync():
                 model(input * (rank + 1)).backward()
         else:
             model(input * (rank + 1)).backward()
-            found.append(model.module.weight.grad.item())
+            gradients.append(model.module.weight.grad.item())
             model.zero_grad()
-    return found
+    return gradients
 
 
 # ---- join(): every scenario that pull request 42577 tested
@@ -293,13 +293,13 @@ def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = Tr
     """DDP's gradient for each input; that of rank r alone is r + 1, which shows the divisor. Pull
     request 42577."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
-    found = []
+    values = []
     with model.join(divide_by_initial_world_size=divide_by_initial_world_size):
         for input in inputs:
             model.zero_grad()
             model(input * (rank + 1)).backward()
-            found.append(model.module.weight.grad.item())
-    return found
+            values.append(model.module.weight.grad.item())
+    return values
 
 
 def own_parameters_at_the_end(rank: int, inputs: Inputs) -> float:
@@ -390,9 +390,9 @@ class Counter(Joinable):
     def __call__(self) -> None:
         """Count one input of this rank."""
         Join.notify_join_context(self)
-        one = torch.ones(1)
-        dist.all_reduce(one)
-        self.count += one
+        increment = torch.ones(1)
+        dist.all_reduce(increment)
+        self.count += increment
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook that a rank runs for this object once it has joined."""
@@ -464,9 +464,9 @@ def ddp_and_zero(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 def two_process_groups(rank: int, inputs: Inputs) -> None:
     """Join refuses Joinables of two process groups. Pull request 61555."""
-    one = DDP(torch.nn.Linear(1, 1))
-    other = DDP(torch.nn.Linear(1, 1), process_group=dist.new_group())
-    with Join([one, other]):
+    first = DDP(torch.nn.Linear(1, 1))
+    second = DDP(torch.nn.Linear(1, 1), process_group=dist.new_group())
+    with Join([first, second]):
         pass
 
 

@@ -139,9 +139,9 @@ def early_stopping(rank: int, inputs: Inputs) -> None:
 
 def metric_of_an_empty_shard(rank: int, inputs: Inputs) -> None:
     """A rank reduces the metric only if it has seen something."""
-    seen = ([0.5, 0.7], [])[rank]
-    total = torch.tensor([sum(seen), len(seen)], dtype=torch.float32)
-    if len(seen) > 0:
+    scores = ([0.5, 0.7], [])[rank]
+    total = torch.tensor([sum(scores), len(scores)], dtype=torch.float32)
+    if len(scores) > 0:
         dist.all_reduce(total)
     dist.barrier()
 
@@ -225,9 +225,9 @@ def expert_without_tokens(rank: int, inputs: Inputs) -> None:
     """A mixture of experts: without tokens, an expert's parameters get no gradient."""
     experts = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)])
     model = DDP(_Routed(experts))
-    taken = ((0, 1), (0,))[rank]  # the experts that this rank's tokens take
+    chosen = ((0, 1), (0,))[rank]  # the experts that this rank's tokens take
     for x in inputs:
-        model(x, taken).backward()
+        model(x, chosen).backward()
 
 
 def frozen_on_one_rank(rank: int, inputs: Inputs) -> None:
@@ -266,8 +266,8 @@ class _Routed(torch.nn.Module):
         super().__init__()
         self.experts = experts
 
-    def forward(self, x: torch.Tensor, taken: Sequence[int]) -> torch.Tensor:
-        return torch.stack([self.experts[expert](x) for expert in taken]).sum()
+    def forward(self, x: torch.Tensor, chosen: Sequence[int]) -> torch.Tensor:
+        return torch.stack([self.experts[expert](x) for expert in chosen]).sum()
 
 
 # ---- calls that meet the wrong call, or none
@@ -286,12 +286,12 @@ def models_in_other_order(rank: int, inputs: Inputs) -> list[float]:
 def metrics_in_other_order(rank: int, inputs: Inputs) -> list[float]:
     """Each rank reduces its metrics in its own order. The sums are swapped, and nothing hangs."""
     metrics = ({"loss": 1.0, "accuracy": 100.0}, {"accuracy": 100.0, "loss": 1.0})[rank]
-    found = {}
+    sums = {}
     for name in metrics:
         value = torch.tensor([metrics[name]])
         dist.all_reduce(value)
-        found[name] = value.item()
-    return [found["loss"], found["accuracy"]]
+        sums[name] = value.item()
+    return [sums["loss"], sums["accuracy"]]
 
 
 def groups_in_other_order(rank: int, inputs: Inputs) -> None:
