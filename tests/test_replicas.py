@@ -147,3 +147,42 @@ def test_learning_rates_that_differ_are_kept():
 
     found = replica(each_its_own_rate, (1, 1))
     assert found["steps"] == {"0": 1, "1": 1} and found["rates"] == {"0": 0.1, "1": 0.2}
+
+
+def local_sgd(rank, inputs, average):
+    model = DDP(nn.Linear(1, 1, bias=False))
+    optimizer = sgd(model.parameters())
+    for x in inputs:
+        optimizer.zero_grad()
+        with model.no_sync():
+            (model(x * (rank + 1)) ** 2).sum().backward()
+        optimizer.step()
+        if average:
+            dist.all_reduce(model.module.weight.data, dist.ReduceOp.AVG)
+
+
+@pytest.mark.parametrize(("average", "over"), [(True, "again"), (False, None)])
+def test_steps_without_an_average_are_meant_if_replicas_are_made_equal_again(average, over):
+    found = replica(partial(local_sgd, average=average), (3, 3))
+    assert found.get("over") == over
+
+
+def changed_at_the_end(rank, inputs, extra_step):
+    model = DDP(nn.Linear(1, 2))
+    optimizer = sgd(model.parameters())
+    for x in inputs:
+        optimizer.zero_grad()
+        (model(x) ** 2).sum().backward()
+        optimizer.step()
+    if rank == 0:
+        with torch.no_grad():
+            model.module.weight.mul_(2)
+            model.module.bias.mul_(2)
+        if extra_step:
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("extra_step", "over"), [(False, "training"), (True, None)])
+def test_replicas_that_part_after_the_last_step_of_all_are_no_fault(extra_step, over):
+    found = replica(partial(changed_at_the_end, extra_step=extra_step), (2, 2))
+    assert (found["name"], found["more"], found.get("over")) == ("weight", 1, over)

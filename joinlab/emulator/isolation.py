@@ -274,10 +274,12 @@ def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:
     return lambda host: getattr(host.own.drawing(module), name)
 
 
-def _begin_step(*_: Any) -> None:
+def _begin_step(optimizer: Any, *_: Any) -> None:
     host = current()
     if host is not None:
         host.progress.begin_step()
+        if not host.stuck:
+            host.replicas.steps(optimizer)
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:

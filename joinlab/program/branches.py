@@ -295,7 +295,7 @@ def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
                     else {}
                 )
             case ast.Assign(targets=[ast.Name(id=name)], value=given):
-                of[name] = {key: None for one in ast.walk(given) for key in _selects(one, of)}
+                of[name] = dict.fromkeys(_selects(given, of))
         for call in _expressions(node):
             if isinstance(call, ast.Call) and call.lineno == node.lineno:
                 keys = (key for given in call.args for key in _selects(given, of))
@@ -303,11 +303,34 @@ def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
     return found
 
 
-def _selects(data: ast.AST, of: Mapping[str, Iterable[str]]) -> Iterable[str]:
-    """The names that selected this data."""
-    if isinstance(data, ast.Subscript):
-        return names_in(data.slice)
-    return of.get(data.id, ()) if isinstance(data, ast.Name) else ()
+def _selects(data: ast.AST, of: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The names that selected this data, which may have been copied or scaled since: not those of
+    what else was computed from it, as a loss is of a sample."""
+    match data:
+        case ast.Subscript():
+            yield from names_in(data.slice)
+        case ast.Name(id=name):
+            yield from of.get(name, ())
+        case ast.Attribute(value=value) | ast.Call(func=ast.Attribute(value=value, attr="item")):
+            yield from _selects(value, of)
+        case ast.Call(func=func, args=args):
+            if dotted(func).rpartition(".")[2] in _COPIES:
+                owner = [func.value] if isinstance(func, ast.Attribute) else []
+                for given in (*owner, *args[:1]):
+                    yield from _selects(given, of)
+        case ast.BinOp(left=left, right=right):
+            for side in (left, right):
+                yield from _selects(side, of)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            for part in parts:
+                yield from _selects(part, of)
+
+
+_COPIES = (
+    *("tensor", "as_tensor", "clone", "detach", "float", "double", "int", "long", "to", "cuda"),
+    *("cpu", "contiguous", "flatten", "reshape", "view", "unsqueeze", "squeeze"),
+)
+"""Functions and methods that return what they get, in another form."""
 
 
 def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | None:

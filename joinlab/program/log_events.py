@@ -535,12 +535,14 @@ class ReplicasMarked(Event):
     step   number of the optimizer's step; None: at the end of the program
     held   group, model, "parameter" or "state", name and checksum of each
     rates  group, model, name and learning rate of each
+    before  it is of the step's beginning; left out where it is not
     """
 
     issued: Count = key("n")
     step: Count | None = key("b", default=None)
     held: Unchecked = key("h")
     rates: Unchecked = key("r")
+    before: bool | None = key("p", default=None)
 
 
 @event("return")

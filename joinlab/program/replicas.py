@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import string_at
 from itertools import chain
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 from zlib import crc32
 
 from joinlab.ops import POINT_TO_POINT, CallRow
@@ -37,9 +38,12 @@ class Replica(TypedDict):
     """The first parameter that differs between ranks: `meta["replicas"]`.
 
     name   the parameter's, within the model; what: "parameter", or "state" (of the optimizer, for this parameter)
+    more   how many other parameters of the model differ there, too
     model  number of the model in its group, from 0, in the order in which they were made; group: that group
     steps  by rank: number of the optimizer's step, from 1, after which it was seen; {}: at the end of the program
     rates  by rank: the parameter's learning rate in that step; left out: they are equal or unknown
+    over   "training": they were equal up to the last step that each rank made; "again": steps without an average of
+           gradients parted them, and they were equal again before a later step or at the end
     """
 
     name: str
@@ -47,7 +51,9 @@ class Replica(TypedDict):
     model: int
     group: str
     steps: dict[str, int]
+    more: NotRequired[int]
     rates: NotRequired[dict[str, float]]
+    over: NotRequired[Literal["training", "again"]]
 
 
 class Gradient(TypedDict):
@@ -64,12 +70,14 @@ class Mark(NamedTuple):
 
     held   by group, model, "parameter" or "state", and name
     rates  by group, model and name
+    before  it is of the beginning of the step
     """
 
     issued: int
     step: int | None
     held: Mapping[tuple[str, int, str, str], int]
     rates: Mapping[tuple[str, int, str], float]
+    before: bool = False
 
     @classmethod
     def of(cls, event: ReplicasMarked) -> Mark:
@@ -78,7 +86,7 @@ class Mark(NamedTuple):
             (group, model, what, name): int(crc) for group, model, what, name, crc in event.held
         }
         rates = {(group, model, name): float(rate) for group, model, name, rate in event.rates}
-        return cls(event.issued, event.step, held, rates)
+        return cls(event.issued, event.step, held, rates, bool(event.before))
 
 
 class Models:
@@ -90,9 +98,14 @@ class Models:
             int, tuple[str, int, str]
         ] = {}  # by id of the parameter: its group, model and name
         self._made: dict[str, int] = {}
+        self.averaged = False
+        """Since the last step, gradients have been averaged."""
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
+
+    def steps(self, optimizer: Any) -> None:
+        """An optimizer is about to make a step."""
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
@@ -104,6 +117,7 @@ class Models:
 
     def of(self, group: str) -> int | None:
         """The model of the parameter that the autograd engine is just adding a gradient to."""
+        self.averaged = True
         if not self._made.get(group):
             return None
         node = sys.modules["torch"]._C._current_autograd_node()
@@ -148,6 +162,14 @@ class Replicas(Models):
                 self._bytes += parameter.numel() * parameter.element_size()
         return number
 
+    def steps(self, optimizer: Any) -> None:
+        """Replicas that went their own ways may have been made equal again before it."""
+        averaged, self.averaged = self.averaged, False
+        if averaged or self._undefined() or self._steps >= self._most:
+            return
+        if self._parameters and self._bytes <= STEP_BYTES:
+            self._mark(self._steps + 1, dict.fromkeys(self._parameters.values()), [], before=True)
+
     def stepped(self, optimizer: Any) -> None:
         self.at_step()
         if self._undefined():
@@ -172,7 +194,11 @@ class Replicas(Models):
         self._parameters, self._optimizers = {}, []
 
     def _mark(
-        self, step: int | None, parameters: Mapping[Any, Any], optimizers: Sequence[Any]
+        self,
+        step: int | None,
+        parameters: Mapping[Any, Any],
+        optimizers: Sequence[Any],
+        before: bool = False,
     ) -> None:
         """Keep the checksums of these parameters, each with its learning rate."""
         held: dict[tuple[str, int, str, str], int] = {}
@@ -198,6 +224,7 @@ class Replicas(Models):
                     step=step,
                     held=[[*name, checksum] for name, checksum in held.items()],
                     rates=[[*name, rate] for name, rate in rates.items()],
+                    before=before or None,
                 )
             )
 
@@ -223,34 +250,64 @@ def differing_replicas(
         at = number[row["rank"]] = number.get(row["rank"], -1) + 1
         if row["op"] not in POINT_TO_POINT:
             places.setdefault((row["group"], row["rank"]), []).append(at)
-    found: list[tuple[tuple[float, int], str, Replica]] = []
+    found: list[tuple[_Moment, str, Replica]] = []
     for group in groups:
-        held: dict[tuple[float, int], dict[int, Mark]] = {}
+        held: dict[_Moment, dict[int, Mark]] = {}
         for rank, mine in marks.items():
-            seen: dict[float, int] = {}
+            seen: Counter[float] = Counter()
             for mark in mine:
-                count = (
-                    bisect_left(places.get((group, rank), []), mark.issued)
-                    if mark.step
-                    else float("inf")
-                )
-                seen[count] = seen.get(count, -1) + 1
-                held.setdefault((count, seen[count]), {})[rank] = mark
-        for key in sorted(held):
-            name = _differing(group, held[key])
-            if name is not None:
-                found.append((key, group, _replica(name, held[key])))
+                calls = bisect_left(places.get((group, rank), []), mark.issued)
+                count = calls if mark.step else float("inf")
+                held.setdefault((count, seen[count], not mark.before), {})[rank] = mark
+                seen[count] += not mark.before
+        for moment in sorted(held):
+            if names := _differing(group, held[moment]):
+                found.append((moment, group, _replica(names, held, moment, marks)))
                 break
     return min(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _replica(of: tuple[str, int, str, str], marks: Mapping[int, Mark]) -> Replica:
-    group, model, what, name = of
-    steps = {str(rank): mark.step for rank, mark in marks.items() if mark.step}
+_Moment = tuple[float, int, bool]
+"""What marks of the ranks are compared: how many calls of the group the rank had issued, the number
+of the step since then, and whether the step is over."""
+
+
+def _replica(
+    names: Sequence[_Name],
+    held: Mapping[_Moment, Mapping[int, Mark]],
+    moment: _Moment,
+    marks: Mapping[int, Sequence[Mark]],
+) -> Replica:
+    group, model, what, name = names[0]
+    here = held[moment]
+    found: Replica = {
+        "name": name,
+        "what": what,
+        "model": model,
+        "group": group,
+        "steps": {str(rank): mark.step for rank, mark in here.items() if mark.step},
+    }
+    more = sum(other[1:3] == (model, what) for other in names[1:])
+    if more:
+        found["more"] = more
     own = group, model, name
-    rates = {str(rank): mark.rates[own] for rank, mark in marks.items() if own in mark.rates}
-    found: Replica = {"name": name, "what": what, "model": model, "group": group, "steps": steps}
-    return {**found, "rates": rates} if len({*rates.values()}) > 1 else found
+    rates = {str(rank): mark.rates[own] for rank, mark in here.items() if own in mark.rates}
+    if len({*rates.values()}) > 1:
+        found["rates"] = rates
+    made = {
+        sum(mark.step is not None and not mark.before for mark in mine) for mine in marks.values()
+    }
+    if what == "parameter" and not found["steps"] and len(made) == 1 and 0 not in made:
+        found["over"] = "training"
+    elif here.keys() == held.get((*moment[:2], False), {}).keys():  # nobody averaged gradients
+        later = (
+            then
+            for at, then in held.items()
+            if at > moment and all(mark.before or not mark.step for mark in then.values())
+        )
+        if any(then.keys() == here.keys() and not _differing(group, then) for then in later):
+            found["over"] = "again"
+    return found
 
 
 def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Gradient]:
@@ -270,11 +327,16 @@ def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Grad
     return min(found, key=lambda one: one[0])[1] if found else []
 
 
-def _differing(group: str, marks: Mapping[int, Mark]) -> tuple[str, int, str, str] | None:
-    """The first parameter of a model in this group that two of these ranks hold otherwise;
-    parameters come first."""
+_Name = tuple[str, int, str, str]
+"""What a mark holds: group, model, "parameter" or "state", and the parameter's name."""
+
+
+def _differing(group: str, marks: Mapping[int, Mark]) -> list[_Name]:
+    """The parameters of models in this group that two of these ranks hold otherwise; then those
+    whose optimizer's state differs."""
     names = [name for mark in marks.values() for name in mark.held if name[0] == group]
-    for name in sorted(dict.fromkeys(names), key=lambda one: one[2]):
-        if len({mark.held[name] for mark in marks.values() if name in mark.held}) > 1:
-            return name
-    return None
+    return [
+        name
+        for name in sorted(dict.fromkeys(names), key=lambda one: one[2])
+        if len({mark.held[name] for mark in marks.values() if name in mark.held}) > 1
+    ]

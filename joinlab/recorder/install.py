@@ -305,7 +305,8 @@ def _patch_spans(recorder: Recorder) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    def begin_optimizing(*_: Any) -> None:
+    def begin_optimizing(optimizer: Any, *_: Any) -> None:
+        recorder.models.steps(optimizer)
         stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.step_fields))
 
     register_optimizer_step_pre_hook(begin_optimizing)

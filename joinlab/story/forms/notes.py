@@ -4,14 +4,16 @@ leaves open."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED, documented_case
 from joinlab.ops import Op
 from joinlab.story.forms.kept_waiting import unclear_first
+from joinlab.story.forms.silent import differing
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, at_place, say, sides
+from joinlab.story.words import ENDINGS, Text, at_place, say, sides, told, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
@@ -22,6 +24,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
         *_unclear(scene),
         *_tags(scene),
         *_watchdog(scene.timeline),
+        *_replicas(scene.timeline),
     )
 
 
@@ -85,6 +88,14 @@ def _watchdog(timeline: Timeline) -> Iterator[Line]:
         yield Line(LineKind.NOTE, "watchdog", ranks, facts={"seconds": seconds})
 
 
+def _replicas(timeline: Timeline) -> Iterator[Line]:
+    """Replicas that differ where nobody expects them to be equal."""
+    found = timeline.meta.get("replicas")
+    if found is not None and "over" in found:
+        ranks = tuple(timeline.meta["groups"].get(found["group"], ()))
+        yield Line(LineKind.NOTE, "replicas_part", ranks, facts=dict(found))
+
+
 # ---------------------------------------------------------------- words
 
 _TODAY = "Its barrier all-reduced a byte that nobody set; today's is a float zero."
@@ -124,7 +135,20 @@ def _tags_words(line: Line) -> Text:
     return say("{} met {}: NCCL ignores tags.", *each)
 
 
+def _replicas_words(line: Line) -> Text:
+    facts: Any = line.facts
+    if facts["over"] == "training":
+        said = "{}'s replicas differ at the end: {}. They were equal up to the last step."
+    else:
+        said = (
+            "{}'s replicas differ after steps in which no gradients were averaged: {}. "
+            "They were made equal again."
+        )
+    return say(said, told((who(line.ranks),)), differing(facts))
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "replicas_part": _replicas_words,
     "documented": _then,
     "assumed": lambda line: say("{}", line.facts["what"]),
     "tags": _tags_words,

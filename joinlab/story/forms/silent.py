@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
+from typing import Any
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input, by_key
 from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
 from joinlab.program.parting import are_gradients
+from joinlab.program.replicas import Replica
 from joinlab.story.apart import unpaired
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
@@ -158,6 +160,8 @@ def replicas(scene: Scene) -> tuple[Line, ...]:
     found = scene.meta.get("replicas")
     if found is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
         return ()
+    if "over" in found:  # by design: a note says so
+        return ()
     ranks = list(scene.groups.get(found["group"], range(len(scene.ends))))
     rates = found.get("rates")
     cause = (
@@ -219,7 +223,7 @@ def _sent(line: Line) -> Text:
 
 
 def _replicas(line: Line) -> Text:
-    facts = line.facts
+    facts: Any = line.facts
     by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
     each = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
     since = (
@@ -227,9 +231,15 @@ def _replicas(line: Line) -> Text:
         if len(each) == 1
         else say("since {}", listing(each))
     )
-    what = "the optimizer's state of " * (facts["what"] == "state")
-    said = "{} finished, but their replicas differ {}: {}{}."
-    return say(said, line.ranks, since if each else "at the end", what, code(facts["name"]))
+    said = "{} finished, but their replicas differ {}: {}."
+    return say(said, line.ranks, since if each else "at the end", differing(facts))
+
+
+def differing(replica: Replica) -> Text:
+    """What differs between replicas: "weight and 3 more"."""
+    what = "the optimizer's state of " * (replica["what"] == "state")
+    more = f" and {replica['more']} more" if replica.get("more") else ""
+    return say("{}{}{}", what, code(replica["name"]), more)
 
 
 def _rates(line: Line) -> Text:
