@@ -76,7 +76,7 @@ def test_the_line_that_raised_is_shown_with_its_rank(backend):
 def test_a_headline_about_replicas_that_differ_is_no_good_news():
     made = scene(emulate(k09, (4, 4)))
     assert {piece.tone for piece in made.headline} == {"warn"}
-    assert "".join(piece.text for piece in made.headline).endswith("differ since step 3: `weight`.")
+    assert "".join(piece.text for piece in made.headline).endswith("step 3: `weight` and 1 more.")
 
 
 def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
