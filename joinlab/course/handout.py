@@ -36,7 +36,7 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
 
         write_handout("cases.html")    # what `python -m joinlab handout cases.html` runs
     """
-    start = Position(_name(4), BARRIERS["1.9"], (min(5, most), min(6, most)))
+    start = Position(_name(4), BARRIERS["today"], (min(5, most), min(6, most)))
     count = len(CASES) * len(ERAS) * (most + 1) ** 2
     runs = tqdm(_runs(most), "positions", count, disable=not progress, leave=False)
     return write_sliders(

@@ -455,7 +455,9 @@ export class First {
     );
     if (axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
-      names.push("<span>wheel: zoom · drag: pan · double-click: all</span>");
+      names.push(
+        `<span>${self === top ? "" : "Ctrl + "}wheel: zoom · drag: pan · double-click: all</span>`,
+      );
     write(this.legend, this.covered.length ? "" : names.join(""));
   }
 

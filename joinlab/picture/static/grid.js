@@ -59,7 +59,9 @@ export class Grid {
       const pinch = event.ctrlKey || event.metaKey,
         aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
         whole = this.span >= this.extent && (aside || event.deltaY > 0);
-      if (whole || (!pinch && !aside && performance.now() - scrolled < 300)) return;
+      // In a frame the wheel is the page's, whose scrolling is not seen here.
+      const scrolls = self !== top || performance.now() - scrolled < 300;
+      if (whole || (!pinch && !aside && scrolls)) return;
       event.preventDefault();
       if (aside && !pinch) this.go(this.from + event.deltaX / this.per);
       else this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.unitAt(event));
