@@ -114,7 +114,7 @@ def test_another_thread_is_not_followed():
 
 
 def test_a_way_that_is_too_long_says_where_it_was_cut():
-    way = Way(int, most=5)
+    way = Way(int, max_steps=5)
     way.follow(lambda: loops(Counter()))
     assert [step.event for step in way.within][5:] == ["cut"]
 

@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
         tables[n] = {}
         for number, case in chosen.items():
             with screen.status(f"case {number}, inputs {n} and {n + 1}"):
-                here = launch(
+                run_here = launch(
                     case.program,
                     inputs=(n, n + 1),
                     backend=options.backend,
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
                     progress=False,
                 )
                 before, today = (_modelled(number, n, era) for era in ("1.9", "today"))
-            tables[n][number] = report.CaseRuns(case, before, today, here)
+            tables[n][number] = report.CaseRuns(case, before, today, run_here)
         screen.print(report.cases_report(tables[n], n))
     screen.print(report.cases_notes(tables))
     if options.html:
@@ -84,22 +84,26 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
     from joinlab.cli import report
     from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
 
-    some = next(iter(tables.values()))
+    runs_of_first = next(iter(tables.values()))
     rows = report.fabrics(
-        " and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()}))
+        " and ".join(
+            sorted({str(case_runs.here.meta["backend"]) for case_runs in runs_of_first.values()})
+        )
     )
     pictures: dict[Place, Picture] = {
         (f"Case {number}", row, (n, n + 1)): Picture(
             run,
             report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends),
-            said,
+            caption,
         )
         for n, runs in tables.items()
-        for number, each in runs.items()
-        for row, run, said in zip(rows, each.all(), (report.documented(each), "", ""), strict=True)
+        for number, case_runs in runs.items()
+        for row, run, caption in zip(
+            rows, case_runs.all(), (report.documented(case_runs), "", ""), strict=True
+        )
     }
     start = (
-        f"Case {4 if 4 in some else next(iter(some))}",
+        f"Case {4 if 4 in runs_of_first else next(iter(runs_of_first))}",
         rows[1],
         max((n, n + 1) for n in tables),
     )

@@ -50,9 +50,9 @@ def _run(options: argparse.Namespace) -> int:
 
         return check_gpus(options.file, options.only, options.again)
     works = False
-    for name, said in _facts():
-        print(f"{name:<15} {said}")
-        works = works or said.startswith("yes")
+    for name, fact in _facts():
+        print(f"{name:<15} {fact}")
+        works = works or fact.startswith("yes")
     return 0 if works else 1
 
 

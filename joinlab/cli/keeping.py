@@ -50,11 +50,11 @@ def save(timeline: Timeline, path: Path) -> None:
     try:
         print(f"saved {timeline.save(path)}")
     except OSError as error:
-        kept = Path(tempfile.mkdtemp(prefix="joinlab-")) / path.name
-        timeline.save(kept)
+        fallback = Path(tempfile.mkdtemp(prefix="joinlab-")) / path.name
+        timeline.save(fallback)
         reason = error.strerror or error
         raise JoinlabError(
-            f"{path} cannot be written: {reason}. The recording is kept in {kept}"
+            f"{path} cannot be written: {reason}. The recording is kept in {fallback}"
         ) from error
 
 

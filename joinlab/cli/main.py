@@ -104,13 +104,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"joinlab {__version__}")
     subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        one = subparsers.add_parser(
+        subparser = subparsers.add_parser(
             command.name,
             help=command.what,
             description=f"{command.what[0].upper()}{command.what[1:]}.",
         )
-        one.set_defaults(command=command)
-        command.options(one)
+        subparser.set_defaults(command=command)
+        command.options(subparser)
     return top
 
 

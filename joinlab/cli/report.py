@@ -89,24 +89,26 @@ class CaseRuns:
         return self.documented_on, self.today, self.here
 
 
-def fabrics(here: str) -> list[tuple[str, str]]:
+def fabrics(local: str) -> list[tuple[str, str]]:
     """The columns of a table of cases: the fabric, and whether it is modelled or run."""
-    return [("NCCL, PyTorch 1.9", "modelled"), ("NCCL today", "modelled"), (here, "run here")]
+    return [("NCCL, PyTorch 1.9", "modelled"), ("NCCL today", "modelled"), (local, "run here")]
 
 
 def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     """How each case, by its number, ends with `n` and n + 1 inputs: one line per case."""
-    on = " and ".join(sorted({str(each.here.meta["backend"]) for each in runs.values()}))
+    on = " and ".join(sorted({str(case_runs.here.meta["backend"]) for case_runs in runs.values()}))
     lines = [f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1}"]
     lines += [
         f"{'':39}{'NCCL of':14}{'NCCL today':14}{on}",
         f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here",
     ]
-    for number, each in runs.items():
-        cells = [ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in each.all()]
-        mark = _mark(each)[0]
+    for number, case_runs in runs.items():
+        cells = [
+            ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in case_runs.all()
+        ]
+        mark = _mark(case_runs)[0]
         lines.append(
-            f"{number:<2}{_cut(_program(each.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"
+            f"{number:<2}{_cut(_program(case_runs.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"
         )
     return Text("\n".join(_cut(line.rstrip()) for line in [*lines, ""]))
 
@@ -116,70 +118,78 @@ _PLURAL = {"finishes": "finish", "hangs": "hang", "raises": "raise", "killed": "
 
 def ended(ends: Sequence[Ending]) -> str:
     """How two ranks ended: "both hang", "rank 1 hangs", "hangs, raises"."""
-    words = [ENDINGS[end.kind].trace.removeprefix("is ") for end in ends]
-    ill = [(rank, word) for rank, word in enumerate(words) if word != "finishes"]
-    if len(set(words)) == 1:
-        return f"both {_PLURAL.get(words[0], words[0])}"
-    return f"rank {ill[0][0]} {ill[0][1]}" if len(ill) == 1 else ", ".join(words)
+    verbs = [ENDINGS[end.kind].trace.removeprefix("is ") for end in ends]
+    ill = [(rank, word) for rank, word in enumerate(verbs) if word != "finishes"]
+    if len(set(verbs)) == 1:
+        return f"both {_PLURAL.get(verbs[0], verbs[0])}"
+    return f"rank {ill[0][0]} {ill[0][1]}" if len(ill) == 1 else ", ".join(verbs)
 
 
 def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
     """The legend of the tables' signs, and why the backend of this machine ends some cases
     differently."""
-    every = [(n, number, each) for n, runs in tables.items() for number, each in runs.items()]
-    marks = {_mark(each)[0] for _, _, each in every}
-    told = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
-    if any(end.pending for _, _, each in every for run in each.all() for end in run.ends):
-        told.append("*  a rank finished, and left a call pending")
-    for n, number, each in every:
-        mark, said = _mark(each)
+    all_runs = [
+        (n, number, case_runs) for n, runs in tables.items() for number, case_runs in runs.items()
+    ]
+    marks = {_mark(case_runs)[0] for _, _, case_runs in all_runs}
+    notes = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
+    if any(
+        end.pending for _, _, case_runs in all_runs for run in case_runs.all() for end in run.ends
+    ):
+        notes.append("*  a rank finished, and left a call pending")
+    for n, number, case_runs in all_runs:
+        mark, documented_text = _mark(case_runs)
         if mark not in ("", "="):
-            told.append(f"{mark}  case {number}, {n} and {n + 1} inputs, documented: {said}")
+            notes.append(
+                f"{mark}  case {number}, {n} and {n + 1} inputs, documented: {documented_text}"
+            )
     why: dict[str, list[int]] = {}
-    for _, number, each in every:
-        known = each.case.documentation
+    for _, number, case_runs in all_runs:
+        documentation = case_runs.case.documentation
         if (
-            known
-            and known.gloo
-            and each.here.meta["backend"] == "gloo"
-            and number not in why.get(known.gloo, ())
+            documentation
+            and documentation.gloo
+            and case_runs.here.meta["backend"] == "gloo"
+            and number not in why.get(documentation.gloo, ())
         ):
-            why.setdefault(known.gloo, []).append(number)
-    told += [
-        f"   case{'s' * (len(some) > 1)} {' and '.join(map(str, some))}: {note}"
-        for note, some in why.items()
+            why.setdefault(documentation.gloo, []).append(number)
+    notes += [
+        f"   case{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}: {note}"
+        for note, numbers in why.items()
     ]
     return Text(
-        "\n".join(line for note in told for line in wrap(note, WIDTH, subsequent_indent="   "))
+        "\n".join(line for note in notes for line in wrap(note, WIDTH, subsequent_indent="   "))
     )
 
 
 def documented(runs: CaseRuns) -> str:
     """What the thread says of this case and these inputs; "" if nothing."""
-    mark, said = _mark(runs)
-    return "as documented" if mark == "=" else f"documented: {said}" if mark else ""
+    mark, text = _mark(runs)
+    return "as documented" if mark == "=" else f"documented: {text}" if mark else ""
 
 
 def _mark(runs: CaseRuns) -> tuple[str, str]:
     """Compare the model of PyTorch 1.9 with the documentation: a sign, and the documented ending of
     each rank."""
     inputs = runs.documented_on.meta["inputs"]
-    known = runs.case.documentation.ends(inputs) if runs.case.documentation else None
-    if known is None:
+    expected = runs.case.documentation.ends(inputs) if runs.case.documentation else None
+    if expected is None:
         return "", ""
-    words = [ENDINGS[end.kind].trace for end in runs.documented_on.ends]
-    same = [a == b for a, b in zip(words, known, strict=True)]
-    plain = {words.trace for words in ENDINGS.values()}
-    said = "; ".join(f"rank {rank} {end}" for rank, end in enumerate(known))
-    other = any(end in plain for end, one in zip(known, same, strict=True) if not one)
-    return "=" if all(same) else "≠" if other else "~", said
+    verbs = [ENDINGS[end.kind].trace for end in runs.documented_on.ends]
+    matches = [a == b for a, b in zip(verbs, expected, strict=True)]
+    plain = {ending.trace for ending in ENDINGS.values()}
+    text = "; ".join(f"rank {rank} {end}" for rank, end in enumerate(expected))
+    contradicts = any(
+        end in plain for end, matched in zip(expected, matches, strict=True) if not matched
+    )
+    return "=" if all(matches) else "≠" if contradicts else "~", text
 
 
 def _program(case: Case) -> str:
-    if (told := case.documentation) is None:
+    if (documentation := case.documentation) is None:
         return case.title.removeprefix("Case ").lstrip("0123456789: ")
-    barrier = f"barrier {told.barrier}" if told.barrier else "no barrier"
-    return f"{'join()' if told.join else 'no join()'}, {barrier}"
+    barrier = f"barrier {documentation.barrier}" if documentation.barrier else "no barrier"
+    return f"{'join()' if documentation.join else 'no join()'}, {barrier}"
 
 
 # ---- one run
@@ -197,22 +207,22 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     story = story_of(scene)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
     lines += ["", *_Calls(scene, story.headline, everything, width).lines()]
-    found = Text("\n".join(line.rstrip() for line in lines))
+    report = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
-    found.stylize("bold red" if ill else "bold green", max(begin, 0), len(lines[0]))
-    return found
+    report.stylize("bold red" if ill else "bold green", max(begin, 0), len(lines[0]))
+    return report
 
 
 def _title(run: Timeline, headline: Line, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
-    few = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
-    size = f"inputs {', '.join(map(str, counts))}" if few else f"{run.world_size} ranks"
-    left = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
+    named_counts = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
+    size = f"inputs {', '.join(map(str, counts))}" if named_counts else f"{run.world_size} ranks"
+    heading = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
     right = _cut(ended_in_short(headline).upper(), width - 14)
-    left = _cut(left, max(width - len(right) - 2, 12))
-    return f"{left}{right:>{max(width - len(left), len(right) + 2)}}"
+    heading = _cut(heading, max(width - len(right) - 2, 12))
+    return f"{heading}{right:>{max(width - len(heading), len(right) + 2)}}"
 
 
 class _Calls:
@@ -222,7 +232,7 @@ class _Calls:
     def __init__(self, scene: Scene, headline: Line, everything: bool, width: int) -> None:
         run, folding = scene.timeline, scene.folding
         self.line_width = width
-        most, remark = (
+        max_lanes, remark = (
             (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)
         )  # if narrow, remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
@@ -236,9 +246,9 @@ class _Calls:
                 [*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]
             )
         )
-        self.shown = sorted(lanes if everything else chosen[:most])
+        self.shown = sorted(lanes if everything else chosen[:max_lanes])
         self.left_out = len(lanes) - len(self.shown)
-        self.width = (width - 9 - remark) // max(min(len(self.shown), most), 1) - GAP
+        self.width = (width - 9 - remark) // max(min(len(self.shown), max_lanes), 1) - GAP
         sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
         self.one_file = len(sites) == 1
         self.groups = len({slot.group for slot in folding.slots}) > 1
@@ -253,22 +263,26 @@ class _Calls:
             return
         parts = list(range(len(self.folding.slots)) if self.everything else self._parts())
         first = self.first
-        at = next(
+        center = next(
             (k for k, part in enumerate(parts) if first is not None and part == first),
             len(parts) - 1,
         )
-        few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
+        is_short = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (
-            (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
+            (0, len(parts))
+            if self.everything or is_short
+            else (max(center - BEFORE, 0), center + AFTER)
         )
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
         folded, before = False, None
         for k, part in enumerate(parts):
             if self.part and (isinstance(part, Fold) or begin <= k < end):
-                one, other = (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
-                if said := left_out(wrong(self.run), before, self.folding.numbers[one]):
-                    yield f"         {said}"
-                before = self.folding.numbers[other]
+                first_slot, last_slot = (
+                    (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
+                )
+                if gap := left_out(wrong(self.run), before, self.folding.numbers[first_slot]):
+                    yield f"         {gap}"
+                before = self.folding.numbers[last_slot]
             if isinstance(part, Fold):
                 folded = True
                 yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
@@ -277,22 +291,22 @@ class _Calls:
         hidden = sum(
             1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end
         )
-        told = ["every row"] if self.part else []
-        told += [
-            f"{count} more {what}{'s' * (count > 1)}"
-            for count, what in ((0 if self.part else hidden, "row"), (self.left_out, "lane"))
+        omitted = ["every row"] if self.part else []
+        omitted += [
+            f"{count} more {noun}{'s' * (count > 1)}"
+            for count, noun in ((0 if self.part else hidden, "row"), (self.left_out, "lane"))
             if count
         ]
-        told += ["the rows that matched"] * (folded and not self.part)
-        if told:
-            text, pad = f"--all lists {' and '.join(told)}.", " " * 9
+        omitted += ["the rows that matched"] * (folded and not self.part)
+        if omitted:
+            text, pad = f"--all lists {' and '.join(omitted)}.", " " * 9
             yield from wrap(text, self.line_width - 9, initial_indent=pad, subsequent_indent=pad)
 
     def _parts(self) -> Iterator[Part]:
         """The parts to list. In a large run, a fold with a gap in it is listed row by row."""
-        at = self.folding.numbers
+        numbers = self.folding.numbers
         for part in self.folding.parts:
-            if isinstance(part, Fold) and at[part.end - 1] - at[part.begin] >= len(part):
+            if isinstance(part, Fold) and numbers[part.end - 1] - numbers[part.begin] >= len(part):
                 yield from range(part.begin, part.end)
             else:
                 yield part
@@ -339,8 +353,8 @@ class _Calls:
             return "-"
         row = self.folding.matched.calls_of(slot)[rank]
         site = row["call_site"] or ""
-        where = f":{site.rpartition(':')[2]}" if self.one_file and site else short_site(site)
-        return f"{asks(row['origin'], row['op'])} {where}".rstrip()
+        line = f":{site.rpartition(':')[2]}" if self.one_file and site else short_site(site)
+        return f"{asks(row['origin'], row['op'])} {line}".rstrip()
 
     def _other_lines(self, slot: Slot) -> bool:
         rows = [*self.folding.matched.calls_of(slot).values()]
@@ -350,33 +364,38 @@ class _Calls:
 
     def _remark(self, slot: Slot) -> str:
         rows = self.folding.matched.calls_of(slot)
-        told = []
+        remarks = []
         if slot.differs and not slot.met:
-            told.append("can never meet")
+            remarks.append("can never meet")
         if slot.pair and not slot.met and not slot.refused and not self._was_taken(slot):
-            told.append("nothing meets it")
+            remarks.append("nothing meets it")
         elif slot.absent and not slot.pair:
-            told.append(f"no call of {ranks_text(slot.absent)}")
-        left: dict[str, list[int]] = {"refused": [], "failed": [], "not yet": [], "never ends": []}
+            remarks.append(f"no call of {ranks_text(slot.absent)}")
+        open_ranks: dict[str, list[int]] = {
+            "refused": [],
+            "failed": [],
+            "not yet": [],
+            "never ends": [],
+        }
         for rank, row in rows.items():
             if row["completed_ns"] is None:
                 failed = "refused" if slot.refused else "failed"
-                left[
+                open_ranks[
                     failed
                     if row["error"]
                     else "not yet"
                     if self.run.ends[rank].runs
                     else "never ends"
                 ].append(rank)
-        for how, ranks in left.items():
+        for state, ranks in open_ranks.items():
             all_of = len(ranks) == len(rows)
-            who = (
+            subject = (
                 ""
                 if all_of
-                else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
+                else f"{ranks_text([lane_rank for rank in ranks for lane_rank in self.folding.lanes[rank]])} "
             )
-            told += [f"{who}{how}"] if ranks else []
-        return ", ".join(told)
+            remarks += [f"{subject}{state}"] if ranks else []
+        return ", ".join(remarks)
 
     def _was_taken(self, slot: Slot) -> bool:
         """Whether a recv from any rank may have taken these sends, or been one of these calls."""
@@ -387,5 +406,5 @@ class _Calls:
         )
 
 
-def _cut(text: str, most: int = WIDTH) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -85,11 +85,11 @@ def _launched(program: Any, options: argparse.Namespace) -> Timeline:
 def _emulated(program: Any, options: argparse.Namespace) -> Timeline:
     from joinlab.emulator.emulate import emulate
 
-    def told(rank: int, line: str) -> None:
+    def show_line(rank: int, line: str) -> None:
         print(f"rank {rank} | {line}")
 
     settings = _given(timeout=options.timeout, seed=options.seed, era=options.era)
-    return emulate(program, options.inputs, options.emulate, on_output=told, **settings)
+    return emulate(program, options.inputs, options.emulate, on_output=show_line, **settings)
 
 
 def _given(**settings: Any) -> dict[str, Any]:

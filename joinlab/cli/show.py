@@ -62,19 +62,19 @@ def _read(record: str | None) -> Timeline:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         timeline = load(place)
-    for one in caught:
-        print(f"joinlab: {one.message}", file=sys.stderr)
+    for warning in caught:
+        print(f"joinlab: {warning.message}", file=sys.stderr)
     return timeline
 
 
 def newest(folder: Path) -> Path:
     """The run that was written to last in a folder of runs."""
-    places = [one for one in folder.glob("*") if not one.name.startswith(".")]
+    places = [path for path in folder.glob("*") if not path.name.startswith(".")]
     if not places:
         why = "nothing was recorded there. Name a record, or run `torchrun ... -m joinlab record train.py`"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))
     return max(
-        places, key=lambda place: max(one.stat().st_mtime for one in (place, *place.rglob("*")))
+        places, key=lambda place: max(path.stat().st_mtime for path in (place, *place.rglob("*")))
     )
 
 

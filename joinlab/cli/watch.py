@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         else:
             screen.print(*first, report.run_report(timeline, width=screen.width), sep="\n")
 
-    said = ""
+    last_ends = ""
     _wait_for_record(options)
     moved = time.monotonic()
     recorded.refresh()
@@ -83,23 +83,23 @@ def _run(options: argparse.Namespace) -> int:
         Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live
     ):
         while True:
-            at = time.monotonic()
+            now = time.monotonic()
             if recorded.refresh():
-                moved = at
+                moved = now
             timeline = recorded.timeline()
-            still = at - moved >= options.still and has_open_call(timeline)
+            still = now - moved >= options.still and has_open_call(timeline)
             if live is not None:
-                live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
+                live.update("\n".join(_lines(recorded, timeline, now - moved)), refresh=True)
             state = _state(timeline, still)
             if state == "over":
                 tell(state, timeline)
-            elif state != "running" and said != (said := str(timeline.ends)):
-                what = (
+            elif state != "running" and last_ends != (last_ends := str(timeline.ends)):
+                news = (
                     "The job has stalled."
                     if state == "stuck"
                     else f"Nothing has moved for {options.still:g} s."
                 )
-                tell(state, timeline, what)
+                tell(state, timeline, news)
             if state == "over" or (options.exit_code and _code(timeline, still)):
                 return _code(timeline, still) if options.exit_code else 0
             time.sleep(EVERY_S)
@@ -111,14 +111,14 @@ def _wait_for_record(options: argparse.Namespace) -> None:
     from joinlab.jobs.recording import is_recording
 
     began = time.monotonic()
-    told = False
+    announced = False
     while not (
         options.folder.exists() and (not options.folder.is_dir() or is_recording(options.folder))
     ):
         if options.once or (options.exit_code and time.monotonic() - began >= options.still):
             return  # reading the folder reports what is missing
-        if not told:
-            told = True
+        if not announced:
+            announced = True
             print(
                 f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one",
                 file=sys.stderr,
@@ -155,10 +155,10 @@ def _lines(
     first."""
     from joinlab.analysis.wording import by_key, ranks_text
 
-    alike = by_key((recorded.place(rank), rank) for rank in range(timeline.world_size))
+    ranks_at = by_key((recorded.place(rank), rank) for rank in range(timeline.world_size))
     since = "" if quiet is None else f"; last event {quiet:.0f} s ago"
     yield f"{timeline.meta['program']}: {timeline.world_size} ranks on {timeline.meta['backend']}{since}"
-    for (issued, label), ranks in sorted(alike.items(), reverse=True):
+    for (issued, label), ranks in sorted(ranks_at.items(), reverse=True):
         ends = {str(timeline.ends[rank]) for rank in ranks} - {"unknown"}
         state = f" ({', '.join(sorted(ends))})" if ends else ""
         yield f"  {ranks_text(ranks)}: {issued:,} calls, the last is {label}{state}"

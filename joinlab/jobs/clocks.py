@@ -44,25 +44,25 @@ def offsets(
     wall     by host: wall time minus monotonic time, when its first rank began
     """
     hosts = sorted(wall)
-    found = {host: Offset(wall[host] - wall[reference], None) for host in hosts}
-    found[reference] = Offset(0, 0)
+    offset_of = {host: Offset(wall[host] - wall[reference], None) for host in hosts}
+    offset_of[reference] = Offset(0, 0)
     if len(hosts) == 1:
-        return found
-    at = {host: i for i, host in enumerate(hosts)}
-    most = _bounds(calls, host_of, groups, at)
-    zero = at[reference]
-    for host, i in at.items():
-        high, low = most[i, zero], -most[zero, i]  # o(host) - o(reference) lies between
+        return offset_of
+    index_of = {host: i for i, host in enumerate(hosts)}
+    bounds = _bounds(calls, host_of, groups, index_of)
+    zero = index_of[reference]
+    for host, i in index_of.items():
+        high, low = bounds[i, zero], -bounds[zero, i]  # o(host) - o(reference) lies between
         if host != reference and np.isfinite(high) and np.isfinite(low):
-            found[host] = Offset(round((high + low) / 2), round(abs(high - low) / 2) + 1)
-    return found
+            offset_of[host] = Offset(round((high + low) / 2), round(abs(high - low) / 2) + 1)
+    return offset_of
 
 
 def _bounds(
     calls: Iterable[CallRow],
     host_of: Mapping[int, str],
     groups: Mapping[str, list[int]],
-    at: Mapping[str, int],
+    index_of: Mapping[str, int],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """most[a, b]: the upper bound of o(a) - o(b); inf if no call bounds it."""
     met: dict[tuple[str, int], list[CallRow]] = {}
@@ -75,15 +75,15 @@ def _bounds(
             and call["rank"] in host_of
         ):
             met.setdefault((call["group"], number), []).append(call)
-    most = np.full((len(at), len(at)), np.inf)
-    np.fill_diagonal(most, 0.0)
+    bounds = np.full((len(index_of), len(index_of)), np.inf)
+    np.fill_diagonal(bounds, 0.0)
     for (group, _), rows in met.items():
         if len(rows) < len(groups.get(group, ())) or len({row["op"] for row in rows}) > 1:
             continue
         issued: dict[int, int] = {}  # by host: the last to issue, the first to complete
         completed: dict[int, int] = {}
         for row in rows:
-            host = at[host_of[row["rank"]]]
+            host = index_of[host_of[row["rank"]]]
             began, done = row["enqueued_ns"], row["completed_ns"]
             assert began is not None
             assert done is not None
@@ -92,7 +92,9 @@ def _bounds(
         for a, last in issued.items():
             for b, first in completed.items():
                 if a != b:
-                    most[a, b] = min(most[a, b], first - last)
-    for via in range(len(at)):  # Floyd and Warshall: a bound through a third host may be tighter
-        most = np.minimum(most, most[:, via, None] + most[None, via, :])
-    return most
+                    bounds[a, b] = min(bounds[a, b], first - last)
+    for via in range(
+        len(index_of)
+    ):  # Floyd and Warshall: a bound through a third host may be tighter
+        bounds = np.minimum(bounds, bounds[:, via, None] + bounds[None, via, :])
+    return bounds

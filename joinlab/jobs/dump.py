@@ -184,8 +184,8 @@ def rank_in(name: str) -> int | None:
     >>> rank_in("nccl_trace_rank_12"), rank_in("fr_0.json"), rank_in("dump")
     (12, 0, None)
     """
-    found = _LAST_NUMBER.search(Path(name).name)
-    return int(found[1]) if found and len(found[1]) < 8 and int(found[1]) < MOST_RANKS else None
+    match = _LAST_NUMBER.search(Path(name).name)
+    return int(match[1]) if match and len(match[1]) < 8 and int(match[1]) < MOST_RANKS else None
 
 
 def around_rank(name: str) -> tuple[str, str]:
@@ -194,8 +194,8 @@ def around_rank(name: str) -> tuple[str, str]:
     >>> around_rank("nccl_trace_rank_12"), around_rank("fr_0.json")
     (('nccl_trace_rank_', ''), ('fr_', '.json'))
     """
-    found = _LAST_NUMBER.search(name)
-    return (name[: found.start(1)], name[found.end(1) :]) if found else (name, "")
+    match = _LAST_NUMBER.search(name)
+    return (name[: match.start(1)], name[match.end(1) :]) if match else (name, "")
 
 
 def parsed(path: Path, data: bytes) -> object:
@@ -278,13 +278,13 @@ def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     config = _plain(config)
     if not isinstance(config, dict):
         raise TypeError(f"pg_config is {type(config).__name__}")
-    found = {}
-    for name, one in config.items():
-        ranks = _plain(one["ranks"])
+    groups = {}
+    for name, group in config.items():
+        ranks = _plain(group["ranks"])
         if not is_ranks(ranks):
             raise ValueError(f"the ranks of group {name!r:.40} are {str(ranks)[:80]!r}")
-        found[str(name) or "0"] = (str(one.get("desc") or ""), tuple(ranks))
-    return found
+        groups[str(name) or "0"] = (str(group.get("desc") or ""), tuple(ranks))
+    return groups
 
 
 def _status(status: object) -> dict[str, dict[str, int]]:
@@ -292,8 +292,8 @@ def _status(status: object) -> dict[str, dict[str, int]]:
     if not isinstance(status, dict):
         raise TypeError(f"pg_status is {type(status).__name__}")
     return {
-        str(number): {key: int(value) for key, value in one.items()}
-        for number, one in status.items()
+        str(number): {key: int(value) for key, value in counts.items()}
+        for number, counts in status.items()
     }
 
 
@@ -301,14 +301,15 @@ def _calls(
     entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
 ) -> tuple[Calls, dict[str, str]]:
     """The calls, and the names of the groups by the process's number for them."""
-    codes, told = _told(entries, texts)
+    codes, fields = _told(entries, texts)
     if any(
-        (one.backend == "nccl" and one.op in POINT_TO_POINT) or one.title.endswith("coalesced")
-        for one in told
+        (entry_fields.backend == "nccl" and entry_fields.op in POINT_TO_POINT)
+        or entry_fields.title.endswith("coalesced")
+        for entry_fields in fields
     ):
         entries = _apart(entries, problems)
-        codes, told = _told(entries, texts)
-    if got := {code for code, one in enumerate(told) if _gets(one)}:
+        codes, fields = _told(entries, texts)
+    if got := {code for code, entry_fields in enumerate(fields) if _gets(entry_fields)}:
         entries = [
             {
                 **entry,
@@ -319,12 +320,14 @@ def _calls(
             else entry
             for entry, code in zip(entries, codes, strict=True)
         ]
-        codes, told = _told(entries, texts)
-    for one in told:
-        groups.setdefault(one.group, (one.words, ()))
-    left_out = {code for code, one in enumerate(told) if not _is_known(one, groups)}
+        codes, fields = _told(entries, texts)
+    for entry_fields in fields:
+        groups.setdefault(entry_fields.group, (entry_fields.words, ()))
+    left_out = {
+        code for code, entry_fields in enumerate(fields) if not _is_known(entry_fields, groups)
+    }
     if left_out:
-        titles = Counter(told[code].title for code in codes if code in left_out)
+        titles = Counter(fields[code].title for code in codes if code in left_out)
         problems += unknown(
             {title: n for title, n in titles.items() if _kind(title)[0] not in _BRACKETS}
         )
@@ -333,20 +336,20 @@ def _calls(
         ]
         codes = array("i", [code for code in codes if code not in left_out])
     kinds = [
-        -1 if code in left_out else texts.kind(_kind_of(one, groups))
-        for code, one in enumerate(told)
+        -1 if code in left_out else texts.kind(_kind_of(entry_fields, groups))
+        for code, entry_fields in enumerate(fields)
     ]
     calls = Calls(
         kind=array("i", map(kinds.__getitem__, codes)),
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
         number=_numbers(entries, "collective_seq_id"),
         paired=_numbers(entries, "p2p_seq_id"),
-        seq=_seqs([told[code].group for code in codes], _numbers(entries, "op_id")),
+        seq=_seqs([fields[code].group for code in codes], _numbers(entries, "op_id")),
         enqueued_ns=_numbers(entries, "time_created_ns"),
         started_ns=_numbers(entries, "time_discovered_started_ns"),
         completed_ns=_numbers(entries, "time_discovered_completed_ns"),
     )
-    return calls, {one.number: one.group for one in told}
+    return calls, {entry_fields.number: entry_fields.group for entry_fields in fields}
 
 
 def left_out(files: Sequence[Path]) -> str:
@@ -377,11 +380,11 @@ def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], 
     return codes, [texts.told(key) for key in keys]
 
 
-def _gets(told: _Told) -> bool:
+def _gets(fields: _Told) -> bool:
     """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its
     root."""
-    return told.title == "gloo:scatter" or (
-        told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value)
+    return fields.title == "gloo:scatter" or (
+        fields.dtype is None and fields.op in (Op.SCATTER.value, Op.RECV.value)
     )
 
 
@@ -412,14 +415,18 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
         entry["state"] == "completed" for entry in entries
     )  # or nothing has completed yet
     whole = active or not entries[0].get("record_id")
-    found: list[dict[str, Any]] = []
+    separate: list[dict[str, Any]] = []
     unnamed = False
     for entry in entries:
-        those = batches[_batch_of(entry)]
-        end = those[-1]
+        batch = batches[_batch_of(entry)]
+        end = batch[-1]
         ended = end["profiling_name"].endswith("coalesced")
-        if len(those) == 1 and _kind(end["profiling_name"])[0] == "coalesced" and (found or whole):
-            found.append(
+        if (
+            len(batch) == 1
+            and _kind(end["profiling_name"])[0] == "coalesced"
+            and (separate or whole)
+        ):
+            separate.append(
                 {
                     **entry,
                     "profiling_name": end["profiling_name"].replace(
@@ -428,26 +435,26 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
                 }
             )
             unnamed = True
-        elif len(those) == 1 or not (ended or active):
-            found.append(entry)
+        elif len(batch) == 1 or not (ended or active):
+            separate.append(entry)
         elif _is_pair(entry):
-            found.append(
+            separate.append(
                 {**entry, **{name: end[name] for name in _STATE}}
                 if ended
                 else {**entry, "state": "completed"}
             )
-        elif entry is next(one for one in those if not _is_pair(one)) and (
-            parts := those[:-1] if ended else those
+        elif entry is next(member for member in batch if not _is_pair(member)) and (
+            parts := batch[:-1] if ended else batch
         ):
             # A batch that ends as "coalesced" is named after its first call, any other after its
             # end.
             named = end if ended and _kind(end["profiling_name"])[1] else entry
             joined = {
-                name: [one for part in parts for one in part[name]]
+                name: [item for part in parts for item in part[name]]
                 for name in ("input_sizes", "input_dtypes")
             }
             state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
-            found += (
+            separate += (
                 [{**entry, "profiling_name": named["profiling_name"], **joined, **state}]
                 if entry is not end
                 else []
@@ -456,7 +463,7 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
         problems.append(
             "batches of collectives are shown as all_gather: which calls they held was not recorded"
         )
-    return found
+    return separate
 
 
 def _batch_of(entry: dict[str, Any]) -> object:
@@ -503,16 +510,16 @@ def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[
     predecessor before, which needs no key. On dumps of 2,000 entries this halved the time.
     """
     numbers: dict[_Key, int] = {}
-    known: list[Any] = []  # one value per number
+    distinct: list[Any] = []  # one value per number
     follows: dict[int, int] = {}  # the number that came after each number
     codes: list[int] = []
     last = -1
     for value in values:
         code = follows.get(last, -1)
-        if code < 0 or known[code] != value:
-            code = numbers.setdefault(key(value), len(known))
-            if code == len(known):
-                known.append(value)
+        if code < 0 or distinct[code] != value:
+            code = numbers.setdefault(key(value), len(distinct))
+            if code == len(distinct):
+                distinct.append(value)
             follows[last] = code
         codes.append(code)
         last = code
@@ -545,16 +552,20 @@ class _Told(NamedTuple):
     over: bool
 
 
-def _is_known(told: _Told, groups: Mapping[str, Group]) -> bool:
+def _is_known(fields: _Told, groups: Mapping[str, Group]) -> bool:
     """Whether it is a call of a known kind, and its peer a rank of its group: no backend checks
     that."""
-    return told.op is not None and (told.peer is None or told.peer < len(groups[told.group][1]))
+    return fields.op is not None and (
+        fields.peer is None or fields.peer < len(groups[fields.group][1])
+    )
 
 
-def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
-    assert told.op is not None
-    peer = None if told.peer is None else groups[told.group][1][told.peer]
-    return Kind(told.group, told.backend, told.op, told.dtype, told.shape, peer, told.over)
+def _kind_of(fields: _Told, groups: Mapping[str, Group]) -> Kind:
+    assert fields.op is not None
+    peer = None if fields.peer is None else groups[fields.group][1][fields.peer]
+    return Kind(
+        fields.group, fields.backend, fields.op, fields.dtype, fields.shape, peer, fields.over
+    )
 
 
 def _kind(title: str) -> tuple[str, str | None, int | None]:
@@ -564,25 +575,25 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     >>> _kind("nccl:recv 2<-3"), _kind("gloo:all_reduce"), _kind("nccl:split")
     (('nccl', 'recv', 3), ('gloo', 'all_reduce', None), ('split', None, None))
     """
-    found = _NAME.match(title)
-    name = found["op"] if found else title
+    match = _NAME.match(title)
+    name = match["op"] if match else title
     op = op_of(name)
-    if found is None or op is None:
+    if match is None or op is None:
         return name, None, None
-    return found["backend"] or "nccl", op.value, int(found["peer"]) if found["peer"] else None
+    return match["backend"] or "nccl", op.value, int(match["peer"]) if match["peer"] else None
 
 
 def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
     """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or
     repeat."""
     if len(set(zip(names, ids, strict=True))) == len(ids) and min(ids, default=0) > 0:
-        return array("q", [one - 1 for one in ids])
+        return array("q", [id - 1 for id in ids])
     counts: dict[str, int] = {}
-    found = array("q")
+    seqs = array("q")
     for name in names:
-        found.append(counts.get(name, 0))
-        counts[name] = found[-1] + 1
-    return found
+        seqs.append(counts.get(name, 0))
+        counts[name] = seqs[-1] + 1
+    return seqs
 
 
 class Texts:
@@ -602,21 +613,21 @@ class Texts:
 
     def told(self, key: Any) -> _Told:
         """The _Told of marshalled fields _TOLD."""
-        found = self._told.get(key)
-        if found is None:
+        fields = self._told.get(key)
+        if fields is None:
             number, group, title, names, sizes, state, retired = marshal.loads(key)
             # Older dumps have only the number of a group.
-            name, words = map(
+            name, description = map(
                 str, ("0" if number is None else number, "") if group is None else group
             )
             backend, op, peer = _kind(title)
             shape = self.shape(sizes) if op else 0
             over = state == "completed" or (bool(retired) and backend == "gloo")
-            found = _Told(
-                str(number), name, words, title, backend, op, peer, _dtype(names), shape, over
+            fields = _Told(
+                str(number), name, description, title, backend, op, peer, _dtype(names), shape, over
             )
-            self._told[key] = found
-        return found
+            self._told[key] = fields
+        return fields
 
     def shape(self, sizes: Sequence[Sequence[int]]) -> int:
         key = tuple(map(tuple, sizes))
@@ -634,7 +645,7 @@ class Texts:
     def _stack(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
         if not frames:
             return -1
-        key = tuple((one["filename"], one["line"], one["name"]) for one in frames)
+        key = tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames)
         number = self._stacks.get(key)
         if number is None:
             stack = tuple(Frame(str(file), int(line), str(name)) for file, line, name in key)
@@ -645,13 +656,13 @@ class Texts:
 
 def _dtype(names: Sequence[str] | str) -> str | None:
     """torch's name of the dtype, or its names joined by ","."""
-    words = [
+    dtypes = [
         DTYPES.get(name, name.lower())
         for name in ([names] if isinstance(names, str) else names)
         if name
     ]
-    return (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
+    return (dtypes[0] if len(set(dtypes)) == 1 else ",".join(dtypes)) if dtypes else None
 
 
-def _refused(path: Path, what: str, todo: str) -> TimelineFileError:
-    return TimelineFileError(f"cannot open {str(path)!r}: {what}. {todo}")
+def _refused(path: Path, problem: str, todo: str) -> TimelineFileError:
+    return TimelineFileError(f"cannot open {str(path)!r}: {problem}. {todo}")

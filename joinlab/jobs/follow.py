@@ -27,11 +27,11 @@ class Following(View):
     _open: ClassVar[dict[Path, Following]] = {}
 
     def __init__(
-        self, recorded: RecordedFolder, every: float, still: float, **options: Any
+        self, recorded: RecordedFolder, period: float, still: float, **options: Any
     ) -> None:
         self.recorded = recorded
         self.following = True
-        self._every, self._still_s = every, still
+        self._every, self._still_s = period, still
         self._moved = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         super().__init__(recorded.timeline(), **options)
@@ -40,7 +40,7 @@ class Following(View):
             older.stop()
         self._open[folder] = self
         self._say()
-        self._schedule(every)
+        self._schedule(period)
 
     def look(self) -> bool:
         """Read and show new events; True if there are any. Call it where no event loop runs, as in
@@ -53,11 +53,11 @@ class Following(View):
         timeline = (
             self.recorded.timeline()
         )  # also without news: a process may have ended without a word
-        stood = (timeline.ends, timeline.meta.get("stood")) != (
+        changed = (timeline.ends, timeline.meta.get("stood")) != (
             self.timeline.ends,
             self.timeline.meta.get("stood"),
         )
-        if news or stood:
+        if news or changed:
             self.timeline = timeline
         self._say()
         return news

@@ -43,14 +43,14 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     texts     those that the dumps were read with
     problems  sentences about omitted files; meta["problems"] has these and those found here
     """
-    told = list(problems)
-    dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), texts, told)
+    notes = list(problems)
+    dumps = _of_one_job(sorted(dumps, key=lambda dump: dump.rank), texts, notes)
     groups = _all_groups(dumps)
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
-    told += _folded(dumps)
-    rows = _rows(dumps, groups, texts, told)
+    notes += _folded(dumps)
+    rows = _rows(dumps, groups, texts, notes)
     if rows.is_empty() and not any(dump.status for dump in dumps):
-        why = f" {told[0]}." if told else ""
+        why = f" {notes[0]}." if notes else ""
         todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
         todo = "Profile steps that communicate." if dumps[0].form == kineto.FORM else todo
         raise TimelineFileError(f"cannot open {dumps[0].file!r}: it holds no call.{why} {todo}")
@@ -59,7 +59,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     calls = _written(rows, texts, origin, size)
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
-        told.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")
+        notes.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")
     backend = _backend(rows, texts)
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if (rows["over"] & rows["completed_ns"].is_null()).any():
@@ -73,13 +73,15 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "backend": backend,
         "world_size": size,
         "groups": {name: list(ranks) for name, (_, ranks) in groups.items()},
-        "group_names": {name: words for name, (words, _) in groups.items() if words},
+        "group_names": {
+            name: description for name, (description, _) in groups.items() if description
+        },
         "versions": {backend: library} if (library := dumps[0].library) else {},
         "clock": clock,
-        "skipped": _skipped(spans, progress, groups, missing, told),
+        "skipped": _skipped(spans, progress, groups, missing, notes),
         "progress": progress,
         "missing_ranks": missing,
-        "problems": told,
+        "problems": notes,
     }
     return Timeline(
         calls=calls,
@@ -101,56 +103,59 @@ def _folded(dumps: Sequence[Dump]) -> list[str]:
     ]
 
 
-def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
+def _of_one_job(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[Dump]:
     """The dumps of one job: one per rank, with the time and the size of the default group that most
     dumps have."""
     sizes = [
         max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps
     ]
-    most = max(sizes, key=lambda size: (sizes.count(size), size))
+    largest = max(sizes, key=lambda size: (sizes.count(size), size))
     ended = [_last(dump) for dump in dumps]
     # A time of some dump of that size (median_low), since all dumps may be too far from an average.
     usual = median_low(
-        [end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most]
+        [end for end, size in zip(ended, sizes, strict=True) if end is not None and size == largest]
         or [0]
     )
-    kept: dict[int, Dump] = {}
+    chosen: dict[int, Dump] = {}
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
-        if size == most and end is not None and abs(end - usual) > MOST_APART_NS:
+        if size == largest and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
             which = "later" if end > usual else "earlier"
-            told.append(
+            notes.append(
                 f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most"
             )
-        elif size != most:
-            told.append(
-                f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}"
+        elif size != largest:
+            notes.append(
+                f"{dump.file!r} is of another job: its largest group has {size} ranks, not {largest}"
             )
-        elif dump.rank in kept:
-            told.append(
-                f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read"
+        elif dump.rank in chosen:
+            notes.append(
+                f"{dump.file!r} is another dump of rank {dump.rank}: {chosen[dump.rank].file!r} was read"
             )
         else:
-            kept[dump.rank] = dump
-    return _of_one_time(list(kept.values()), texts, told)
+            chosen[dump.rank] = dump
+    return _of_one_time(list(chosen.values()), texts, notes)
 
 
-def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
+def _of_one_time(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[Dump]:
     """The dumps that can be of one run: when a rank completes a collective, every rank of its group
     has issued it.
 
     old run    rank 3    1 ... 90 completed, at 10:00
     new run    rank 0    issues 12 at 10:20: rank 3 cannot have completed 90 before
     """
-    apart = np.zeros((len(dumps), len(dumps)), bool)  # those two contradict each other
-    for group in {(name, ranks) for one in dumps for name, (_, ranks) in one.groups.items()}:
+    contradicting = np.zeros((len(dumps), len(dumps)), bool)  # those two contradict each other
+    for group in {(name, ranks) for dump in dumps for name, (_, ranks) in dump.groups.items()}:
         kinds = [
-            one.group == group[0] and FACTS[one.op].needs is Needs.EVERYONE for one in texts.kinds
+            kind.group == group[0] and FACTS[kind.op].needs is Needs.EVERYONE
+            for kind in texts.kinds
         ]
         members = [
-            at for at, one in enumerate(dumps) if one.groups.get(group[0], ("", ()))[1] == group[1]
+            index
+            for index, dump in enumerate(dumps)
+            if dump.groups.get(group[0], ("", ()))[1] == group[1]
         ]
-        reaches = [_reach(dumps[at], np.array(kinds, bool)) for at in members]
+        reaches = [_reach(dumps[index], np.array(kinds, bool)) for index in members]
         first, begun, last, ended, number, over = np.array(reaches, np.int64).reshape(-1, 6).T
         # Rows: ranks that completed `number`. Columns: ranks that issued `first` later, or had not
         # issued it yet.
@@ -160,22 +165,26 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
             & (ended + MOST_OFF_NS < begun[:, None])
             & (number >= first)[:, None]
         )
-        apart[np.ix_(members, members)] |= (late | never) & (first > 0)
-    apart |= apart.T
-    np.fill_diagonal(apart, False)  # a damaged dump can contradict itself
-    if not apart.any():
+        contradicting[np.ix_(members, members)] |= (late | never) & (first > 0)
+    contradicting |= contradicting.T
+    np.fill_diagonal(contradicting, False)  # a damaged dump can contradict itself
+    if not contradicting.any():
         return list(dumps)
-    counts = apart.sum(axis=0)
+    counts = contradicting.sum(axis=0)
     model = max(
-        np.flatnonzero(counts == counts.min()).tolist(), key=lambda at: _last(dumps[at]) or 0
+        np.flatnonzero(counts == counts.min()).tolist(), key=lambda index: _last(dumps[index]) or 0
     )
-    for one, other in zip(dumps, apart[model], strict=True):
-        if other:
-            told.append(
-                f"{one.file!r} is of another run than {dumps[model].file!r}: by their times, one of them completed "
+    for dump, contradicts in zip(dumps, contradicting[model], strict=True):
+        if contradicts:
+            notes.append(
+                f"{dump.file!r} is of another run than {dumps[model].file!r}: by their times, one of them completed "
                 "collectives before the other issued them, or without it. Load each run from a folder of its own"
             )
-    return [one for one, other in zip(dumps, apart[model], strict=True) if not other]
+    return [
+        dump
+        for dump, contradicts in zip(dumps, contradicting[model], strict=True)
+        if not contradicts
+    ]
 
 
 MOST_OFF_NS = 60 * 10**9
@@ -189,11 +198,11 @@ def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int
 
     Zeros if there are none, and for a profiler's trace, which holds only the profiled steps.
     """
-    of = np.flatnonzero(kinds[np.asarray(dump.calls.kind)])
-    if not len(of) or not dump.form.startswith("flight recorder"):
+    chosen = np.flatnonzero(kinds[np.asarray(dump.calls.kind)])
+    if not len(chosen) or not dump.form.startswith("flight recorder"):
         return 0, 0, 0, 0, 0, 0
-    first, last = int(of[0]), int(of[-1])
-    done = of[np.asarray(dump.calls.completed_ns)[of] != 0]
+    first, last = int(chosen[0]), int(chosen[-1])
+    done = chosen[np.asarray(dump.calls.completed_ns)[chosen] != 0]
     numbers, times, over = dump.calls.number, dump.calls.enqueued_ns, dump.calls.completed_ns
     ended = (numbers[done[-1]], over[done[-1]]) if len(done) else (0, 0)
     return numbers[first], times[first], numbers[last], times[last], *ended
@@ -206,16 +215,18 @@ def _last(dump: Dump) -> int | None:
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
     """Every group of the dumps, the largest first; groups of one name are distinguished by their
     ranks."""
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     everyone = tuple(dump.rank for dump in dumps)
     for dump in dumps:
-        for name, (words, ranks) in dump.groups.items():
-            found.setdefault(_key(name, ranks or everyone, found), (words, ranks or everyone))
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
+        for name, (description, ranks) in dump.groups.items():
+            groups.setdefault(
+                _key(name, ranks or everyone, groups), (description, ranks or everyone)
+            )
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
 
 
 def _rows(
-    dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told: list[str]
+    dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, notes: list[str]
 ) -> pl.DataFrame:
     """The calls of all dumps as numbers, with the group names of `_all_groups` and the dumps'
     times."""
@@ -227,13 +238,15 @@ def _rows(
     for name in _TIMES:
         wrong = (data[name] < 0) | (data[name] >= _LONG_NS)
         if wrong.any():
-            whose = ranks_text(sorted(set(data["rank"][wrong].tolist())))
-            told.append(f"{int(wrong.sum())} times of {whose} were left out: they are impossible")
+            ranks_named = ranks_text(sorted(set(data["rank"][wrong].tolist())))
+            notes.append(
+                f"{int(wrong.sum())} times of {ranks_named} were left out: they are impossible"
+            )
             data[name] = np.where(wrong, 0, data[name])
     return pl.DataFrame(data).with_columns(
         *(
             pl.lit(
-                pl.Series(name, [getattr(one, name) for one in texts.kinds], dtype=dtype)
+                pl.Series(name, [getattr(kind, name) for kind in texts.kinds], dtype=dtype)
             ).gather("kind")
             for name, dtype in (("group", pl.String()), ("op", pl.String()), ("over", pl.Boolean()))
         ),
@@ -247,21 +260,21 @@ _LONG_NS = 1 << 62  # 146 years
 
 def _renamed(dump: Dump, groups: Mapping[str, Group], texts: Texts) -> npt.NDArray[np.int32]:
     """The kinds of a dump's calls, under the names of `_all_groups`."""
-    found = np.asarray(dump.calls.kind)
+    kinds = np.asarray(dump.calls.kind)
     names = {name: _key(name, ranks, groups) for name, (_, ranks) in dump.groups.items() if ranks}
     if any(name != key for name, key in names.items()):
-        for number, one in list(enumerate(texts.kinds)):
-            if one.group != names.get(one.group, one.group) and (found == number).any():
-                found = np.where(
-                    found == number, texts.kind(one._replace(group=names[one.group])), found
+        for number, kind in list(enumerate(texts.kinds)):
+            if kind.group != names.get(kind.group, kind.group) and (kinds == number).any():
+                kinds = np.where(
+                    kinds == number, texts.kind(kind._replace(group=names[kind.group])), kinds
                 )
-    return found
+    return kinds
 
 
-def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
+def _key(name: str, ranks: tuple[int, ...], groups: Mapping[str, Group]) -> str:
     return (
         name
-        if name not in known or known[name][1] == ranks
+        if name not in groups or groups[name][1] == ranks
         else f"{name}:{','.join(map(str, ranks))}"
     )
 
@@ -272,30 +285,33 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
     kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # number -1 is no stack
     shapes = [[list(size) for size in shape] for shape in texts.shapes]
     pair = rows["kind"].to_numpy().astype(np.int64) * len(stacks) + rows["stack"].to_numpy() + 1
-    there = np.bincount(pair) > 0  # ten times as fast as finding the distinct ones by sorting
+    occurs = np.bincount(pair) > 0  # ten times as fast as finding the distinct ones by sorting
     labels = [
-        _label(kinds[at // len(stacks)], stacks[at % len(stacks)])
-        for at in np.flatnonzero(there).tolist()
+        _label(kinds[index // len(stacks)], stacks[index % len(stacks)])
+        for index in np.flatnonzero(occurs).tolist()
     ]
     title, kind, stack = (
-        pl.lit(pl.Series((np.cumsum(there) - 1)[pair])),
+        pl.lit(pl.Series((np.cumsum(occurs) - 1)[pair])),
         pl.col("kind"),
         pl.col("stack") + 1,
     )
-    told: dict[
+    sources: dict[
         str, tuple[Sequence[Any], pl.Expr]
     ] = {  # distinct values, and the number of each call's
         "origin": (labels, title),
-        "dtype": ([one.dtype for one in kinds], kind),
-        "shape": ([shapes[one.shape] for one in kinds], kind),
-        "peer": ([one.peer if one.peer in range(size) else None for one in kinds], kind),
-        "call_site": ([call_site(one) if one else None for one in stacks], stack),
-        "stack": ([list(map(str, reversed(one))) or None for one in stacks], stack),
+        "dtype": ([kind_facts.dtype for kind_facts in kinds], kind),
+        "shape": ([shapes[kind_facts.shape] for kind_facts in kinds], kind),
+        "peer": (
+            [kind_facts.peer if kind_facts.peer in range(size) else None for kind_facts in kinds],
+            kind,
+        ),
+        "call_site": ([call_site(frames) if frames else None for frames in stacks], stack),
+        "stack": ([list(map(str, reversed(frames))) or None for frames in stacks], stack),
     }
     # Gather each column: a join takes three times as long.
     columns = {
-        name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(at)
-        for name, (values, at) in told.items()
+        name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(index)
+        for name, (values, index) in sources.items()
     }
     over = (
         pl.when(pl.col("over"))
@@ -311,7 +327,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
     columns |= {name: pl.col(name) for name in ("rank", "group", "seq", "op")}
     columns["number"] = _number()
     absent = {name: pl.lit(None, dtype) for name, dtype in CALL_COLUMNS.items()}
-    return rows.select((columns.get(name, one)).alias(name) for name, one in absent.items())
+    return rows.select((columns.get(name, empty)).alias(name) for name, empty in absent.items())
 
 
 def _number() -> pl.Expr:
@@ -323,12 +339,12 @@ def _number() -> pl.Expr:
     collective = (
         pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
     )
-    found = (
+    number_or_nth = (
         pl.when(pair)
         .then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth))
         .otherwise(collective)
     )
-    return pl.when(found > 0).then(found)  # a damaged dump has other numbers
+    return pl.when(number_or_nth > 0).then(number_or_nth)  # a damaged dump has other numbers
 
 
 def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:
@@ -356,10 +372,10 @@ def _skipped(
     progress: Mapping[str, Mapping[int, Progress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
-    told: list[str],
+    notes: list[str],
 ) -> dict[str, dict[int, int]]:
     """Per group and rank: the number of collectives before the first one in its dump."""
-    found = {
+    lost = {
         name: {
             rank: NOTHING_RECORDED
             if rank in missing
@@ -370,13 +386,13 @@ def _skipped(
     }
     odd = []
     for group, rank, first, last, count in spans.iter_rows():
-        found[group][rank] = first - 1
+        lost[group][rank] = first - 1
         if last - first + 1 < count:
             odd.append(
                 f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r:.60}"
             )
-    told += odd if len(odd) < 4 else [f"{odd[0]}; {len(odd) - 1} more ranks or groups are like it"]
-    return found
+    notes += odd if len(odd) < 4 else [f"{odd[0]}; {len(odd) - 1} more ranks or groups are like it"]
+    return lost
 
 
 _NONE: Progress = {"enqueued": 0, "completed": 0}
@@ -400,10 +416,10 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
     entry counts as level with the furthest. Gloo's pg_status counts sends and recvs, too, as op_id
     does; they have no entries.
     """
-    found: dict[str, dict[int, Progress]] = {}
+    counts: dict[str, dict[int, Progress]] = {}
     reached, on_gloo = (
         _reached(dumps, texts),
-        {one.group for one in texts.kinds if one.backend == "gloo"},
+        {kind.group for kind in texts.kinds if kind.backend == "gloo"},
     )
     for dump in dumps:
         names = _status_names(dump)
@@ -411,7 +427,7 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
             if number in names:
                 group = names[number]
                 enqueued, completed = (
-                    status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed")
+                    status.get(f"last_{event}_collective", 0) for event in ("enqueued", "completed")
                 )
                 if group in reached:
                     enqueued = completed = reached[group].get(
@@ -422,36 +438,38 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
                         _collectives_among(dump, group, texts, count)
                         for count in (enqueued, completed)
                     )
-                found.setdefault(group, {})[dump.rank] = {
+                counts.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(enqueued, 0),
                     "completed": max(completed, 0),
                 }
-    return found
+    return counts
 
 
 def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
     """Per rank and NCCL group with sends or recvs: the largest collective number of an entry."""
     names = sorted(
-        {one.group for one in texts.kinds if one.op in POINT_TO_POINT and one.backend == "nccl"}
+        {kind.group for kind in texts.kinds if kind.op in POINT_TO_POINT and kind.backend == "nccl"}
     )
-    place = {name: at for at, name in enumerate(names)}
-    group_of = np.array([place.get(one.group, -1) for one in texts.kinds])
-    found: dict[str, dict[int, int]] = {}
+    place = {name: index for index, name in enumerate(names)}
+    group_of = np.array([place.get(kind.group, -1) for kind in texts.kinds])
+    highest: dict[str, dict[int, int]] = {}
     for dump in dumps if names else ():
         group, number = group_of[np.asarray(dump.calls.kind)], np.asarray(dump.calls.number)
-        for at in {*group.tolist()} - {-1}:
-            found.setdefault(names[at], {})[dump.rank] = int(number[group == at].max())
-    return found
+        for index in {*group.tolist()} - {-1}:
+            highest.setdefault(names[index], {})[dump.rank] = int(number[group == index].max())
+    return highest
 
 
 def _collectives_among(dump: Dump, group: str, texts: Texts, count: int) -> int:
     """How many of the first `count` calls of a gloo group are collectives; `count` if the dump has
     none of them."""
-    kinds = np.array([one.group == group and one.backend == "gloo" for one in texts.kinds], bool)
-    mine = kinds[np.asarray(dump.calls.kind)]
-    number, seq = np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]
+    kinds = np.array([kind.group == group and kind.backend == "gloo" for kind in texts.kinds], bool)
+    chosen = kinds[np.asarray(dump.calls.kind)]
+    number, seq = np.asarray(dump.calls.number)[chosen], np.asarray(dump.calls.seq)[chosen]
     return (
-        int(number[seq < count].max(initial=min(count, number.min() - 1))) if mine.any() else count
+        int(number[seq < count].max(initial=min(count, number.min() - 1)))
+        if chosen.any()
+        else count
     )
 
 
@@ -461,13 +479,13 @@ def _status_names(dump: Dump) -> dict[str, str]:
     Entries have both. Numbers and names both follow the order in which groups were created, so if
     there are equally many, they pair up in order, unless an entry contradicts that.
     """
-    known = dump.numbers
+    names_by_number = dump.numbers
     names, numbers = list(dump.groups), list(dump.status)
-    if len(names) == len(numbers) and all(one.isdigit() for one in (*names, *numbers)):
+    if len(names) == len(numbers) and all(text.isdigit() for text in (*names, *numbers)):
         paired = dict(zip(sorted(numbers, key=int), sorted(names, key=int), strict=True))
-        if all(paired.get(number, name) == name for number, name in known.items()):
+        if all(paired.get(number, name) == name for number, name in names_by_number.items()):
             return paired
-    return known
+    return names_by_number
 
 
 def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Ending, ...]:

@@ -69,15 +69,15 @@ def unzipped(path: Path, data: bytes) -> tuple[bytes, bool]:
     """
     unpack = zlib.decompressobj(wbits=31)
     try:
-        found = unpack.decompress(data, MAX_BYTES)
+        content = unpack.decompress(data, MAX_BYTES)
     except zlib.error as error:
         raise TimelineFileError(
             f"cannot open {str(path)!r}: it is damaged ({error}). Copy it again."
         ) from error
     if unpack.unconsumed_tail:
-        what = f"it unpacks to more than {MAX_BYTES:,} bytes"
-        raise TimelineFileError(f"cannot open {str(path)!r}: {what}. Profile fewer steps.")
-    return found, unpack.eof
+        problem = f"it unpacks to more than {MAX_BYTES:,} bytes"
+        raise TimelineFileError(f"cannot open {str(path)!r}: {problem}. Profile fewer steps.")
+    return content, unpack.eof
 
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -93,20 +93,20 @@ def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
 
     Raises ValueError or RecursionError if its head is not JSON.
     """
-    found = _EVENTS.search(data)
-    assert found is not None
-    content = json.loads(data[: found.start()].rstrip().rstrip(b",") + b"}")
-    text = str(memoryview(data)[found.end() :], errors="replace")  # avoids a copy of the bytes
-    events, at, count, read = [], 0, 0, json.JSONDecoder().raw_decode
+    match = _EVENTS.search(data)
+    assert match is not None
+    content = json.loads(data[: match.start()].rstrip().rstrip(b",") + b"}")
+    text = str(memoryview(data)[match.end() :], errors="replace")  # avoids a copy of the bytes
+    events, position, count, read = [], 0, 0, json.JSONDecoder().raw_decode
     broken = None
     while True:
-        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
-        if text[at : at + 1] == "]":
+        position = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
+        if text[position : position + 1] == "]":
             with suppress(ValueError, RecursionError):
-                content |= json.loads("{" + text[at + 1 :].lstrip(" \n\r\t,"))
+                content |= json.loads("{" + text[position + 1 :].lstrip(" \n\r\t,"))
             break
         try:
-            event, at = read(text, at)
+            event, position = read(text, position)
         except (ValueError, RecursionError):
             broken = (
                 f"it is cut short or damaged after {count:,} events: calls after them are missing"
@@ -171,34 +171,39 @@ def _rank_in(name: str) -> int | None:
     >>> _rank_in("host_r3.1795307244663.pt.trace.json"), _rank_in("rank12_trace.json"), _rank_in("trace_0.json.gz")
     (3, 12, 0)
     """
-    found = re.search(r"(?:^|[^a-z])r(?:ank)?[_-]?(\d{1,7})(?!\d)", name, re.IGNORECASE)
-    return int(found[1]) if found else rank_in(name.removesuffix(".gz"))
+    match = re.search(r"(?:^|[^a-z])r(?:ank)?[_-]?(\d{1,7})(?!\d)", name, re.IGNORECASE)
+    return int(match[1]) if match else rank_in(name.removesuffix(".gz"))
 
 
 def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
     """The groups in the trace's head, and those that only its events name."""
     listed = info.get("pg_config")
     listed = json.loads(listed) if isinstance(listed, str) else listed
-    found: dict[str, Group] = {}
-    for one in listed or ():
-        ranks = one.get("ranks") or ()
-        found[str(one["pg_name"])] = (str(one.get("pg_desc") or ""), _ranks(list(ranks)))
+    groups: dict[str, Group] = {}
+    for item in listed or ():
+        ranks = item.get("ranks") or ()
+        groups[str(item["pg_name"])] = (str(item.get("pg_desc") or ""), _ranks(list(ranks)))
     for event in events:
         if event["name"] == "record_param_comms":
-            told = event.get("args", {})
-            name = str(told.get("Process Group Name", "0"))
-            if not found.get(name, ("", ()))[1]:
-                found[name] = (str(told.get("Process Group Description") or ""), _ranks_told(told))
-    return found
+            arguments = event.get("args", {})
+            name = str(arguments.get("Process Group Name", "0"))
+            if not groups.get(name, ("", ()))[1]:
+                groups[name] = (
+                    str(arguments.get("Process Group Description") or ""),
+                    _ranks_told(arguments),
+                )
+    return groups
 
 
-def _ranks_told(told: Mapping[str, Any]) -> tuple[int, ...]:
+def _ranks_told(arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of
     uneven places."""
-    ranks = _ranks(told.get("Process Group Ranks"))
+    ranks = _ranks(arguments.get("Process Group Ranks"))
     if ranks:
         return ranks
-    match [told.get(name) for name in ("Global rank start", "Global rank stride", "Group size")]:
+    match [
+        arguments.get(name) for name in ("Global rank start", "Global rank stride", "Group size")
+    ]:
         case [int(first), int(step), int(size)] if step > 0 and 0 < size <= MOST_RANKS:
             return _ranks(list(range(first, first + step * size, step)))
         case _:
@@ -229,44 +234,46 @@ def _calls(
         )
     calls.sort(key=lambda call: float(call[0]["ts"]))
     kernels = {event["args"].get("External id"): event for event in events if _is_kernel(event)}
-    ids = [told.get("External id") for *_, told in calls]
-    alone = max((float(kernels[one]["ts"]) for one in kernels.keys() - set(ids)), default=0.0)
+    ids = [arguments.get("External id") for *_, arguments in calls]
+    last_alone = max((float(kernels[id]["ts"]) for id in kernels.keys() - set(ids)), default=0.0)
     reached = {
-        call[2]: at for at, (call, one) in enumerate(zip(calls, ids, strict=True)) if one in kernels
+        call[2]: index
+        for index, (call, id) in enumerate(zip(calls, ids, strict=True))
+        if id in kernels
     }
     counts: dict[str, int] = {}
     nth: dict[tuple[str, bool], int] = {}
-    found = Calls(array("i"), array("i"), *(array("q") for _ in range(6)))
-    for at, (event, backend, name, op, told) in enumerate(calls):
+    read_calls = Calls(array("i"), array("i"), *(array("q") for _ in range(6)))
+    for index, (event, backend, name, op, arguments) in enumerate(calls):
         order = counts[name] = counts.get(name, 0) + 1
-        kernel = kernels.get(ids[at])
+        kernel = kernels.get(ids[index])
         ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
-        pair, given = op in POINT_TO_POINT, told.get("Seq")
-        own = nth[name, pair] = nth.get((name, pair), 0) + 1
-        number = given if type(given) is int and given > 0 else own
+        pair, recorded = op in POINT_TO_POINT, arguments.get("Seq")
+        counted = nth[name, pair] = nth.get((name, pair), 0) + 1
+        number = recorded if type(recorded) is int and recorded > 0 else counted
         peer = (
-            told.get("Dst Rank" if op is Op.SEND else "Src Rank")
+            arguments.get("Dst Rank" if op is Op.SEND else "Src Rank")
             if op in (Op.SEND, Op.RECV)
             else None
         )
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
-        dtype = told.get("dtype")
+        dtype = arguments.get("dtype")
         dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
         # A call without its own kernel is over if a later kernel of its group ran, or a later
         # kernel of a batch.
-        over = not kernels or at <= reached.get(name, -1) or float(event["ts"]) < alone
-        elements = told.get("In msg nelems")
-        shape = texts.shape(told.get("shape", []) if elements is None else [[elements]])
-        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over)))
-        found.stack.append(-1)
-        found.number.append(0 if pair else number)
-        found.paired.append(number if pair else 0)
-        found.seq.append(order - 1)
-        found.enqueued_ns.append(base + round(float(event["ts"]) * 1000))
-        found.started_ns.append(ran)
-        found.completed_ns.append(ran + round(float(kernel["dur"]) * 1000) if kernel else 0)
-    return found
+        over = not kernels or index <= reached.get(name, -1) or float(event["ts"]) < last_alone
+        elements = arguments.get("In msg nelems")
+        shape = texts.shape(arguments.get("shape", []) if elements is None else [[elements]])
+        read_calls.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over)))
+        read_calls.stack.append(-1)
+        read_calls.number.append(0 if pair else number)
+        read_calls.paired.append(number if pair else 0)
+        read_calls.seq.append(order - 1)
+        read_calls.enqueued_ns.append(base + round(float(event["ts"]) * 1000))
+        read_calls.started_ns.append(ran)
+        read_calls.completed_ns.append(ran + round(float(kernel["dur"]) * 1000) if kernel else 0)
+    return read_calls
 
 
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
@@ -279,25 +286,25 @@ def _nccl(
     """NCCL's calls. Before 2.4 events may name no group: calls in groups smaller than the job are
     left out."""
     size = info.get("world_size")
-    others: Counter[str] = Counter()
+    unknown_titles: Counter[str] = Counter()
     nameless = 0
     for event in events:
         if event["name"] != "record_param_comms":
             continue
-        told = event.get("args", {})
-        title = str(told.get("Collective name"))
+        arguments = event.get("args", {})
+        title = str(arguments.get("Collective name"))
         op = op_of(title)
         if op is None:
-            others[title] += title not in ("init", "wait", "None")
+            unknown_titles[title] += title not in ("init", "wait", "None")
         elif (
-            "Process Group Name" not in told
+            "Process Group Name" not in arguments
             and size is not None
-            and told.get("Group size", size) != size
+            and arguments.get("Group size", size) != size
         ):
             nameless += 1
         else:
-            yield event, "nccl", str(told.get("Process Group Name", "0")), op, told
-    problems += unknown(+others)
+            yield event, "nccl", str(arguments.get("Process Group Name", "0")), op, arguments
+    problems += unknown(+unknown_titles)
     if nameless:
         problems.append(
             f"{nameless} calls were left out: they do not say in which of the smaller groups they are"

@@ -70,7 +70,9 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         if place.is_dir():
             return _told(_folder(place, problems))
         head = _head(place)
-        reader = next((one for one in READERS if one.looks_like(place, head)), None)
+        reader = next(
+            (candidate for candidate in READERS if candidate.looks_like(place, head)), None
+        )
         if reader is not None:
             return _told(reader.read([place], problems))
     except OSError as error:
@@ -85,25 +87,25 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
     """The Timeline of a folder, made by the first reader that recognizes files in it; `problems`
     names the others."""
     files = [
-        one
-        for one in sorted(folder.iterdir())
-        if not one.name.startswith(".") and not os.path.isdir(one)
+        path
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith(".") and not os.path.isdir(path)
     ]
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
     if is_recording(folder):  # in the folder itself, or in its subfolders
-        others = [
-            one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None
+        other_files = [
+            path for path in files if os.path.isfile(path) and parse_segment_name(path.name) is None
         ]
-        return text.beside(load_recording(folder), others)
-    found: dict[str, list[Path]] = {}
+        return text.beside(load_recording(folder), other_files)
+    files_of: dict[str, list[Path]] = {}
     if not files:  # a folder for each host
         files = [
-            one
-            for one in sorted(folder.glob("*/*"))
-            if not one.name.startswith(".") and not os.path.isdir(one)
+            path
+            for path in sorted(folder.glob("*/*"))
+            if not path.name.startswith(".") and not os.path.isdir(path)
         ]
     for file in files[:MAX_FILES]:
         try:
@@ -111,21 +113,27 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         except (TimelineFileError, OSError) as error:
             problems.append(_sentence(file, error))
             continue
-        reader = next((one for one in READERS if one.looks_like(file, head)), None)
+        reader = next(
+            (candidate for candidate in READERS if candidate.looks_like(file, head)), None
+        )
         if not head:
             problems.append(f"{str(file)!r} is empty")
         elif reader is None:
-            problems.append(f"{str(file)!r} is neither {' nor '.join(one.what for one in READERS)}")
+            problems.append(
+                f"{str(file)!r} is neither {' nor '.join(candidate.what for candidate in READERS)}"
+            )
         else:
-            found.setdefault(reader.what, []).append(file)
+            files_of.setdefault(reader.what, []).append(file)
     for reader in READERS:
-        if reader.what in found:
-            timeline = reader.read(found[reader.what], problems)
-            return timeline if reader.what == TEXT else text.beside(timeline, found.get(TEXT, ()))
+        if reader.what in files_of:
+            timeline = reader.read(files_of[reader.what], problems)
+            return (
+                timeline if reader.what == TEXT else text.beside(timeline, files_of.get(TEXT, ()))
+            )
     why = f" {problems[0].removesuffix('.')}." if problems else ""
     raise TimelineFileError(
         f"cannot open {str(folder)!r}: it holds no record of a job.{why} joinlab.load opens files of Timeline.save, "
-        f"and one file or a folder of any of these: {'; '.join(one.what for one in READERS)}."
+        f"and one file or a folder of any of these: {'; '.join(candidate.what for candidate in READERS)}."
     )
 
 
@@ -175,8 +183,8 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
     dumps: list[dump.Dump] = []
     while series and not dumps:
         dumps = _read(series.pop(0), texts, problems)
-    for those in series:
-        problems.append(f"{dump.left_out(those)}: part of another series")
+    for paths in series:
+        problems.append(f"{dump.left_out(paths)}: part of another series")
     if not dumps:
         raise TimelineFileError(problems[0])
     return job.timeline_of(dumps, texts, problems)
@@ -184,14 +192,14 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
 
 def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
     """The readable dumps, in the order of the files; `problems` names the others."""
-    found = []
+    dumps = []
     with no_collection():
         for file in files:
             try:
-                found.append(read(file, texts))
+                dumps.append(read(file, texts))
             except (TimelineFileError, OSError) as error:
                 problems.append(_sentence(file, error))
-    return found
+    return dumps
 
 
 def read(file: Path, texts: dump.Texts) -> dump.Dump:
@@ -219,13 +227,13 @@ def _series(files: Sequence[Path]) -> list[list[Path]]:
     traces are one series, since a trace contains its rank.
     """
     series: dict[tuple[str, str], list[Path]] = {}
-    for one in files:
-        head = kineto.unzipped_head(_head(one))
+    for path in files:
+        head = kineto.unzipped_head(_head(path))
         dumped = dump.looks_like_dump(head) or (
             head.lstrip()[:1] == b"{" and b"schemaVersion" not in head
         )
-        name = dump.around_rank(one.name.removesuffix(".gz"))
-        series.setdefault(name if dumped else ("", "trace"), []).append(one)
+        name = dump.around_rank(path.name.removesuffix(".gz"))
+        series.setdefault(name if dumped else ("", "trace"), []).append(path)
     series = _of_all_hosts(series)
     order = sorted(
         series, key=lambda key: (len(series[key]), "json" not in key[1], key), reverse=True
@@ -238,10 +246,10 @@ def _of_all_hosts(series: dict[tuple[str, str], list[Path]]) -> dict[tuple[str, 
     nccl_trace_rank_node2_8."""
     joined: dict[tuple[str, str], list[Path]] = {}
     for (before, after), files in sorted(series.items()):
-        ranks = {dump.rank_in(one.name) for one in files}
-        for other, those in joined.items():
-            if other[1] == after and ranks.isdisjoint(dump.rank_in(one.name) for one in those):
-                those += files
+        ranks = {dump.rank_in(path.name) for path in files}
+        for key, paths in joined.items():
+            if key[1] == after and ranks.isdisjoint(dump.rank_in(path.name) for path in paths):
+                paths += files
                 break
         else:
             joined[before, after] = list(files)

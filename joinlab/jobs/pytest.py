@@ -95,9 +95,9 @@ def on_ranks(
         if any(end.kind != "finished" or end.pending for end in timeline.ends):
             story = diagnose(timeline)
             given = f"{size}" if inputs is None else f"inputs={counts}"
-            how = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
+            call = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
             lines = [
-                replace(line, facts={"how": how}) if line.form == "untried" else line
+                replace(line, facts={"how": call}) if line.form == "untried" else line
                 for line in story.lines
             ]
             pytest.fail(str(replace(story, lines=tuple(lines))), pytrace=False)

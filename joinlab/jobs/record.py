@@ -87,8 +87,8 @@ class Recording:
             return
         self.over = True
         self.recorder.completions.settle()
-        left = isinstance(error, SystemExit) and not error.code
-        if error is None or left:
+        exited = isinstance(error, SystemExit) and not error.code
+        if error is None or exited:
             site = site_of(error) if error is not None else None
             self.log.write(ProgramReturned(left_at=site, time_ns=now()))
         else:
@@ -101,8 +101,8 @@ class Recording:
         error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
         try:
             self._exit(code)
-        except SystemExit as left:
-            self._left = self.recorder.issued, error if code and error is not None else left
+        except SystemExit as exit:
+            self._left = self.recorder.issued, error if code and error is not None else exit
             raise
 
     def _exits(self) -> None:
@@ -250,5 +250,5 @@ def _about() -> dict[str, Any]:
 
 
 def _number(names: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> int | None:
-    found = (environ[name] for name in names if environ.get(name, "").isdecimal())
-    return next((int(text) for text in found), None)
+    texts = (environ[name] for name in names if environ.get(name, "").isdecimal())
+    return next((int(text) for text in texts), None)

@@ -81,7 +81,7 @@ class RecordedFolder:
     def refresh(self) -> bool:
         """Read the job's events written since the last time; True if a rank has moved."""
         for path, rank, number in sorted(
-            _segments(self.folder), key=lambda found: (found[1], found[2])
+            _segments(self.folder), key=lambda segment: (segment[1], segment[2])
         ):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
@@ -100,10 +100,10 @@ class RecordedFolder:
 
     def begun(self) -> RankBegins:
         """The job's identity: the first event of the rank that began last."""
-        of = [
+        candidates = [
             files for files in self.ranks.values() if self.of in files.paths.values()
         ] or self.ranks.values()
-        return max((files.begun for files in of), key=_wall)
+        return max((files.begun for files in candidates), key=_wall)
 
     def place(self, rank: int) -> tuple[int, str]:
         """The number of calls that the rank has issued, and the label of the last."""
@@ -209,12 +209,12 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
     """Path, rank and number of every segment in the folder, its subfolders (of hosts, say), and
     their job-2, ..."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         parsed = parse_segment_name(entry.name)
         if parsed is not None and parsed[0] < MOST_RANKS:
             yield (Path(entry.path), *parsed)
-    for entry in found:
+    for entry in sorted_entries:
         # entry.is_dir() raises on a link to itself
         if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and os.path.isdir(
             entry.path
@@ -272,7 +272,7 @@ def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = N
     backend = next(
         (group.backend for log in logs.values() for group in log.groups.values()), "unknown"
     )
-    about = about_ranks(logs.values(), backend)
+    facts_of_ranks = about_ranks(logs.values(), backend)
     of_calls = about_calls(logs.values())  # before rows are copied, since it may reset their steps
     missing = sorted(set(range(size)) - set(logs))
     if missing:
@@ -330,7 +330,7 @@ def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = N
         "missing_ranks": missing,
         "problems": problems,
     }
-    meta.update({**about, **of_calls})  # type: ignore[typeddict-item]
+    meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
     if left_at := {rank: log.left_at for rank, log in logs.items() if log.left_at}:
@@ -357,20 +357,20 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     """The files of one job, by rank."""
     chosen: dict[int, RankFiles] = {}
     wanted = recorded.begun()
-    others: list[RankFiles] = []
+    foreign: list[RankFiles] = []
     second: list[RankFiles] = []
 
-    def apart(files: RankFiles, other: int = _wall(wanted)) -> int:
+    def distance(files: RankFiles, begin: int = _wall(wanted)) -> int:
         """How far its beginning is from `other`."""
-        return abs(_wall(files.begun) - other)
+        return abs(_wall(files.begun) - begin)
 
-    for files in sorted(recorded.ranks.values(), key=apart):
+    for files in sorted(recorded.ranks.values(), key=distance):
         log = files.log
         if files.begun is NOT_BEGUN:
             late = "" if log.damaged or log.calls else " yet"
             problems.append(f"{str(files.path)!r} was left out: it has no beginning{late}")
         elif not _same_job(files.begun, wanted):
-            others.append(files)
+            foreign.append(files)
         elif log.rank in chosen:
             second.append(files)
         else:
@@ -379,7 +379,9 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     # that job.
     earlier = {_wall(files.begun) for files in second}
     stale = [
-        files for files in chosen.values() if any(apart(files, at) < apart(files) for at in earlier)
+        files
+        for files in chosen.values()
+        if any(distance(files, begin) < distance(files) for begin in earlier)
     ]
     for files in stale:
         del chosen[files.log.rank]
@@ -388,9 +390,9 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             f"'{second[0].path}' was left out: it is a second record of rank {second[0].log.rank}"
         )
     else:
-        others += second + stale
-    if others:
-        them = left_out([files.path for files in others])
+        foreign += second + stale
+    if foreign:
+        them = left_out([files.path for files in foreign])
         problems.append(f"{them}: part of another job. Load that file to read its job")
     for files in chosen.values():
         log = files.log
@@ -428,25 +430,25 @@ def _wall(begun: RankBegins) -> int:
 def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
     """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its
     own."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for log in logs.values():
         for name, group in list(log.groups.items()):
             ranks = group.ranks
-            if found.get(name, ranks) != ranks:
-                other = f"{name} of {ranks_text(ranks)}"
-                log.groups[other] = log.groups.pop(name)
+            if groups.get(name, ranks) != ranks:
+                new_name = f"{name} of {ranks_text(ranks)}"
+                log.groups[new_name] = log.groups.pop(name)
                 for call in log.calls.values():
                     if call["group"] == name:
-                        call["group"] = other
-                name = other
-            found.setdefault(name, ranks)
+                        call["group"] = new_name
+                name = new_name
+            groups.setdefault(name, ranks)
     used = (
         (name, rank)
         for rank, log in logs.items()
         for name in {call["group"] for call in log.calls.values()}
     )
     # The line that describes such a group is damaged, or not written yet.
-    return found | by_key((name, rank) for name, rank in used if name not in found)
+    return groups | by_key((name, rank) for name, rank in used if name not in groups)
 
 
 def _kept_calls(
@@ -466,7 +468,12 @@ def _kept_calls(
                 seqs = [log.calls[id]["seq"] for id in ids]
                 del ids[
                     : max(
-                        (at for at in range(1, len(ids)) if seqs[at] > seqs[at - 1] + 1), default=0
+                        (
+                            index
+                            for index in range(1, len(ids))
+                            if seqs[index] > seqs[index - 1] + 1
+                        ),
+                        default=0,
                     )
                 ]
             before[group] = log.before.get(ids[0], 0)
@@ -475,21 +482,21 @@ def _kept_calls(
                 skipped.setdefault(group, {})[rank] = lost
         wanted = sorted(id for ids in by_group.values() for id in ids)
         count = len(calls)
-        mine = [
+        copies = [
             CallRow(**log.calls[id]) for id in wanted
         ]  # copies, since their times will be shifted
-        taken: set[tuple[str, bool | None, int | None]] = set()
-        for call in mine:
+        numbers_seen: set[tuple[str, bool | None, int | None]] = set()
+        for call in copies:
             pair, number = call["op"] in POINT_TO_POINT, call.get("number")
             names = {
                 (call["group"], None, call["seq"]),
                 *([(call["group"], pair, number)] if number else ()),
             }
-            if not names & taken:
+            if not names & numbers_seen:
                 calls.append(call)
-            taken |= names
-        if len(calls) - count < len(mine):  # a damaged line may have a wrong digit
-            left_out = len(mine) - len(calls) + count
+            numbers_seen |= names
+        if len(calls) - count < len(copies):  # a damaged line may have a wrong digit
+            left_out = len(copies) - len(calls) + count
             problems.append(
                 f"{left_out} calls of rank {rank} were left out: other calls have the same numbers"
             )
@@ -510,13 +517,13 @@ def _shifts(
     wall: dict[str, int] = {}
     for rank, log in logs.items():
         wall.setdefault(host_of[rank], _wall(log.begin) - log.begin.time_ns)
-    found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
-    for host, shift in found.items():
+    shifts = offsets(calls, host_of, groups, wall, host_of[min(logs)])
+    for host, shift in shifts.items():
         if shift.bound_ns is None:
             problems.append(
                 f"no call bounds the clock of host {host}: its times come from its wall clock"
             )
-    return found
+    return shifts
 
 
 def _shift(row: CallRow | SpanRow, by: int) -> None:
@@ -565,13 +572,13 @@ def _ends(
     ends = []
     for rank in range(size):
         log = logs.get(rank)
-        mine = () if log is None else [call for call in calls if call["rank"] == rank]
+        rank_calls = () if log is None else [call for call in calls if call["rank"] == rank]
         if log is None:
             ends.append(Ending(EndKind.UNKNOWN, text="no record was found"))
         elif log.returned:
-            ends.append(Ending.finished(mine))
+            ends.append(Ending.finished(rank_calls))
         elif log.raised is not None:
-            ends.append(Ending.raised(mine, log.raised.text))
+            ends.append(Ending.raised(rank_calls, log.raised.text))
         elif rank in stuck:
             gone = cut.why if cut else "" if lives[rank] is not False else GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
@@ -629,7 +636,7 @@ def _status(log: RankLog) -> str:
     """The state of the rank's process, by psutil; "" if it is gone."""
     try:
         process = psutil.Process(log.begin.pid or 0)
-        same = abs(process.create_time() - (log.begin.process or 0)) < 1
-        return str(process.status()) if same else ""
+        is_same = abs(process.create_time() - (log.begin.process or 0)) < 1
+        return str(process.status()) if is_same else ""
     except (psutil.Error, ValueError):
         return ""

@@ -57,8 +57,8 @@ def load(data: bytes) -> Any:
 
 
 @contextmanager
-def _bounded(more: int) -> Iterator[None]:
-    """Let this process grow by at most `more` bytes meanwhile.
+def _bounded(growth: int) -> Iterator[None]:
+    """Let this process grow by at most `growth` bytes meanwhile.
 
     A pickle of 10 bytes can ask for a memo table of 64 GiB. Then this limit makes Python raise
     MemoryError, instead of the system ending the process. Where there are no such limits (not on
@@ -70,8 +70,10 @@ def _bounded(more: int) -> Iterator[None]:
         with open("/proc/self/statm", "rb") as file:
             now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         before = resource.getrlimit(resource.RLIMIT_AS)
-        most = now + more if before[0] == resource.RLIM_INFINITY else min(before[0], now + more)
-        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+        limit = (
+            now + growth if before[0] == resource.RLIM_INFINITY else min(before[0], now + growth)
+        )
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
     except (ImportError, OSError, ValueError):
         yield
         return

@@ -115,7 +115,7 @@ def _decodes(head: bytes) -> bool:
 
 def read(files: Sequence[Path], problems: list[str]) -> Timeline:
     """The Timeline of one job's text files. Raises TimelineFileError if no line is about a rank."""
-    told = Told()
+    facts = Told()
     for file in files:
         size = file.stat().st_size
         if size > MOST_BYTES:
@@ -124,46 +124,48 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
             )
             continue
         named = files[1:] or "rank" in file.stem
-        if not told.take(_text_of(file), rank_in(file.stem) if named else None):
+        if not facts.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
-    where = (
+    source = (
         repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
     )
-    return told.timeline(where, problems)
+    return facts.timeline(source, problems)
 
 
-def read_text(text: str, where: str) -> Timeline:
-    """The Timeline of a text; errors call it `where`."""
-    told = Told()
-    told.take(text)
-    return told.timeline(where)
+def read_text(text: str, source: str) -> Timeline:
+    """The Timeline of a text; errors call it `source`."""
+    facts = Told()
+    facts.take(text)
+    return facts.timeline(source)
 
 
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     """`timeline`, with the facts of text files beside its records: where a rank stood, and what
     ended it."""
-    told, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
+    facts, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
     silent = [
-        one for one in files if not (_is_text(one) and told.take(_text_of(one), rank_in(one.stem)))
+        path
+        for path in files
+        if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem)))
     ]
     if silent:
         problems.append(f"{left_out(silent)}: no line says what a rank did")
-    for rank in told.raised.keys() | told.ended.keys():
+    for rank in facts.raised.keys() | facts.ended.keys():
         if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
-            text = told.raised.get(rank) or told.ended[rank]
+            text = facts.raised.get(rank) or facts.ended[rank]
             kind = (
                 EndKind.RAISED
-                if rank in told.raised
+                if rank in facts.raised
                 else EndKind.KILLED
                 if "SIG" in text
                 else EndKind.UNKNOWN
             )
             ends[rank] = replace(ends[rank], kind=kind, text=text)
-    if stood := {rank: told.stood(rank) for rank in sorted(told.stands) if rank < len(ends)}:
-        timeline.meta["stood"] = timeline.meta.get("stood", {}) | stood
-    found = replace(timeline, ends=tuple(ends))
-    found.again.extend(timeline.again)
-    return found
+    if stacks := {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}:
+        timeline.meta["stood"] = timeline.meta.get("stood", {}) | stacks
+    merged = replace(timeline, ends=tuple(ends))
+    merged.again.extend(timeline.again)
+    return merged
 
 
 def _is_text(file: Path) -> bool:
@@ -228,7 +230,7 @@ class Told:
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         before = len(self.sources)
         self.dumped |= _FIND["thread"].search(text) is not None
-        for source, taken in (
+        for source, count in (
             ("NCCL's watchdog", self._watchdog(text)),
             ("TORCH_DISTRIBUTED_DEBUG=DETAIL", self._fingerprints(text)),
             ("NCCL's log", self._nccl_log(text)),
@@ -237,103 +239,107 @@ class Told:
             ("torchrun's report", self._torchrun(text)),
             ("tracebacks and stacks", self._stacks(text, rank)),
         ):
-            self.sources += [source] * taken
+            self.sources += [source] * count
         return len(self.sources) > before
 
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
-        for found in (still := list(_FIND["stuck"].finditer(text))):
-            self.ended[_whose(text, found)] = f"{STUCK} {found['seconds']} s"
-        for found in _FIND["progress"].finditer(text):
-            own, rank = int(found["rank"]), _whose(text, found)
-            group = found["guid"] or found["id"]
-            if not found["guid"] and own != rank:  # each process counts its own groups
+        for match in (still := list(_FIND["stuck"].finditer(text))):
+            self.ended[_whose(text, match)] = f"{STUCK} {match['seconds']} s"
+        for match in _FIND["progress"].finditer(text):
+            group_rank, rank = int(match["rank"]), _whose(text, match)
+            group = match["guid"] or match["id"]
+            if not match["guid"] and group_rank != rank:  # each process counts its own groups
                 group = f"{group} of rank {rank}"
-            if found["words"]:
-                self.names[group] = found["words"]
-            enqueued, completed = int(found["enqueued"]), int(found["completed"])
+            if match["words"]:
+                self.names[group] = match["words"]
+            enqueued, completed = int(match["enqueued"]), int(match["completed"])
             if enqueued >= completed:  # otherwise sends were counted, too
                 self.progress[group][rank] = enqueued, completed
-            group_of[rank, int(found["work"] or completed + 1)] = group
-        some = bool(group_of or still)
+            group_of[rank, int(match["work"] or completed + 1)] = group
+        matched = bool(group_of or still)
         at_number: dict[int, set[str]] = defaultdict(set)
         for (_, number), group in group_of.items():
             at_number[number].add(group)
-        for found in _FIND["timeout"].finditer(text):
-            some, rank, number = True, _whose(text, found), int(found["number"])
+        for match in _FIND["timeout"].finditer(text):
+            matched, rank, number = True, _whose(text, match), int(match["number"])
             near = at_number.get(number, set())  # a line of another rank may name the group
             group = group_of.get((rank, number), *near if len(near) == 1 else (DEFAULT_GROUP,))
-            if group != DEFAULT_GROUP and not _prefix(text, found):
+            if group != DEFAULT_GROUP and not _prefix(text, match):
                 self.notes.add(f"ranks count within group {self.names.get(group, group)}")
             self._call(
-                group, rank, number, found["op"], [int(found["count"])] if found["count"] else None
+                group, rank, number, match["op"], [int(match["count"])] if match["count"] else None
             )
-            within = "it" if op_of(found["op"]) else found["op"]
-            after = f" after {int(found['ms']) / 1000:g} s in {within}" if found["ms"] else ""
+            within = "it" if op_of(match["op"]) else match["op"]
+            after = f" after {int(match['ms']) / 1000:g} s in {within}" if match["ms"] else ""
             self.ended[rank] = f"NCCL's watchdog gave up{after}"
         for (rank, number), group in group_of.items():
             enqueued, completed = self.progress[group].get(rank, (0, 0))
             if completed < number <= enqueued:
                 self._same_call(group, rank, number)
                 self.ended.setdefault(rank, "NCCL's watchdog found it at work on it")
-        return self._desync(text) or some
+        return self._desync(text) or matched
 
     def _same_call(self, group: str, rank: int, number: int) -> None:
         """The row of a rank that was at work on a call whose op only other ranks' lines give."""
-        there = [row for (of, _, at), row in self.calls.items() if (of, at) == (group, number)]
-        if there and len({row["op"] for row in there}) == 1:
-            self.calls.setdefault((group, rank, number), CallRow(**{**there[0], "rank": rank}))
+        rows = [
+            row
+            for (row_group, _, row_number), row in self.calls.items()
+            if (row_group, row_number) == (group, number)
+        ]
+        if rows and len({row["op"] for row in rows}) == 1:
+            self.calls.setdefault((group, rank, number), CallRow(**{**rows[0], "rank": rank}))
 
     def _desync(self, text: str) -> bool:
         """PyTorch's report of ranks that are out of step (TORCH_NCCL_DESYNC_DEBUG)."""
-        some = False
-        for found in _FIND["states"].finditer(text):
-            for state in _FIND["state"].finditer(found["lines"]):
+        matched = False
+        for match in _FIND["states"].finditer(text):
+            for state in _FIND["state"].finditer(match["lines"]):
                 for rank in _ranks_of(state["ranks"]):
-                    number = int(found["number"])
+                    number = int(match["number"])
                     self._got_to(DEFAULT_GROUP, rank, number)
                     if state["how"] == "started":
                         self._call(DEFAULT_GROUP, rank, number, state["op"], None)
-            some = True
-        for found in _FIND["desync"].finditer(text):
-            for rank in _ranks_of(found["ranks"]):
-                self._got_to(DEFAULT_GROUP, rank, int(found["number"]) - 1)
-            some = True
-        return some
+            matched = True
+        for match in _FIND["desync"].finditer(text):
+            for rank in _ranks_of(match["ranks"]):
+                self._got_to(DEFAULT_GROUP, rank, int(match["number"]) - 1)
+            matched = True
+        return matched
 
     def _fingerprints(self, text: str) -> bool:
         """The calls of errors, and the last that each rank began to check before it ran it."""
-        some = False
+        matched = False
         running: dict[int, re.Match[str]] = {}
         empty: dict[int, re.Match[str]] = {}
-        for found in _FIND["print"].finditer(text):
-            some = True
-            if found["of"]:
-                running[int(found["of"])] = found
-            elif "," not in found[0] and found["number"]:
-                empty[int(found["rank"])] = found
+        for match in _FIND["print"].finditer(text):
+            matched = True
+            if match["of"]:
+                running[int(match["of"])] = match
+            elif "," not in match[0] and match["number"]:
+                empty[int(match["rank"])] = match
             else:
-                self._fingerprint(found, int(found["rank"]), NOT_MET)
-        for rank, found in empty.items():  # without tensors: of a rank that sent none, perhaps
-            if not any(of == rank for _, of, _ in self.calls):
-                self._fingerprint(found, rank, NOT_MET)
-        for rank, found in running.items():
-            row = self._fingerprint(found, rank, None)
+                self._fingerprint(match, int(match["rank"]), NOT_MET)
+        for rank, match in empty.items():  # without tensors: of a rank that sent none, perhaps
+            if not any(call_rank == rank for _, call_rank, _ in self.calls):
+                self._fingerprint(match, rank, NOT_MET)
+        for rank, match in running.items():
+            row = self._fingerprint(match, rank, None)
             if row is not None and row["number"]:
                 self._got_to(DEFAULT_GROUP, rank, row["number"])
-        if some:
+        if matched:
             self.counted[DEFAULT_GROUP] = "SequenceNumber"
-        return some
+        return matched
 
-    def _fingerprint(self, found: re.Match[str], rank: int, error: str | None) -> CallRow | None:
+    def _fingerprint(self, match: re.Match[str], rank: int, error: str | None) -> CallRow | None:
         # the number counts the earlier calls
-        number = int(found["number"]) + 1 if found["number"] else 0
-        shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
-        row = self._call(DEFAULT_GROUP, rank, number, found["op"], shape, error)
+        number = int(match["number"]) + 1 if match["number"] else 0
+        shape = [int(size) for size in match["shape"].split(",")] if match["shape"] else None
+        row = self._call(DEFAULT_GROUP, rank, number, match["op"], shape, error)
         if row is not None:
-            row["dtype"] = (found["dtype"] or "").lower() or None
-            if found["op"] in _INTO_TENSOR:
-                row["origin"] = f"all-gather ({_INTO_TENSOR[found['op']]})"
+            row["dtype"] = (match["dtype"] or "").lower() or None
+            if match["op"] in _INTO_TENSOR:
+                row["origin"] = f"all-gather ({_INTO_TENSOR[match['op']]})"
         return row
 
     def _nccl_log(self, text: str) -> bool:
@@ -344,50 +350,54 @@ class Told:
         """
         lines = list(_FIND["coll"].finditer(text))
         ids: dict[tuple[str, str, str], str] = {}
-        known: dict[
+        size_and_rank: dict[
             tuple[str, str], tuple[int, int]
         ] = {}  # size of the communicator, and the rank in it
-        for found in (*_FIND["comm"].finditer(text), *lines):
-            process, own = (found["host"], found["pid"]), found["rank"]
-            if own is not None:
-                known[process] = max(known.get(process, (0, 0)), (int(found["size"]), int(own)))
-            if found.re is _FIND["comm"] and found["id"]:
-                ids[*process, found["comm"]] = found["id"]
-        devices = sorted({(found["host"], int(found["device"]), found["pid"]) for found in lines})
+        for match in (*_FIND["comm"].finditer(text), *lines):
+            process, comm_rank = (match["host"], match["pid"]), match["rank"]
+            if comm_rank is not None:
+                size_and_rank[process] = max(
+                    size_and_rank.get(process, (0, 0)), (int(match["size"]), int(comm_rank))
+                )
+            if match.re is _FIND["comm"] and match["id"]:
+                ids[*process, match["comm"]] = match["id"]
+        devices = sorted({(match["host"], int(match["device"]), match["pid"]) for match in lines})
         several = len({host for host, _, _ in devices}) > 1
-        if any((host, pid) not in known for host, _, pid in devices):
+        if any((host, pid) not in size_and_rank for host, _, pid in devices):
             if several:
                 self.notes.add("no line gives the ranks of these GPUs")
                 self.rank_names = {
-                    at: f"GPU {device} of {host}" for at, (host, device, _) in enumerate(devices)
+                    index: f"GPU {device} of {host}"
+                    for index, (host, device, _) in enumerate(devices)
                 }
             else:
                 self.notes.add("ranks are assumed to be the GPUs of one host")
         place = {
-            (host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)
+            (host, pid): index if several else device
+            for index, (host, device, pid) in enumerate(devices)
         }
         comms: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         rows: dict[str, list[tuple[int, re.Match[str]]]] = defaultdict(list)
-        for found in lines:
-            process = found["host"], found["pid"]
-            mine = comms[process][found["size"]]
-            mine += [found["comm"]] * (found["comm"] not in mine)
-            group = f"{found['size']} ranks" + f", {mine.index(found['comm'])}" * (
-                mine[0] != found["comm"]
+        for match in lines:
+            process = match["host"], match["pid"]
+            process_comms = comms[process][match["size"]]
+            process_comms += [match["comm"]] * (match["comm"] not in process_comms)
+            group = f"{match['size']} ranks" + f", {process_comms.index(match['comm'])}" * (
+                process_comms[0] != match["comm"]
             )
             group = (
-                f"{found['size']} ranks of {ids[*process, found['comm']]}"
-                if (*process, found["comm"]) in ids
+                f"{match['size']} ranks of {ids[*process, match['comm']]}"
+                if (*process, match["comm"]) in ids
                 else group
             )
-            rank = known[process][1] if process in known else place[process]
+            rank = size_and_rank[process][1] if process in size_and_rank else place[process]
             self.seen.add(rank)
-            op = op_of(found["op"])
+            op = op_of(match["op"])
             if op in POINT_TO_POINT:  # it has the number of the next collective
-                self.sends.setdefault(rank, {})[str(op)] = found["number"]
+                self.sends.setdefault(rank, {})[str(op)] = match["number"]
             else:
-                self.sizes[group] = int(found["size"])
-                rows[group].append((rank, found))
+                self.sizes[group] = int(match["size"])
+                rows[group].append((rank, match))
         for group, mine_of in rows.items():
             if len({rank for rank, _ in mine_of}) > self.sizes[group]:
                 self.notes.add(
@@ -395,27 +405,27 @@ class Told:
                 )
                 del self.sizes[group]
                 continue
-            for rank, found in mine_of:
-                number = int(found["number"], 16) + 1
-                row = self._call(group, rank, number, found["op"], [int(found["count"])])
+            for rank, match in mine_of:
+                number = int(match["number"], 16) + 1
+                row = self._call(group, rank, number, match["op"], [int(match["count"])])
                 self._got_to(group, rank, number)
-                if row is not None and op_of(found["op"]) in (Op.BROADCAST, Op.REDUCE):
-                    row["root"] = int(found["root"])
+                if row is not None and op_of(match["op"]) in (Op.BROADCAST, Op.REDUCE):
+                    row["root"] = int(match["root"])
         for group in self.sizes:
             self.counted[group] = "opCount"
-        self.mismatched |= {int(found["rank"]) for found in _FIND["mismatch"].finditer(text)}
+        self.mismatched |= {int(match["rank"]) for match in _FIND["mismatch"].finditer(text)}
         self.seen |= self.mismatched
         return bool(lines or self.mismatched)
 
     def _ras(self, text: str) -> bool:
         """The report names the ranks of its small sides; a single side without names has all other
         ranks."""
-        size = max((int(found["size"]) for found in _FIND["ras_size"].finditer(text)), default=0)
+        size = max((int(match["size"]) for match in _FIND["ras_size"].finditer(text)), default=0)
         self.size = max(size, self.size)
         reports = list(_FIND["ras"].finditer(text))
-        for found in reports:
+        for match in reports:
             sides: list[tuple[int, set[int]]] = []
-            for line in found["lines"].splitlines():
+            for line in match["lines"].splitlines():
                 if count := _FIND["ras_count"].search(line):
                     sides.append((int(count["number"]), set()))
                 elif sides and (rank := _FIND["ras_rank"].match(line)):
@@ -424,62 +434,64 @@ class Told:
             self.sizes[group] = size
             named = set[int]().union(*(ranks for _, ranks in sides))
             for number, ranks in sides:
-                others = (
-                    set(range(size)) - named if sum(not mine for _, mine in sides) == 1 else set()
+                unnamed = (
+                    set(range(size)) - named
+                    if sum(not ranks_named for _, ranks_named in sides) == 1
+                    else set()
                 )
-                for whose in sorted(ranks or others):
-                    self._call(group, whose, number, found["op"] or "", None)
-                    self._got_to(group, whose, number)
+                for side_rank in sorted(ranks or unnamed):
+                    self._call(group, side_rank, number, match["op"] or "", None)
+                    self._got_to(group, side_rank, number)
         return bool(reports)
 
     def _barrier(self, text: str) -> bool:
-        some = False
-        for found in _FIND["barrier"].finditer(text):
-            late = [int(rank) for rank in re.findall(r"\d+", found["late"])]
-            error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {found['ms']} ms"
-            self._call(DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, error)
+        matched = False
+        for match in _FIND["barrier"].finditer(text):
+            late = [int(rank) for rank in re.findall(r"\d+", match["late"])]
+            error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {match['ms']} ms"
+            self._call(DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, error)
             self.late.update(late)
             for rank in late:
                 self.ended.setdefault(
                     rank,
-                    f"it did not come to rank {found['rank']}'s barrier within {found['ms']} ms",
+                    f"it did not come to rank {match['rank']}'s barrier within {match['ms']} ms",
                 )
-            some = True
-        for found in _FIND["reached"].finditer(text):
+            matched = True
+        for match in _FIND["reached"].finditer(text):
             self._call(
-                DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, f"RuntimeError: {found[0]}"
+                DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, f"RuntimeError: {match[0]}"
             )
-            some = True
-        self.backend = "gloo" if some else self.backend
-        return some
+            matched = True
+        self.backend = "gloo" if matched else self.backend
+        return matched
 
     def _torchrun(self, text: str) -> bool:
         cause = text.rfind("Root Cause")
-        some = False
-        for found in _FIND["failed"].finditer(text):
-            rank, first = int(found["rank"]), 0 <= cause < found.start()
-            by = found["signal"] or found["by"] or f"exit code {found['code']}"
+        matched = False
+        for match in _FIND["failed"].finditer(text):
+            rank, first = int(match["rank"]), 0 <= cause < match.start()
+            by = match["signal"] or match["by"] or f"exit code {match['code']}"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
-            some = True
-        return some
+            matched = True
+        return matched
 
     def _stacks(self, text: str, rank: int | None) -> bool:
-        some = False
-        for whose, lines in self._by_rank(text, rank):
-            for found in _FIND["raised"].finditer(lines):
-                self.raised[whose] = found["text"]
-                self.stands[whose] = tuple(
-                    reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])])
+        matched = False
+        for line_rank, lines in self._by_rank(text, rank):
+            for match in _FIND["raised"].finditer(lines):
+                self.raised[line_rank] = match["text"]
+                self.stands[line_rank] = tuple(
+                    reversed([_frame(frame) for frame in _FIND["frame"].finditer(match["frames"])])
                 )
-                some = True
-            if whose not in self.raised and (torn := _FIND["torn"].search(lines)):
-                self.raised[whose], some = torn["text"], True
-                frames = reversed([_frame(one) for one in _FIND["frame"].finditer(torn[0])])
-                self.stands.setdefault(whose, tuple(frames))
+                matched = True
+            if line_rank not in self.raised and (torn := _FIND["torn"].search(lines)):
+                self.raised[line_rank], matched = torn["text"], True
+                frames = reversed([_frame(frame) for frame in _FIND["frame"].finditer(torn[0])])
+                self.stands.setdefault(line_rank, tuple(frames))
             if stack := _main_thread(lines):
-                self.stands[whose], some = stack, True
-        return some
+                self.stands[line_rank], matched = stack, True
+        return matched
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
         """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is
@@ -489,20 +501,20 @@ class Told:
             None  # local rank of the process whose stacks py-spy shows, from its command line
         )
         for line in text.split("\n"):
-            found = _FIND["prefix"].match(line)
+            match = _FIND["prefix"].match(line)
             process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
-            self.named |= {int(found["rank"])} if found and found["rank"] else set()
-            named = (found and (found["rank"] or found["local"] or found["task"])) or process
+            self.named |= {int(match["rank"])} if match and match["rank"] else set()
+            named = (match and (match["rank"] or match["local"] or match["task"])) or process
             if rank is not None or named:
                 lines[int(named or 0) if rank is None else rank].append(
-                    line[found.end() :] if found else line
+                    line[match.end() :] if match else line
                 )
             if rank is None and (
-                (found and found["local"] and "Traceback" in line) or (dumped and process)
+                (match and match["local"] and "Traceback" in line) or (dumped and process)
             ):
                 self.notes.add("ranks count within a host")
-        for whose in sorted(lines):
-            yield whose, "\n".join(lines[whose]) + "\n"
+        for line_rank in sorted(lines):
+            yield line_rank, "\n".join(lines[line_rank]) + "\n"
 
     def _call(
         self,
@@ -535,7 +547,7 @@ class Told:
         """Note that the rank has issued call `number` of the group."""
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
-    def timeline(self, where: str, problems: Iterable[str] = ()) -> Timeline:
+    def timeline(self, source: str, problems: Iterable[str] = ()) -> Timeline:
         ranks = {rank for _, rank, _ in self.calls} | {
             rank for by in self.progress.values() for rank in by
         }
@@ -543,7 +555,7 @@ class Told:
         ranks = {rank for rank in ranks if rank < MOST_RANKS}
         if not ranks:
             raise TimelineFileError(
-                f"cannot open {where}: no line says what a rank did. Lines that do: those of NCCL's watchdog, of "
+                f"cannot open {source}: no line says what a rank did. Lines that do: those of NCCL's watchdog, of "
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
                 + " A folder with one file of stacks per rank, rank_0.txt and so on, is read, too."
                 * self.dumped
@@ -566,7 +578,7 @@ class Told:
             "backend": self.backend,
             "world_size": size,
             "groups": groups,
-            "group_names": {group: words for group, words in self.names.items() if group in groups},
+            "group_names": {group: name for group, name in self.names.items() if group in groups},
             "versions": {},
             "clock": {
                 "domain": "wall",
@@ -577,7 +589,10 @@ class Told:
                 for group, members in groups.items()
             },
             "progress": {
-                group: {rank: {"enqueued": one[0], "completed": one[1]} for rank, one in by.items()}
+                group: {
+                    rank: {"enqueued": counts[0], "completed": counts[1]}
+                    for rank, counts in by.items()
+                }
                 for group, by in self.progress.items()
                 if by
             },
@@ -597,11 +612,13 @@ class Told:
             meta["mismatched"] = sorted(self.mismatched)
         if self.stands:
             meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
-        found = timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
+        timeline = timeline_from_rows(
+            rows, [self._ending(rank, rows) for rank in range(size)], meta
+        )
         numbers = pl.Series(
             "number", [row["number"] for row in rows], pl.Int64
         )  # null if the line has no number
-        return replace(found, calls=found.calls.with_columns(numbers))
+        return replace(timeline, calls=timeline.calls.with_columns(numbers))
 
     def _met(self) -> set[tuple[str, int]]:
         """(group, number) of calls that every rank of the group issued with the same op and
@@ -611,8 +628,9 @@ class Told:
             kinds[group, number].append((row["op"], row.get("shape")))
         return {
             key
-            for key, found in kinds.items()
-            if len(found) == self.sizes.get(key[0]) and all(one == found[0] for one in found)
+            for key, seen_kinds in kinds.items()
+            if len(seen_kinds) == self.sizes.get(key[0])
+            and all(kind == seen_kinds[0] for kind in seen_kinds)
         }
 
     def stood(self, rank: int) -> list[Stood]:
@@ -627,28 +645,32 @@ class Told:
     def _groups(self, size: int) -> dict[str, list[int]]:
         """Ranks by group: all ranks for the default group and any as large as the job; else those
         that lines name."""
-        found = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
+        groups = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
         for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
-            told = {rank for one, rank, _ in self.calls if one == group} | set(
+            ranks_named = {rank for call_group, rank, _ in self.calls if call_group == group} | set(
                 self.progress.get(group, ())
             )
             whole = group == DEFAULT_GROUP or self.sizes.get(group) == size
-            found[group] = list(range(size)) if whole else sorted(told)
-        return found
+            groups[group] = list(range(size)) if whole else sorted(ranks_named)
+        return groups
 
     def _before(self, group: str, rank: int) -> int:
-        numbers = [number for one, whose, number in self.calls if (one, whose) == (group, rank)]
+        numbers = [
+            number
+            for call_group, call_rank, number in self.calls
+            if (call_group, call_rank) == (group, rank)
+        ]
         if numbers:
             return max(min(numbers) - 1, 0)
-        known = self.progress[group].get(rank)
-        return known[0] if known else 0 if rank in self.late else NOTHING_RECORDED
+        counts = self.progress[group].get(rank)
+        return counts[0] if counts else 0 if rank in self.late else NOTHING_RECORDED
 
     def _ending(self, rank: int, rows: Sequence[CallRow]) -> Ending:
-        mine = [row for row in rows if row["rank"] == rank]
+        rank_rows = [row for row in rows if row["rank"] == rank]
         if rank in self.raised:
             first = f" ({FIRST_FAILED})" * (FIRST_FAILED in self.ended.get(rank, ""))
-            return Ending.raised(mine, self.raised[rank] + first)
-        waits = next((row for row in mine if row.get("completed_ns") is None), None)
+            return Ending.raised(rank_rows, self.raised[rank] + first)
+        waits = next((row for row in rank_rows if row.get("completed_ns") is None), None)
         text = self.ended.get(rank, UNTOLD)
         return Ending.at(EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN, waits, text)
 
@@ -664,16 +686,16 @@ def _ranks_of(text: str) -> list[int]:
     return [int(rank) for rank in text.replace(",", " ").split()]
 
 
-def _prefix(text: str, found: re.Match[str]) -> re.Match[str] | None:
+def _prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
     """torch's "[rank5]:" before a match, in the same line."""
-    before = _FIND["prefix"].match(text[text.rfind("\n", 0, found.start()) + 1 : found.start()])
+    before = _FIND["prefix"].match(text[text.rfind("\n", 0, match.start()) + 1 : match.start()])
     return before if before and before["rank"] else None
 
 
-def _whose(text: str, found: re.Match[str]) -> int:
+def _whose(text: str, match: re.Match[str]) -> int:
     """The job's rank of a line that names a rank of a group: from the prefix, or else the group's
     rank."""
-    return int((_prefix(text, found) or found)["rank"])
+    return int((_prefix(text, match) or match)["rank"])
 
 
 def _main_thread(text: str) -> tuple[Frame, ...]:
@@ -681,15 +703,17 @@ def _main_thread(text: str) -> tuple[Frame, ...]:
     none."""
     threads = [*_FIND["thread"].finditer(text)]
     stacks: list[tuple[Frame, ...]] = []
-    for at, head in enumerate(threads):
-        body = text[head.end() : threads[at + 1].start() if at + 1 < len(threads) else len(text)]
+    for index, head in enumerate(threads):
+        body = text[
+            head.end() : threads[index + 1].start() if index + 1 < len(threads) else len(text)
+        ]
         form = _FIND["frame" if "most recent call first" in head[0] else "spy_frame"]
-        frames = tuple(_frame(one) for one in form.finditer(body))
+        frames = tuple(_frame(frame) for frame in form.finditer(body))
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames
         stacks += [frames] if frames else []
     return stacks[-1] if stacks else ()
 
 
-def _frame(found: re.Match[str]) -> Frame:
-    return Frame(found["file"], int(found["line"]), found["function"])
+def _frame(match: re.Match[str]) -> Frame:
+    return Frame(match["file"], int(match["line"]), match["function"])

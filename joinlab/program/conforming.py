@@ -17,7 +17,7 @@ from typing import (
 )
 
 
-def misfit(value: object, kind: Any, where: str = "") -> str | None:
+def misfit(value: object, kind: Any, path: str = "") -> str | None:
     """The first place where a value is not of a type, "clock.hosts['a'] is 'x'", or None. A tuple
     counts as a list.
 
@@ -27,19 +27,19 @@ def misfit(value: object, kind: Any, where: str = "") -> str | None:
     (None, "skipped['a'][0] is True")
     """
     origin, inner = get_origin(kind), get_args(kind)
-    found = f"{where} is {value!r:.40}"
+    text = f"{path} is {value!r:.40}"
     parts: list[tuple[Any, Any, str]] = []
     if kind is Any:
         return None
     if origin in (Required, NotRequired):
-        return misfit(value, inner[0], where)
+        return misfit(value, inner[0], path)
     if origin in (Union, UnionType):
-        return None if any(misfit(value, one) is None for one in inner) else found
+        return None if any(misfit(value, option) is None for option in inner) else text
     if origin is Literal:
-        return None if value in inner else found
+        return None if value in inner else text
     if is_typeddict(kind):
         if not isinstance(value, dict):
-            return found
+            return text
         hints = get_type_hints(kind, include_extras=True)
         for (
             name,
@@ -49,25 +49,25 @@ def misfit(value: object, kind: Any, where: str = "") -> str | None:
                 kind.__total__ and get_origin(hint) is not NotRequired
             )
             if needed and name not in value:
-                return f"{where} has no {name}"
+                return f"{path} has no {name}"
         parts = [
-            (one, hints[name], f"{where}.{name}".lstrip("."))
-            for name, one in value.items()
+            (member, hints[name], f"{path}.{name}".lstrip("."))
+            for name, member in value.items()
             if name in hints
         ]
     elif origin is list:
         if not isinstance(value, list | tuple):
-            return found
-        parts = [(one, inner[0], f"{where}[{at}]") for at, one in enumerate(value)]
+            return text
+        parts = [(item, inner[0], f"{path}[{index}]") for index, item in enumerate(value)]
     elif origin is dict:
         if not isinstance(value, dict):
-            return found
-        parts = [(key, inner[0], f"{where} with a key that") for key in value]
-        parts += [(one, inner[1], f"{where}[{key!r:.40}]") for key, one in value.items()]
+            return text
+        parts = [(key, inner[0], f"{path} with a key that") for key in value]
+        parts += [(item, inner[1], f"{path}[{key!r:.40}]") for key, item in value.items()]
     else:
         kind = NoneType if kind is None else int | float if kind is float else kind
         fits = isinstance(value, kind) and not (
             isinstance(value, bool) and kind not in (bool, object)
         )
-        return None if fits else found
+        return None if fits else text
     return next((wrong for part in parts if (wrong := misfit(*part))), None)

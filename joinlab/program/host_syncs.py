@@ -97,14 +97,14 @@ def reads_host_memory(frame: FrameType) -> bool:
 @cache
 def _kernels() -> tuple[Any, Any]:
     """Register the kernels. They stay, and are called in threads that observe alone."""
-    others: Any = torch.library.Library("_", "IMPL", _KEY_NAME)  # type: ignore[no-untyped-call]
-    others.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+    fallthrough: Any = torch.library.Library("_", "IMPL", _KEY_NAME)  # type: ignore[no-untyped-call]
+    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
     aten: Any = torch.library.Library("aten", "IMPL", _KEY_NAME)  # type: ignore[no-untyped-call]
     for name, waits in SYNCING_OPS.items():
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         aten.impl(name, _synced(op, waits), _KEY_NAME, with_keyset=True)
-    return others, aten
+    return fallthrough, aten
 
 
 def _synced(op: Any, waits: Waits) -> Callable[..., Any]:

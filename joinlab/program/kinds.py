@@ -118,14 +118,14 @@ def kind_of(
     asynchronous = bool(getattr(args[-1], "asyncOp", True)) if args else True
     looks = tuple([(t.shape, t.dtype, t.layout) for t in (ins if ins is outs else (*ins, *outs))])
     key = stack, method, asynchronous, len(ins), looks, options_key(method.op, args)
-    found = group.kinds.get(key)
-    if found is not None:
-        return found
+    kind = group.kinds.get(key)
+    if kind is not None:
+        return kind
     frames = stacks.frames[stack]
     functions = {frame.function for frame in frames}
-    found = plain_kind(group, method, args, ins, outs)
-    found.facts["stack"] = found.stack = stack
-    origin = found.facts["origin"] = label(
+    kind = plain_kind(group, method, args, ins, outs)
+    kind.facts["stack"] = kind.stack = stack
+    origin = kind.facts["origin"] = label(
         method.op,
         frames,
         asynchronous=asynchronous,
@@ -133,21 +133,21 @@ def kind_of(
         all_reduce_barrier=group.backend == "nccl",
     )
     # _verify_param_shape_across_processes of DDP reads the others' values
-    found.syncs_host = (
-        any(words in origin for words in _SYNCS_HOST)
+    kind.syncs_host = (
+        any(text in origin for text in _SYNCS_HOST)
         or "_verify_param_shape_across_processes" in functions
     )
-    found.waited_at_once = not asynchronous and found.host_waits
-    found.on_stream = group.backend == "nccl" and not asynchronous
-    found.blocks = found.on_stream and method.op is Op.BARRIER
-    found.in_backward = "_engine_run_backward" in functions
-    found.by_reducer = from_reducer(frames)
-    found.direct = method is ALL_REDUCE and issued_in_backward(frames)
-    found.of_join_hook = origin.endswith("(join() hook)")
-    found.bucket = origin == "all-reduce (DDP backward())"
-    found.rebuilds = _REBUILD in origin
-    group.kinds[key] = found  # last: an exception in between leaves no half of it
-    return found
+    kind.waited_at_once = not asynchronous and kind.host_waits
+    kind.on_stream = group.backend == "nccl" and not asynchronous
+    kind.blocks = kind.on_stream and method.op is Op.BARRIER
+    kind.in_backward = "_engine_run_backward" in functions
+    kind.by_reducer = from_reducer(frames)
+    kind.direct = method is ALL_REDUCE and issued_in_backward(frames)
+    kind.of_join_hook = origin.endswith("(join() hook)")
+    kind.bucket = origin == "all-reduce (DDP backward())"
+    kind.rebuilds = _REBUILD in origin
+    group.kinds[key] = kind  # last: an exception in between leaves no half of it
+    return kind
 
 
 def plain_kind(

@@ -71,15 +71,15 @@ class Frame:
 def walk(frame: FrameType | None) -> tuple[Frame, ...]:
     """The frames from `frame` outwards, innermost first, without joinlab's own, except those of its
     cases."""
-    found: list[Frame] = []
-    while frame is not None and len(found) < MAX_FRAMES:
+    walked: list[Frame] = []
+    while frame is not None and len(walked) < MAX_FRAMES:
         file = frame.f_code.co_filename
         if not is_ours(file):
-            found.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
+            walked.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
         elif frame.f_code is _PROGRAM_CALLER:
             break  # frames further out started the rank; they are not the learner's program
         frame = frame.f_back
-    return tuple(found)
+    return tuple(walked)
 
 
 def is_ours(file: str) -> bool:
@@ -122,13 +122,13 @@ def calling_frame(frame: FrameType | None) -> FrameType | None:
 
 def sources_under(frame: FrameType | None) -> tuple[Source, ...]:
     """The texts of the learner's functions on the stack from `frame` outwards, innermost first."""
-    found: list[Source] = []
-    while (frame := calling_frame(frame)) is not None and len(found) < MAX_FRAMES:
+    sources: list[Source] = []
+    while (frame := calling_frame(frame)) is not None and len(sources) < MAX_FRAMES:
         source = source_at(frame.f_code, frame.f_lineno)
-        if source is not None and source not in found:
-            found.append(source)
+        if source is not None and source not in sources:
+            sources.append(source)
         frame = frame.f_back
-    return tuple(found)
+    return tuple(sources)
 
 
 def label(
@@ -151,8 +151,8 @@ def label(
     """
     if op is Op.BARRIER:
         return "all-reduce (barrier)" if all_reduce_barrier else "barrier"
-    who = _who(frames, asynchronous, dtype)
-    return f"{op.words} ({who})" if who else op.words
+    caller = _who(frames, asynchronous, dtype)
+    return f"{op.words} ({caller})" if caller else op.words
 
 
 def from_reducer(frames: tuple[Frame, ...]) -> bool:
@@ -208,8 +208,8 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     if "_match_unused_params_allreduce" in names:
         return "join() hook, unused parameters"
     if names & {"_sync_buffers", "_sync_module_buffers", "_check_and_sync_module_buffers"}:
-        who = "DDP forward(), buffers" if in_forward else "join() hook, buffers"
-        return f"_find_common_rank(), {who}" if "_find_common_rank" in names else who
+        caller = "DDP forward(), buffers" if in_forward else "join() hook, buffers"
+        return f"_find_common_rank(), {caller}" if "_find_common_rank" in names else caller
     if "_find_common_rank" in names:
         return "_find_common_rank()"
     if "_sync_final_model" in names:

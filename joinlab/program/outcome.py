@@ -49,15 +49,15 @@ def to_plain(value: Any) -> Any:
 
 def traceback_text(error: BaseException) -> str:
     """The traceback as Python prints it, without joinlab's own frames."""
-    shown = traceback.TracebackException.from_exception(error)
-    causes: list[traceback.TracebackException | None] = [shown]
+    report = traceback.TracebackException.from_exception(error)
+    causes: list[traceback.TracebackException | None] = [report]
     while causes:
-        one = causes.pop()
-        if one is not None:
-            kept = [frame for frame in one.stack if not is_ours(frame.filename)]
-            one.stack = traceback.StackSummary.from_list(kept)
-            causes += [one.__cause__, one.__context__]
-    return "".join(shown.format())
+        exception = causes.pop()
+        if exception is not None:
+            frames = [frame for frame in exception.stack if not is_ours(frame.filename)]
+            exception.stack = traceback.StackSummary.from_list(frames)
+            causes += [exception.__cause__, exception.__context__]
+    return "".join(report.format())
 
 
 def site_of(error: BaseException) -> str | None:
@@ -70,9 +70,9 @@ def site_of(error: BaseException) -> str | None:
     return lines[-1] if lines else None
 
 
-def at_exit(how: str) -> str:
-    """The sentence about a rank whose program is over (`how`), but whose process cannot end."""
-    return f"{how}, and its process waits for this call before it ends"
+def at_exit(ending: str) -> str:
+    """The sentence about a rank whose program is over (`ending`), but whose process cannot end."""
+    return f"{ending}, and its process waits for this call before it ends"
 
 
 def text_of(error: BaseException) -> str:

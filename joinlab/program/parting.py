@@ -177,98 +177,103 @@ class _Pair:
             ):
                 self._common(i, j)
                 i, j = i + 1, j + 1
-            one, other = (
-                steps[at] if at < len(steps) else None
-                for steps, at in ((self.one, i), (self.other, j))
+            left, right = (
+                steps[index] if index < len(steps) else None
+                for steps, index in ((self.one, i), (self.other, j))
             )
-            if (one is None and other is None) or any(
-                step is not None and step.event == "cut" for step in (one, other)
+            if (left is None and right is None) or any(
+                step is not None and step.event == "cut" for step in (left, right)
             ):
                 return None
-            here = self.last.get(self.depth)
-            if here is None:
+            common = self.last.get(self.depth)
+            if common is None:
                 return None
-            found = self._at(self.depth, here, (one, other))
-            again = self._meet(i, j, found)
-            if again is None:
-                return self._resumed(one, other) or found or self._returned(one, other)
-            alone = self.one[i : again[0]], self.other[j : again[1]]
-            i, j, whole = again
-            if found is not None:
+            place = self._at(self.depth, common, (left, right))
+            rejoin = self._meet(i, j, place)
+            if rejoin is None:
+                return self._resumed(left, right) or place or self._returned(left, right)
+            apart = self.one[i : rejoin[0]], self.other[j : rejoin[1]]
+            i, j, whole = rejoin
+            if place is not None:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
                 behind = self.one[before[0]].issued, self.other[before[1]].issued
-                self.met.append(found._replace(behind=behind, alone=alone))
+                self.met.append(place._replace(behind=behind, alone=apart))
             if (
                 not whole
             ):  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
-    def _resumed(self, one: Step | None, other: Step | None) -> _At | None:
+    def _resumed(self, left: Step | None, right: Step | None) -> _At | None:
         """Where they parted last in a generator that each rank resumes at another `yield`."""
         if (
-            one is None
-            or other is None
-            or {one.event, other.event} != {"call"}
-            or one.function != other.function
+            left is None
+            or right is None
+            or {left.event, right.event} != {"call"}
+            or left.function != right.function
         ):
             return None
-        held = (
+        resumed = (
             at
             for at in reversed(self.met)
-            if at.depth == one.depth and at.tests[0].function == one.function
+            if at.depth == left.depth and at.tests[0].function == left.function
         )
-        return next(held, None)
+        return next(resumed, None)
 
     def _returned(self, *nexts: Step | None) -> _At | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a
         `finally`."""
         events = {step.event for step in nexts if step is not None and step.depth == self.depth}
-        held = (at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns)
-        return next(held, None) if events == {"line", "return"} else None
+        returning = (
+            at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns
+        )
+        return next(returning, None) if events == {"line", "return"} else None
 
     def _common(self, i: int, j: int) -> None:
-        one, other = self.one[i], self.other[j]
+        left, right = self.one[i], self.other[j]
         self.common[i, j] = None
-        self.depth = one.depth - (one.event == "return")
-        if one.event == "line" and one.values != other.values and taken(one) != taken(other):
-            statement = statement_at(one.file, one.line)
+        self.depth = left.depth - (left.event == "return")
+        if left.event == "line" and left.values != right.values and taken(left) != taken(right):
+            statement = statement_at(left.file, left.line)
             assert statement is not None
             after = (
                 self.one[min(i + 1, len(self.one) - 1)],
                 self.other[min(j + 1, len(self.other) - 1)],
             )
             behind = after[0].issued, after[1].issued
-            self.met.append(_At(one.depth, statement, (one, other), (one, other), behind))
-        if one.event in ("line", "call"):  # a generator is called again at its yield
-            self.last[one.depth] = one, other
-            for deeper in [depth for depth in self.last if depth > one.depth]:
+            self.met.append(_At(left.depth, statement, (left, right), (left, right), behind))
+        if left.event in ("line", "call"):  # a generator is called again at its yield
+            self.last[left.depth] = left, right
+            for deeper in [depth for depth in self.last if depth > left.depth]:
                 del self.last[deeper]
 
     def _at(
-        self, depth: int, here: tuple[Step, Step], nexts: tuple[Step | None, Step | None]
+        self, depth: int, tests: tuple[Step, Step], nexts: tuple[Step | None, Step | None]
     ) -> _At | None:
-        statement = statement_at(here[0].file, here[0].line)
+        statement = statement_at(tests[0].file, tests[0].line)
         events = [step.event for step in nexts if step is not None]
-        other = "raise" in events or events == ["call", "call"]  # they called different functions
-        if statement is None or not (statement.decides or other):
+        elsewhere = "raise" in events or events == [
+            "call",
+            "call",
+        ]  # they called different functions
+        if statement is None or not (statement.decides or elsewhere):
             return None
-        return _At(depth, statement, here, nexts)
+        return _At(depth, statement, tests, nexts)
 
-    def _meet(self, i: int, j: int, found: _At | None) -> tuple[int, int, bool] | None:
+    def _meet(self, i: int, j: int, place: _At | None) -> tuple[int, int, bool] | None:
         """Where both ways continue after the statement: at the same line, or, False, in the
         function's caller.
 
         If an exception ends the function on one rank, both continue in the function that catches
         it.
         """
-        inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
+        inside = range(place.statement.first, place.statement.last + 1) if place else range(0)
         for depth in range(self.depth, 0, -1):
-            here, _ = self.last.get(depth, (None, None))
-            loops = loops_around(here.file, here.line) if here else []
-            one, end = _outside(self.one, i, depth, inside, loops)
-            other, other_end = _outside(self.other, j, depth, inside, loops)
-            if both := one.keys() & other.keys():
-                return (*min(((one[key], other[key]) for key in both), key=sum), True)
+            step, _ = self.last.get(depth, (None, None))
+            loops = loops_around(step.file, step.line) if step else []
+            left, end = _outside(self.one, i, depth, inside, loops)
+            right, other_end = _outside(self.other, j, depth, inside, loops)
+            if both := left.keys() & right.keys():
+                return (*min(((left[key], right[key]) for key in both), key=sum), True)
             if depth == self.depth and end is not None and other_end is not None:
                 return end + 1, other_end + 1, False
             inside = range(0)
@@ -285,7 +290,7 @@ def taken(step: Step) -> bool | None:
 
 
 def _outside(
-    steps: Sequence[Step], at: int, depth: int, inside: range, loops: Sequence[range]
+    steps: Sequence[Step], start: int, depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
     """Where a way first reaches each line of a function outside of a statement, and where it
     returns.
@@ -294,15 +299,15 @@ def _outside(
 
     A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
-    found: dict[object, int] = {}
+    reached: dict[object, int] = {}
     rounds = [0] * len(loops)
     raised = False
-    for place in range(at, len(steps)):
+    for place in range(start, len(steps)):
         step = steps[place]
         if step.depth != depth:
             continue
         if step.event == "return":
-            return found, None if raised else place
+            return reached, None if raised else place
         raised = step.event == "raise" and step.values[0][1] != "StopIteration"
         if step.event == "line" and step.line not in inside:
             for n, loop in enumerate(loops):
@@ -311,29 +316,33 @@ def _outside(
             turns = tuple(
                 turn for turn, loop in zip(rounds, loops, strict=True) if step.line in loop
             )
-            found.setdefault((step.key, turns), place)
-    return found, None
+            reached.setdefault((step.key, turns), place)
+    return reached, None
 
 
 def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
     """The tests at which the ways of these ranks part; ranks without a way are left out."""
-    sides = [some for side in apart.sides if (some := [rank for rank in side if rank in ways])]
+    sides = [
+        with_ways for side in apart.sides if (with_ways := [rank for rank in side if rank in ways])
+    ]
     chains: dict[int, list[_At]] = {}
     closest = _closest(ways, *sides[:2]) if len(sides) > 1 else ()
-    for at, side in enumerate(sides if closest else ()):
-        against = closest[0 if at else 1]
+    for index, side in enumerate(sides if closest else ()):
+        against = closest[0 if index else 1]
         for rank in side:
             if chain := _chain(apart, (rank, ways[rank]), (against, ways[against])):
                 chains[rank] = chain
     if apart.one_call and chains:  # the way of the rank that issued it shows the place
-        one, other = (side[0] for side in sides)
-        if found := _of_its_own(ways[other], ways[one].steps, apart.turns, apart.lacks):
-            return [_test(_line_of(found), {other: [found]})]
-        if apart.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns[-2:]):
+        issuer, peer = (side[0] for side in sides)
+        if deciding := _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks):
+            return [_test(_line_of(deciding), {peer: [deciding]})]
+        if apart.turns and _each_has_a_branch(
+            chains[issuer][-1], ways[peer].steps, apart.turns[-2:]
+        ):
             return []
-        chains[other] = [at.turned() for at in chains[one]]
+        chains[peer] = [parted.turned() for parted in chains[issuer]]
     first = chains.get(closest[0], []) if closest else []
-    tests = [_test(_line_of(at), chains) for at in first]
+    tests = [_test(_line_of(parted), chains) for parted in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
         if (raised := _raised_behind(rank, ways[rank].steps, test)) is not None:
             tests.append(raised)
@@ -346,8 +355,10 @@ def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
     after = list(
         takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :])
     )
-    raised = (at for at, step in enumerate(after) if step.event == "raise")
-    first = next((at for at in raised if at and after[at].values[0][1] != "StopIteration"), None)
+    raised = (index for index, step in enumerate(after) if step.event == "raise")
+    first = next(
+        (index for index in raised if index and after[index].values[0][1] != "StopIteration"), None
+    )
     fate = (
         None if first is None else _fate(after[first], after[first + 1 :], len(after) < len(steps))
     )
@@ -355,12 +366,12 @@ def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
         return None
     step = after[first]
     kind = str(step.values[0][1])
-    how, line, where = fate
+    ending, line, location = fate
     side: Side = {
         "ranks": [rank],
-        "how": how,
+        "how": ending,
         "line": line,
-        "text": f"{kind} {where}".strip(),
+        "text": f"{kind} {location}".strip(),
         "issued": step.issued,
     }
     text = linecache.getline(step.file, step.line).strip()
@@ -374,25 +385,25 @@ def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int,
     lines they run. A function that it leaves is followed by a "raise" in its caller, unless a
     `return` in `finally` swallowed it. `goes_on`: the rank issues a call behind these steps.
     """
-    at, passed, handler = raised, raised.line, None
+    current, passed, handler = raised, raised.line, None
     for step in after:
-        if step.depth > at.depth:
+        if step.depth > current.depth:
             continue
-        if handler is not None and (step.depth < at.depth or step.line not in handler):
+        if handler is not None and (step.depth < current.depth or step.line not in handler):
             return "caught", handler.start, ""
         text = linecache.getline(step.file, step.line).strip()
         if step.event == "raise" or (handler is not None and text.startswith("raise")):
-            at, passed, handler = step, step.line, None  # a bare `raise` is no event
+            current, passed, handler = step, step.line, None  # a bare `raise` is no event
             continue
-        if step.depth < at.depth:
+        if step.depth < current.depth:
             return "swallowed", passed, ""
         if step.event != "line" or handler is not None:
             continue
-        guards = guards_around(at.file, at.line)
-        inside = (one for guard in guards for one in guard.handlers if step.line in one[1:])
+        guards = guards_around(current.file, current.line)
+        inside = (lines for guard in guards for lines in guard.handlers if step.line in lines[1:])
         if (handler := next(inside, None)) is not None:
             if text.startswith("raise"):
-                at, handler = step, None
+                current, handler = step, None
         elif any(step.line in lines for guard in guards for lines in guard.cleanup):
             passed = step.line
         else:
@@ -400,22 +411,22 @@ def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int,
     if handler is not None:
         return "caught", handler.start, ""
     last = after[-1] if after else raised
-    if not goes_on or last.event != "line" or last is at:
+    if not goes_on or last.event != "line" or last is current:
         return None
-    return "in flight", last.line, "finally" if last.depth == at.depth else last.function
+    return "in flight", last.line, "finally" if last.depth == current.depth else last.function
 
 
 def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
     """A rank of each side: the two whose ways have most steps in common, and of these the two that
     part least often."""
 
-    def alike(two: tuple[int, ...]) -> tuple[int, int]:
-        one, other = (ways[rank] for rank in two)
-        pair = _Pair(() if one.dropped else one.steps, () if other.dropped else other.steps)
+    def likeness(two: tuple[int, ...]) -> tuple[int, int]:
+        left, right = (ways[rank] for rank in two)
+        pair = _Pair(() if left.dropped else left.steps, () if right.dropped else right.steps)
         pair.part()
         return len(pair.common), -len(pair.met)
 
-    return max(product(*(side[:TRIED] for side in sides)), key=alike)
+    return max(product(*(side[:TRIED] for side in sides)), key=likeness)
 
 
 def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
@@ -423,7 +434,7 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
     else: recv()`."""
     before = {step.issued: step for step in steps if step.depth == parts.depth}
     inside = range(parts.statement.first, parts.statement.last + 1)
-    return all(at in before and before[at].line in inside for at in turns)
+    return all(turn in before and before[turn].line in inside for turn in turns)
 
 
 def _turn(step: Step, after: Step | None) -> object:
@@ -440,78 +451,82 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
     """
     steps, follow = way.steps, [*way.steps[1:], None]
     lines: dict[object, list[int]] = {}
-    for at, step in enumerate(() if way.dropped else steps):
+    for index, step in enumerate(() if way.dropped else steps):
         if step.event == "line":
-            lines.setdefault(step.key, []).append(at)
-    found = []
+            lines.setdefault(step.key, []).append(index)
+    fitting = []
     for key, places in lines.items():
         statement = statement_at(steps[places[0]].file, steps[places[0]].line)
         issued = (*(steps[at].issued for at in places), steps[-1].issued)
         led = [
             before < after for before, after in pairwise(bisect_left(turns, at) for at in issued)
         ]
-        rounds, others = led.count(True), led.count(False)
-        if statement is None or not statement.decides or not rounds or not others:
+        rounds, misses = led.count(True), led.count(False)
+        if statement is None or not statement.decides or not rounds or not misses:
             continue
         went = {
             (_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)
         }
-        left = others == 1 and not led[-1]  # and never came back, however many such calls it lacks
-        more = sum(step.key == key for step in peer) > rounds
-        fits = others == 1 and more if statement.loop else others == lacks or left
+        left_for_good = (
+            misses == 1 and not led[-1]
+        )  # and never came back, however many such calls it lacks
+        peer_came_more = sum(step.key == key for step in peer) > rounds
+        fits = (
+            misses == 1 and peer_came_more if statement.loop else misses == lacks or left_for_good
+        )
         if fits and len(went) == len(dict(went)):
-            odd, one = places[led.index(False)], places[led.index(True)]
-            found.append(
+            odd, led_step = places[led.index(False)], places[led.index(True)]
+            fitting.append(
                 _At(
                     steps[odd].depth,
                     statement,
-                    (steps[odd], steps[one]),
-                    (follow[odd], follow[one]),
+                    (steps[odd], steps[led_step]),
+                    (follow[odd], follow[led_step]),
                 )
             )
-    best = [at for at in found if not at.statement.loop] or found
+    best = [at for at in fitting if not at.statement.loop] or fitting
     return best[0] if len(best) == 1 else None
 
 
 def _behind(
-    until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]
+    until: tuple[Iterable[Step], Iterable[Step]], left: Sequence[Step], right: Sequence[Step]
 ) -> _Pair:
     """A comparison of two ways that begins where both ranks are after the steps in `until`, one
     sequence per rank."""
-    here: dict[int, tuple[Step, Step]] = {}
-    for mine, same in zip(*map(_standing, until), strict=False):
-        if mine.key != same.key:
+    common: dict[int, tuple[Step, Step]] = {}
+    for left_step, right_step in zip(*map(_standing, until), strict=False):
+        if left_step.key != right_step.key:
             break
-        here[mine.depth] = mine, same
-    return _Pair(one, other, here, depth=max(here, default=0))
+        common[left_step.depth] = left_step, right_step
+    return _Pair(left, right, common, depth=max(common, default=0))
 
 
-def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
+def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) -> list[_At]:
     """The test where a rank's way parts from another's, after the tests whose statements set the
     names that it read."""
-    (rank, way), (peer, theirs) = one, other
-    steps = way.steps, theirs.steps
-    whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(*steps)
-    found = whole.part()
+    (rank, way), (peer, peer_way) = own, peer_and_way
+    steps = way.steps, peer_way.steps
+    whole = _Pair((), ()) if way.dropped or peer_way.dropped else _Pair(*steps)
+    place = whole.part()
     if apart.steps:
         at = next(
             (
                 n
                 for n, at in enumerate(whole.met)
-                if _made_steps(at, way) != _made_steps(at.turned(), theirs)
+                if _made_steps(at, way) != _made_steps(at.turned(), peer_way)
             ),
             None,
         )
         return (
             [] if at is None else [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
         )
-    pair = _behind((way.before, theirs.before), way.within, theirs.within)
+    pair = _behind((way.before, peer_way.before), way.within, peer_way.within)
     pair.met += whole.met
-    begin = len(way.before) - 1, len(theirs.before) - 1
+    begin = len(way.before) - 1, len(peer_way.before) - 1
     if begin not in whole.common and any(map(gt, next(reversed(whole.common), begin), begin)):
         pair = whole  # the windows begin in different rounds of a loop
     elif pair.last or not way.before:  # both are at one line, or else join() shadowed a call
-        found = pair.part()
+        place = pair.part()
     met = whole.met or pair.met
     if apart.places:  # one issued more calls than the other, and has been ahead since
         ahead = [
@@ -520,22 +535,22 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
         ]
         since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
         if since < len(met):
-            found = met[since]
+            place = met[since]
             met = met[:since]
-    if found is None:
+    if place is None:
         # Both ran a line from which only one issued a call: find the statement around it, or the
         # one that set a name.
-        here = pair.last.get(pair.depth)
-        line = here and statement_at(here[0].file, here[0].line)
-        reads = _made_of(line.reads, here, steps) if here and line else set()
+        tests = pair.last.get(pair.depth)
+        line = tests and statement_at(tests[0].file, tests[0].line)
+        reads = _made_of(line.reads, tests, steps) if tests and line else set()
         return _set_before(met, reads, line.first) if line else []
-    return [*_setters(met, found, steps), found]
+    return [*_setters(met, place, steps), place]
 
 
-def _made_steps(at: _At, way: Way) -> int:
+def _made_steps(parted: _At, way: Way) -> int:
     """How many steps the first rank's optimizer made from the statement until the ways met
     again."""
-    return sum(id(step) in way.steps_made for step in (at.tests[0], *chain(*at.alone[:1])))
+    return sum(id(step) in way.steps_made for step in (parted.tests[0], *chain(*parted.alone[:1])))
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
@@ -544,19 +559,26 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
-    here = (
+    setters = (
         at
         for at in reversed(met)
         if _sets(at) & parts or at.statement.first <= line <= at.statement.last
     )
-    return [at for at in [next(here, None)] if at]
+    return [at for at in [next(setters, None)] if at]
 
 
-def _sets(at: _At) -> Set[str]:
+def _sets(parted: _At) -> Set[str]:
     """The names that the statement sets, or one of the ranks before their ways met again: `if skip:
     continue`."""
-    ran = {(step.file, step.line) for steps in at.alone for step in steps if step.depth == at.depth}
-    return at.statement.stores.union(*(one.stores for line in ran if (one := statement_at(*line))))
+    ran = {
+        (step.file, step.line)
+        for steps in parted.alone
+        for step in steps
+        if step.depth == parted.depth
+    }
+    return parted.statement.stores.union(
+        *(statement.stores for line in ran if (statement := statement_at(*line)))
+    )
 
 
 def _standing(steps: Iterable[Step]) -> list[Step]:
@@ -573,27 +595,32 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
     return [stack[depth] for depth in sorted(stack)]
 
 
-def _setters(met: Sequence[_At], found: _At, ways: Sequence[Sequence[Step]]) -> list[_At]:
+def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[Step]]) -> list[_At]:
     """The last statement at which they parted earlier and that set what the test reads, itself or
     in its functions.
 
     A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks
     explains nothing.
     """
-    alike = [
+    loops = [
         at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values
     ]
-    others = [
+    branches = [
         at
         for at in met
-        if at.statement.branches and at.statement != found.statement and at not in alike
+        if at.statement.branches and at.statement != place.statement and at not in loops
     ]
-    reads = set(found.statement.names)
-    for test, way in zip(found.tests, ways, strict=True) if others else ():
+    reads = set(place.statement.names)
+    for test, way in zip(place.tests, ways, strict=True) if branches else ():
         after = way[_place_of(test, way) + 1 :]
-        inside = _statements(takewhile(lambda step: step.depth > found.depth, after))
-        reads |= {name for one in inside if one.decides or one.returns for name in one.names}
-    return _set_before(others, _made_of(reads, found.tests, ways)) if others else []
+        inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
+        reads |= {
+            name
+            for statement in inside
+            if statement.decides or statement.returns
+            for name in statement.names
+        }
+    return _set_before(branches, _made_of(reads, place.tests, ways)) if branches else []
 
 
 def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:
@@ -602,23 +629,28 @@ def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Ste
         before = _statements(
             step for step in way[: _place_of(test, way)] if step.function == test.function
         )
-        while more := {name for one in before if one.stores & reads for name in one.reads} - reads:
-            reads = reads | more
+        while (
+            sources := {
+                name for statement in before if statement.stores & reads for name in statement.reads
+            }
+            - reads
+        ):
+            reads = reads | sources
     return reads
 
 
 def _place_of(test: Step, way: Sequence[Step]) -> int:
-    return next(at for at, step in enumerate(way) if step is test)
+    return next(index for index, step in enumerate(way) if step is test)
 
 
 def _statements(steps: Iterable[Step]) -> list[Statement]:
     """The statements that these steps ran, each once."""
     places = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
-    return [one for place in places if (one := statement_at(*place))]
+    return [statement for place in places if (statement := statement_at(*place))]
 
 
-def _line_of(at: _At) -> tuple[str, int]:
-    return at.tests[0].file, at.statement.first
+def _line_of(parted: _At) -> tuple[str, int]:
+    return parted.tests[0].file, parted.statement.first
 
 
 def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
@@ -627,13 +659,13 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
     issued: dict[tuple[str, int, str], int] = {}
     text = ""
     for rank, parted in chains.items():
-        for at in parted:
-            if _line_of(at) == line:
-                text = at.statement.text
-                for read in at.tests[0].values:
+        for met in parted:
+            if _line_of(met) == line:
+                text = met.statement.text
+                for read in met.tests[0].values:
                     values.setdefault(read, []).append(rank)
-                sides.setdefault(_went(at), []).append(rank)
-                issued.setdefault(_went(at), at.tests[0].issued)
+                sides.setdefault(_went(met), []).append(rank)
+                issued.setdefault(_went(met), met.tests[0].issued)
     return {
         "file": line[0],
         "line": line[1],
@@ -655,22 +687,22 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
     }
 
 
-def _went(at: _At) -> tuple[str, int, str]:
-    step, test = at.nexts[0], at.tests[0]
+def _went(parted: _At) -> tuple[str, int, str]:
+    step, test = parted.nexts[0], parted.tests[0]
     if step is test:
-        return "block" if taken(step) else "past", test.line, at.statement.text
-    inside, theirs = (
+        return "block" if taken(step) else "past", test.line, parted.statement.text
+    inside, peer_inside = (
         after and after.issued > before.issued
-        for before, after in zip(at.tests, at.nexts, strict=True)
+        for before, after in zip(parted.tests, parted.nexts, strict=True)
     )
-    if step is None or (inside and not theirs and step.event != "raise"):
+    if step is None or (inside and not peer_inside and step.event != "raise"):
         # from another line of the statement: `match rank:`, and behind it `case 0: barrier()`
-        how = "issue" if test.line == at.statement.first else "line"
-        return how, test.line, linecache.getline(test.file, test.line).strip()
+        way = "issue" if test.line == parted.statement.first else "line"
+        return way, test.line, linecache.getline(test.file, test.line).strip()
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
     if step.event == "return" and step.function in COMPREHENSIONS:
-        return "over", test.line, at.statement.text
+        return "over", test.line, parted.statement.text
     around = statement_at(step.file, step.line)
     if (
         step.event == "line"
@@ -679,5 +711,5 @@ def _went(at: _At) -> tuple[str, int, str]:
         and step.line == around.first < test.line <= around.last
     ):
         return "leave", step.line, around.text
-    how = "line" if step.depth == at.depth and step.event == "line" else step.event
-    return how, step.line, linecache.getline(step.file, step.line).strip()
+    way = "line" if step.depth == parted.depth and step.event == "line" else step.event
+    return way, step.line, linecache.getline(step.file, step.line).strip()

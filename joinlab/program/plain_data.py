@@ -95,7 +95,7 @@ def _array(npy: bytes) -> np.ndarray[Any, Any]:
     simple = _HEADER.match(npy)
     if simple is not None:
         dtype = np.dtype(simple[2].decode())
-        shape = tuple(int(one) for one in simple[4].split(b",") if one.strip())
+        shape = tuple(int(length) for length in simple[4].split(b",") if length.strip())
         if not dtype.hasobject and math.prod(shape) * dtype.itemsize == len(npy) - simple.end():
             order: Any = "F" if simple[3] == b"True" else "C"
             return np.ndarray(shape, dtype, bytearray(npy[simple.end() :]), order=order)

@@ -102,7 +102,7 @@ HOST_SYNCS = (
 
 
 def begin(
-    own: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any
+    run: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any
 ) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
 
@@ -112,7 +112,7 @@ def begin(
     own    the backend of the run, its number of ranks, and this rank
     begun  the program has called it before
     """
-    own_backend, size, own_rank = own
+    own_backend, size, own_rank = run
     world_size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
     rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
     if begun:
@@ -272,22 +272,22 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
     address until the timeout, or crashes.
     """
     opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
-    found: Options = {}
+    options: Options = {}
     if FACTS[op].reduces:
-        found["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))
+        options["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))
     if FACTS[op].rooted:
         root = getattr(opts, "rootRank", None)
         if root is None and len(args) > 1 and isinstance(args[1], int):
             root = args[1]
-        found["root"] = ranks[root] if root is not None and 0 <= root < len(ranks) else root
+        options["root"] = ranks[root] if root is not None and 0 <= root < len(ranks) else root
     if op in POINT_TO_POINT:
         numbers = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
-        found["tag"] = numbers[-1] if numbers else None
+        options["tag"] = numbers[-1] if numbers else None
         if len(numbers) == 2:
             if not 0 <= numbers[0] < len(ranks):
                 raise NoSuchRank(numbers[0], len(ranks))
-            found["peer"] = ranks[numbers[0]]
-    return found
+            options["peer"] = ranks[numbers[0]]
+    return options
 
 
 def _reduce_op_name(reduce_op: Any) -> str:

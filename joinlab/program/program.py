@@ -47,11 +47,11 @@ class Inputs:
     @overload
     def __getitem__(self, index: slice) -> Inputs: ...
     def __getitem__(self, index: int | slice) -> torch.Tensor | Inputs:
-        found = self._which[index]  # IndexError as of a list
-        if isinstance(found, int):
+        chosen = self._which[index]  # IndexError as of a list
+        if isinstance(chosen, int):
             return self._make()
         part = copy(self)
-        part._which = found
+        part._which = chosen
         return part
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -81,14 +81,14 @@ def call_program(program: Program, rank: int, inputs: Inputs) -> Any:
 def as_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
     """The environment variables that torchrun gives a rank (torch/distributed/elastic/agent,
     v2.13.0), on one node."""
-    here = {
+    numbers = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": ranks,
         "LOCAL_WORLD_SIZE": ranks,
         "GROUP_RANK": 0,
     }
-    return {name: str(value) for name, value in here.items()} | {
+    return {name: str(value) for name, value in numbers.items()} | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
@@ -162,20 +162,20 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
         return (None,) * ranks
     several = isinstance(seed, Iterable) and not isinstance(seed, str)
     try:
-        found = [_seed(one) for one in (seed if several else (seed,))]  # type: ignore[attr-defined]
+        seeds = [_seed(item) for item in (seed if several else (seed,))]  # type: ignore[attr-defined]
     except TypeError:
-        found = []
-    if len(found) == (ranks if several else 1):
-        return tuple(found) if several else (found[0],) * ranks
+        seeds = []
+    if len(seeds) == (ranks if several else 1):
+        return tuple(seeds) if several else (seeds[0],) * ranks
     raise ProgramError(
         f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}"
     )
 
 
 def _seed(seed: object) -> int:
-    if isinstance(seed, bool) or (found := operator.index(seed)) < 0:  # type: ignore[arg-type]
+    if isinstance(seed, bool) or (number := operator.index(seed)) < 0:  # type: ignore[arg-type]
         raise TypeError
-    return found
+    return number
 
 
 def program_name(program: object) -> str:

@@ -39,8 +39,8 @@ def source_of(program: object) -> Source | None:
     """The program's text and its place: {"file", "first_line", "text"}; None if Python does not
     know it."""
     code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
-    found = None if code is None else _function(code, code.co_filename)
-    return None if found is None else found.copy()
+    source = None if code is None else _function(code, code.co_filename)
+    return None if source is None else source.copy()
 
 
 def source_at(code: CodeType, line: int) -> Source | None:
@@ -64,26 +64,31 @@ def source_at(code: CodeType, line: int) -> Source | None:
     return {"file": whole["file"], "first_line": whole["first_line"] + begin, "text": text}
 
 
-def other_functions(program: Source | None, found: Iterable[Source]) -> list[Source]:
-    """The texts in `found` that are not part of the program's: each once, within MAX_TEXTS, by file
+def other_functions(program: Source | None, sources: Iterable[Source]) -> list[Source]:
+    """The texts in `sources` that are not part of the program's: each once, within MAX_TEXTS, by file
     and line.
 
-    A function inside another function of `found` is left out.
+    A function inside another function of `sources` is left out.
     """
     texts: dict[tuple[str, int], Source] = {}
-    left = MAX_TEXTS
-    for one in found:
-        key, size = (one["file"], one["first_line"]), len(one["text"])
-        if key not in texts and size <= min(left, MAX_TEXT):
-            texts[key] = one
-            left -= size
-    kept = (
-        one
-        for one in texts.values()
-        if not (program and _holds(program, one))
-        and not any(_holds(other, one) for other in texts.values() if other is not one)
+    budget = MAX_TEXTS
+    for source in sources:
+        key, size = (source["file"], source["first_line"]), len(source["text"])
+        if key not in texts and size <= min(budget, MAX_TEXT):
+            texts[key] = source
+            budget -= size
+    chosen = (
+        source
+        for source in texts.values()
+        if not (program and _holds(program, source))
+        and not any(
+            _holds(container, source) for container in texts.values() if container is not source
+        )
     )
-    return [one.copy() for one in sorted(kept, key=lambda one: (one["file"], one["first_line"]))]
+    return [
+        source.copy()
+        for source in sorted(chosen, key=lambda source: (source["file"], source["first_line"]))
+    ]
 
 
 def texts_of_cells(pickled: bytes) -> dict[str, str]:
@@ -156,8 +161,8 @@ def _top_level(code: CodeType, file: str) -> list[tuple[int, int]]:
     """The first and the last line of each statement of a module."""
     try:
         return [
-            (one.lineno, one.end_lineno or one.lineno)
-            for one in ast.parse("".join(_lines(file))).body
+            (statement.lineno, statement.end_lineno or statement.lineno)
+            for statement in ast.parse("".join(_lines(file))).body
         ]
     except Exception:
         return []

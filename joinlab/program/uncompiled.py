@@ -19,7 +19,7 @@ def exclude(function: Any, within: bool) -> None:
         import torch._C._dynamo.eval_frame as frames
 
         actions: Any = frames._FrameAction
-        rest = actions.SKIP if within else actions.DEFAULT
-        strategy = frames._FrameExecStrategy(actions.SKIP, rest)
+        action = actions.SKIP if within else actions.DEFAULT
+        strategy = frames._FrameExecStrategy(actions.SKIP, action)
         for code in {function.__code__, inspect.unwrap(function).__code__}:
             frames.set_code_exec_strategy(code, strategy)

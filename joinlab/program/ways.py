@@ -86,14 +86,14 @@ class Way:
     """Follows one thread: `issued()` says how many calls its rank has issued."""
 
     def __init__(
-        self, issued: Callable[[], int], window: Window = ALL, most: int = MAX_STEPS
+        self, issued: Callable[[], int], window: Window = ALL, max_steps: int = MAX_STEPS
     ) -> None:
-        self.before: deque[Step] = deque(maxlen=most)
+        self.before: deque[Step] = deque(maxlen=max_steps)
         self.within: list[Step] = []
         self.dropped = 0  # steps before the window that are no longer kept
         self._issued = issued
         self._window = window
-        self._most = most
+        self._most = max_steps
         self._depth = 0
         self._closes = 0  # the depth of a generator that is being closed
         self._over = False
@@ -190,9 +190,9 @@ class Way:
     def _close(self) -> None:
         """Drop the last steps of an abandoned generator: Python closes it, the rank did not call
         it."""
-        kept = self.within or self.before
-        if kept and (kept[-1].event, kept[-1].depth) == ("call", self._depth):
-            kept.pop()
+        steps = self.within or self.before
+        if steps and (steps[-1].event, steps[-1].depth) == ("call", self._depth):
+            steps.pop()
             self._closes = self._closes or self._depth
 
     def note(
@@ -237,10 +237,10 @@ class Way:
         """Keep the keys that selected the data of a line's calls, read after the line: a loop on it
         sets them."""
         statement = self._test_at(code.co_filename, line)
-        told = [
+        pairs = [
             told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())
         ]
-        if values := tuple(one for one in told if one and type(one[1]) in (str, int)):
+        if values := tuple(pair for pair in pairs if pair and type(pair[1]) in (str, int)):
             self.keyed.append((issued, values))
 
     def _test_at(self, *place: Any) -> Statement | None:
@@ -256,33 +256,33 @@ class Way:
             code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None
         ):  # which has none of these names
             frame = frame.f_back
-        found: list[tuple[str, Plain]] = []
+        values: list[tuple[str, Plain]] = []
         tensors: list[tuple[int, Any]] = []
         for name in test.names:
             value = _named(frame, name)
             if value is frame:  # the item cannot be read: use its container
                 name = name.partition("[")[0]
                 value = _named(frame, name)
-            told = told_of(name, value)
-            if told is not None:
-                if told[0] == name and _is_tensor(value):
-                    tensors.append((len(found), value))
-                found.append(told)
+            pair = told_of(name, value)
+            if pair is not None:
+                if pair[0] == name and _is_tensor(value):
+                    tensors.append((len(values), value))
+                values.append(pair)
         if tensors:
-            self._unsure = found, tensors
-            return found
-        return tuple(found)
+            self._unsure = values, tensors
+            return values
+        return tuple(values)
 
     def _settle(self) -> None:
         """Drop numbers of tensors that differ after the test: a call in flight may have set
         them."""
         if self._unsure is None:
             return
-        found, tensors = self._unsure
+        values, tensors = self._unsure
         self._unsure = None
-        for at, tensor in reversed(tensors):
-            if told_of("", tensor) != ("", found[at][1]):
-                del found[at]
+        for index, tensor in reversed(tensors):
+            if told_of("", tensor) != ("", values[index][1]):
+                del values[index]
 
 
 @lru_cache(maxsize=4096)
@@ -314,15 +314,15 @@ def _monitor(way: Way) -> None:
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")
         events = monitoring.events
-        told: dict[int, Callable[..., Any]] = {
+        callbacks: dict[int, Callable[..., Any]] = {
             events.PY_START: _told("call"),
             events.PY_RESUME: _told("call"),
             events.PY_RETURN: _told("return"),
             events.PY_YIELD: _told("return"),
             events.LINE: _told("line"),
         }
-        told[events.JUMP] = _told_jump
-        for event, callback in told.items():
+        callbacks[events.JUMP] = _told_jump
+        for event, callback in callbacks.items():
             monitoring.register_callback(TOOL, event, callback)
         for event in (
             events.RAISE,
@@ -334,7 +334,8 @@ def _monitor(way: Way) -> None:
                 TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW)
             )
         monitoring.set_events(
-            TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW
+            TOOL,
+            sum(callbacks) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW,
         )
         monitoring.restart_events()
     _following[threading.get_ident()] = way
@@ -351,7 +352,7 @@ def _unmonitor() -> None:
 def _told(event: str) -> Callable[..., Any]:
     disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
 
-    def told(code: CodeType, *_: Any) -> Any:
+    def callback(code: CodeType, *_: Any) -> Any:
         if not followed(code.co_filename):
             return disable
         way = _following.get(threading.get_ident())
@@ -359,12 +360,12 @@ def _told(event: str) -> Callable[..., Any]:
             way.note(event, sys._getframe(1))
         return None
 
-    return told
+    return callback
 
 
-def _told_jump(code: CodeType, at: int, to: int) -> Any:
+def _told_jump(code: CodeType, offset: int, to: int) -> Any:
     """Report each round of a loop on one line, for which there is no line event."""
-    if to > at or not followed(code.co_filename) or _line(code, at) != _line(code, to):
+    if to > offset or not followed(code.co_filename) or _line(code, offset) != _line(code, to):
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
     way = _following.get(threading.get_ident())
     if way is not None:
@@ -377,7 +378,7 @@ def _line(code: CodeType, offset: int) -> int | None:
 
 
 def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
-    def told(code: CodeType, _: int, error: BaseException) -> None:
+    def callback(code: CodeType, _: int, error: BaseException) -> None:
         way = _following.get(threading.get_ident()) if followed(code.co_filename) else None
         if way is None:
             return
@@ -389,7 +390,7 @@ def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
         else:
             way.raised(frame, type(error))
 
-    return told
+    return callback
 
 
 # ---------------------------------------------------------------------------------------- values
@@ -402,20 +403,20 @@ def _named(frame: FrameType, name: str) -> Any:
     of a class runs.
     """
     if name.endswith("]"):
-        of, _, key = name[:-1].rpartition("[")
+        container, _, key = name[:-1].rpartition("[")
         with suppress(LookupError, ValueError, SyntaxError):
-            held, at = (
-                _named(frame, of),
+            holder, item = (
+                _named(frame, container),
                 _named(frame, key) if key[0].isidentifier() else literal_eval(key),
             )
-            if (type(held) is dict and type(at) in (str, int)) or (
-                type(held) in (list, tuple) and type(at) is int
+            if (type(holder) is dict and type(item) in (str, int)) or (
+                type(holder) in (list, tuple) and type(item) is int
             ):
-                return held[at]
+                return holder[item]
         return frame
-    first, *rest = name.split(".")
+    first, *attributes = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first, frame))
-    for attribute in rest:
+    for attribute in attributes:
         try:
             value = object.__getattribute__(value, "__dict__").get(attribute, frame)
         except (AttributeError, TypeError):
@@ -460,7 +461,7 @@ def _item(tensor: Any) -> Plain:
     """Its only element, by the C++ class's method: in an emulated rank, torch.Tensor.item() would
     wait."""
     with suppress(Exception):
-        found = sys.modules["torch"]._C.TensorBase.item(tensor)
-        if isinstance(found, (bool, int, float)):
-            return found
+        number = sys.modules["torch"]._C.TensorBase.item(tensor)
+        if isinstance(number, (bool, int, float)):
+            return number
     return None
