@@ -37,6 +37,7 @@ from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
+from joinlab.program.misuse import Outside, Unwaited
 from joinlab.program.parting import Parting
 from joinlab.program.replicas import Gradient, Replica
 from joinlab.program.ways import Way, Window
@@ -228,6 +229,8 @@ class Meta(TypedDict, total=False):
     mixed: list[
         Gradient
     ]  # the first two calls that met and averaged gradients of two models; emulated runs only
+    unwaited: list[Unwaited]  # calls whose Work nobody waited for
+    outside: list[Outside]  # calls of groups that the rank is not in
     parting: Parting  # where the ranks' ways part
     contradiction: str  # documented only: where the thread contradicts itself
 

@@ -140,6 +140,9 @@ class EmulatedGroup(dist.ProcessGroup):
     def work_of(self, calls: Sequence[EmulatedCall]) -> EmulatedWork:
         """A Work, which lives as long as its rank: one that was collected makes C++ wait for
         ever."""
+        for call in calls if self.coalescing is None else ():
+            if call.kind.awaited_at(self.place):
+                self.host.misuse.returned(call.id)
         work = EmulatedWork(self.host, calls)
         self.host.keep(work)
         return work
@@ -202,8 +205,12 @@ class EmulatedWork(dist.Work):
         self.host = host  # a proxy, as its group's is
         self.calls = list(calls)
 
+    def _asked(self) -> None:
+        self.host.misuse.asked(call.id for call in self.calls)
+
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the host wait (gloo, a barrier, an explicit timeout), or the stream (NCCL)."""
+        self._asked()
         self.host.wait(
             self.calls, explicit=bool(timeout), timeout_ns=round(timeout.total_seconds() * 1e9)
         )
@@ -212,6 +219,7 @@ class EmulatedWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """A future that is fulfilled in this rank's thread, when it waits. On gloo not every Work
         has one."""
+        self._asked()
         if self._without_future:
             raise RuntimeError("Work::getFuture not implemented.")
         return self.host.reducer.future_of(self.calls[-1])
@@ -224,6 +232,7 @@ class EmulatedWork(dist.Work):
         return any(call.op in ops and not call.group.fabric.streams for call in self.calls)
 
     def is_completed(self) -> bool:
+        self._asked()
         completed = self.host.waits.poll(self.calls)
         if (
             self._without_future
@@ -250,10 +259,10 @@ class EmulatedWork(dist.Work):
         return [tensor for call in self.calls for tensor in outputs(call)]
 
     def synchronize(self) -> None:
-        self.host.wait(self.calls)
+        self.wait()
 
     def block_current_stream(self) -> None:
-        self.host.wait(self.calls)
+        self.wait()
 
     def source_rank(self) -> int:
         return self.calls[-1].source_place

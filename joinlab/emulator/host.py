@@ -35,6 +35,7 @@ from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
 from joinlab.program.log_events import CallIssued, FunctionText, RankBegins
+from joinlab.program.misuse import Misuse
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
@@ -116,6 +117,7 @@ class Host:
         self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
         self.calls: list[EmulatedCall] = []
         self.replicas = Replicas(self.take, self.calls.__len__)
+        self.misuse = Misuse(self.take)
         self.eager = (
             False  # its process is bound to a GPU, so that its groups connect when they are made
         )
@@ -329,6 +331,7 @@ class Host:
         on_streams = [
             call for call in self.calls if call.group.fabric.streams and call.error is None
         ]
+        self.misuse.all_asked()
         late = [call for call in on_streams if not (call.done and call.ended_ns <= self.waits.now)]
         if late:
             self.waits.for_host(late)

@@ -254,6 +254,7 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
         patches.for_ranks(module, "init_process_group", lambda host: host.init_process_group)
         patches.for_ranks(module, "batch_isend_irecv", lambda host: batch)
     patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
+    patches.for_ranks(c10d, "_warn_not_in_group", _noting(c10d._warn_not_in_group))
     patches.for_ranks(c10d, "_get_default_timeout", lambda host: _default_timeout)
     patches.for_ranks(
         c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {}
@@ -268,6 +269,17 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
     _patch_spans(patches)
     _patch_waits(patches)
     patch_process(patches, pid)
+
+
+def _noting(warn: Any) -> Callable[[Any], Callable[..., Any]]:
+    def make(host: Any) -> Callable[..., Any]:
+        def warn_not_in_group(name: str) -> None:
+            host.misuse.outside(name)
+            warn(name)
+
+        return warn_not_in_group
+
+    return make
 
 
 def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:

@@ -138,6 +138,7 @@ class Emulation:
         host.drain(closing=at_exit("its program has returned"))
         if not host.stuck:
             host.replicas.ended()
+            host.misuse.ended()
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
             function()

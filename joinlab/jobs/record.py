@@ -90,6 +90,7 @@ class Recording:
         exited = isinstance(error, SystemExit) and not error.code
         if error is None or exited:
             site = site_of(error) if error is not None else None
+            self.recorder.misuse.ended()
             self.log.write(ProgramReturned(left_at=site, time_ns=now()))
         else:
             trace = traceback_text(error)

@@ -210,6 +210,7 @@ class RankRun:
         kept = self.keep(value)
         flush()
         self.replicas.ended()
+        self.recorder.misuse.ended()
         self.recorder.log.write(ProgramReturned())
         atexit._run_exitfuncs()
         flush()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, MAX_VALUES, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Stacks, from_reducer, issued_in_backward, label
 from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of
 
@@ -53,6 +53,7 @@ class CallKind:
     text          the recorder's: `facts` as the text of an event's fields, and
     segment       of the log that has its stack; -1: none yet
     bucket        it reduces gradients
+    awaits        the program itself gets a Work of it, which stands for data
     rebuilds      it tells the Reducer which parameters belong to which bucket
     accepted      the emulator's: eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
@@ -77,6 +78,7 @@ class CallKind:
     accepted: set[str] = field(default_factory=set)
     of_join_hook: bool = False
     bucket: bool = False
+    awaits: bool = False
     rebuilds: bool = False
     collective: bool = field(init=False)
     look: tuple[Any, ...] = field(init=False)
@@ -87,6 +89,12 @@ class CallKind:
         self.collective = self.op not in POINT_TO_POINT
         shape = tuple(map(tuple, facts["shape"]))
         self.look = (self.op, facts.get("root"), facts.get("reduce_op"), facts["dtype"], shape)
+
+    def awaited_at(self, place: int) -> bool:
+        """Whether the rank at this place of the group gets something that it has to wait for."""
+        if FACTS[self.op].needs is Needs.AT_ROOT:
+            return self.awaits and self.root == place
+        return self.awaits and not (self.op is Op.BROADCAST and self.root == place)
 
 
 class Group(Protocol):
@@ -143,6 +151,8 @@ def kind_of(
     kind.in_backward = "_engine_run_backward" in functions
     kind.by_reducer = from_reducer(frames)
     kind.direct = method is ALL_REDUCE and issued_in_backward(frames)
+    writes = method.op not in (Op.SEND, Op.BARRIER)
+    kind.awaits = asynchronous and writes and "(" not in origin
     kind.of_join_hook = origin.endswith("(join() hook)")
     kind.bucket = origin == "all-reduce (DDP backward())"
     kind.rebuilds = _REBUILD in origin

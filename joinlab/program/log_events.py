@@ -545,6 +545,21 @@ class ReplicasMarked(Event):
     before: bool | None = key("p", default=None)
 
 
+@event("dropped")
+class WorksDropped(Event):
+    """Nobody waited for the Works of these calls, by the end of the program: see misuse.py."""
+
+    calls: list[int] = key("id")
+
+
+@event("outside")
+class CalledOutside(Event):
+    """The rank called a collective of a group that it is not in: PyTorch warns, and skips it."""
+
+    name: str = key("fn")
+    site: str = key("at")
+
+
 @event("return")
 class ProgramReturned(Event):
     """The program has returned.

@@ -56,6 +56,7 @@ class RecordedWork(dist.Work):
         real, calls, waits = self._real, self._calls, self._recorder.waits
         for call in calls:
             waits.begin_expected(call)
+        self._recorder.misuse.asked(call.id for call in calls)
         if not calls[0].kind.host_waits and not timeout:
             result = bool(real.wait())
             for call in calls:
@@ -72,13 +73,18 @@ class RecordedWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
         install.py."""
+        self._recorder.misuse.asked(call.id for call in self._calls)
         future: Any = self._real.get_future()
         self._recorder.waits.futures[future] = self._calls[0]
         return future  # type: ignore[no-any-return]
 
 
 def _asked(name: str) -> Callable[..., Any]:
-    return lambda self, *args, **kwargs: getattr(self._real, name)(*args, **kwargs)
+    def asked(self: RecordedWork, *args: Any, **kwargs: Any) -> Any:
+        self._recorder.misuse.asked(call.id for call in self._calls)
+        return getattr(self._real, name)(*args, **kwargs)
+
+    return asked
 
 
 for _name in (
@@ -212,6 +218,9 @@ class RecordingGroup(dist.ProcessGroup):
             self.recorder.follow_enqueued(calls)
             return work
         self.recorder.follow_batch(calls, work)
+        for call in calls:
+            if call.kind.awaited_at(self.rank()):
+                self.recorder.misuse.returned(call.id)
         return RecordedWork(self.recorder, work, calls)
 
     def get_group_store(self) -> Any:
@@ -307,6 +316,8 @@ def _method(name: str) -> Callable[..., dist.Work]:
             recorder.reducer.bracket(call, turn, frame)
         else:
             recorded_work = RecordedWork(recorder, work, (call,))
+            if kind.awaits and kind.awaited_at(self.rank()):
+                recorder.misuse.returned(call.id)
             recorder.track(call, recorded_work, frame, turn)
             return recorded_work
         return _complete(args[:1]) if work is None else work

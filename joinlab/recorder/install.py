@@ -87,6 +87,14 @@ def _patch_group_creation(recorder: Recorder) -> None:
             return recorder.modelled(backends, desc, options)
         return _create_group(recorder, backends, desc, device, options, backend_options)
 
+    warn: Any = c10d._warn_not_in_group
+
+    def warn_not_in_group(name: str) -> None:
+        recorder.misuse.outside(name)
+        warn(name)
+
+    torch_own: Any = c10d
+    torch_own._warn_not_in_group = warn_not_in_group
     get_backend = c10d.get_backend
 
     def real_get_backend(group: Any = None) -> Any:
@@ -98,7 +106,6 @@ def _patch_group_creation(recorder: Recorder) -> None:
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
     # PyTorch 2.15 attaches its flight recorder to other groups than those that record themselves,
     # as gloo and NCCL do.
-    torch_own: Any = c10d
     torch_own._FR_SELF_RECORDING_BACKENDS = {
         *getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", ()),
         BACKEND,

@@ -27,6 +27,7 @@ from joinlab.program.log_events import (
     CallbackPending,
     CallbackRan,
     CallDone,
+    CalledOutside,
     CallFailed,
     CallIssued,
     CallsCaptured,
@@ -56,8 +57,10 @@ from joinlab.program.log_events import (
     ValuesRead,
     WaitBegins,
     WaitEnds,
+    WorksDropped,
     decode,
 )
+from joinlab.program.misuse import unwaited_of
 from joinlab.program.replicas import Mark, mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
@@ -136,6 +139,10 @@ class RankLog:
     models."""
     marks: list[Mark] = field(default_factory=list)
     """Checksums of the tensors in DDP's replicas, at steps and at the end."""
+    dropped: list[int] = field(default_factory=list)
+    """Calls whose Work nobody waited for."""
+    outside: list[CalledOutside] = field(default_factory=list)
+    """Calls of groups that the rank is not in."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
@@ -264,6 +271,10 @@ class RankLog:
                 self.over = event.text
             case ReplicasMarked():
                 self.marks.append(Mark.of(event))
+            case WorksDropped():
+                self.dropped = event.calls
+            case CalledOutside():
+                self.outside.append(event)
             case ProgramReturned():
                 self.returned = True
                 self.left_at = event.left_at
@@ -445,6 +456,12 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
         ),
         "input_column": BY_BACKWARD if settle_steps(logs) else None,
         "mixed": mixed_gradients(log.gradients for log in logs),
+        "unwaited": [one for log in logs for one in unwaited_of(log.rank, log.calls, log.dropped)],
+        "outside": [
+            {"rank": log.rank, "name": one.name, "site": one.site}
+            for log in logs
+            for one in log.outside
+        ],
     }
     return {name: value for name, value in about.items() if value}
 

@@ -45,6 +45,7 @@ from joinlab.program.log_events import (
     first_field,
     next_field,
 )
+from joinlab.program.misuse import Misuse
 from joinlab.program.process_group import Method, Numbering
 from joinlab.program.replicas import Models
 from joinlab.program.sources import MAX_TEXTS
@@ -127,6 +128,7 @@ class Recorder:
         self.reducer = ReducerWaits(self.completions, self.waits, prompt=clock.virtual)
         self.spans = Spans(log, clock.now, self._note_sources)
         self.models = Models()
+        self.misuse = Misuse(log.write)
         self.join_hook: deque[RecordedCall] = deque()
         """Calls of the join hook whose futures the program has not waited on yet, in the order of
         issue."""

@@ -36,6 +36,9 @@ from joinlab.story.forms.fates import is_peer_gone
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
+GOOD = ("all_finished", "replicas_differ", "not_waited", "outside")
+"""Headlines of runs whose calls all met: no edit is sought for them."""
+
 MAX_COUNTS = 24
 MAX_CALLS = 1500
 """Counts are tried until they add up to about so many calls; at least MIN_COUNTS."""
@@ -173,7 +176,7 @@ def _raises(timeline: Timeline) -> bool:
 def _good(timeline: Timeline) -> bool:
     """Whether every rank has finished, and no call met one that it was not meant for."""
     ended = all(end.kind is EndKind.FINISHED and not end.pending for end in timeline.ends)
-    return ended and cause_of(Scene(timeline))[0].form in ("all_finished", "replicas_differ")
+    return ended and cause_of(Scene(timeline))[0].form in GOOD
 
 
 def _trained(timeline: Timeline) -> list[int]:

@@ -31,6 +31,7 @@ from joinlab.story.forms import (
     fates,
     fix,
     kept_waiting,
+    misused,
     notes,
     parted,
     pasted,
@@ -54,7 +55,7 @@ def finders(scene: Scene) -> Iterator[Finder]:
     yield from (
         clash.FINDERS
         if scene.parting.clash is not None
-        else (*silent.FINDERS, clash.circle, even.find)
+        else (*silent.FINDERS, clash.circle, misused.find, even.find)
     )
 
 
@@ -69,6 +70,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
         kept_waiting,
         swapped,
         silent,
+        misused,
         even,
         clash,
         parted,
