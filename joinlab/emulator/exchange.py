@@ -460,6 +460,11 @@ class Exchange(Session):
                 host.queued = True
                 heapq.heappush(self.ready, (host.key, host.rank))
 
+    def take_rest(self) -> None:
+        """Every process has ended: take what those wrote that were ended before they could tell."""
+        for host, log in zip(self.hosts, self._logs, strict=True):
+            host.text.append(log.take_rest())
+
     @property
     def awake(self) -> bool:
         return bool(self.ready or self.answerable)

@@ -70,9 +70,11 @@ class ModelledRank:
 
     def init_process_group(self, knobs: Knobs) -> None:
         """Make the default group, as every rank has it when its program begins."""
+        store = ModelStore(self.state.linked)
+        self.state.linked.kept.append(store)  # C++ alone would keep it without its methods
         dist.init_process_group(
             knobs.backend,
-            store=ModelStore(self.state.linked),
+            store=store,
             rank=self.recorder.rank,
             world_size=self.state.ranks,
         )

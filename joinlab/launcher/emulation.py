@@ -108,6 +108,7 @@ class Emulation:
                 host.end = host.end or End("killed", host.awaited, str(given_up))
         keeper.end_ranks()
         keeper.end_everything()
+        self.exchange.take_rest()
         keeper.tell(self._outcome(broken))
 
     def _answer(self, rank: int, reply: Reply) -> None:
