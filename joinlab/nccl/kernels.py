@@ -134,9 +134,9 @@ class Kernels:
     def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, local: Bytes) -> Bytes:
         """What has come in, and this rank's own, element by element; both are whole elements."""
         if dtype in _INTEGERS:
-            left, right = incoming.view(_INTEGERS[dtype]), local.view(_INTEGERS[dtype])
+            first, second = incoming.view(_INTEGERS[dtype]), local.view(_INTEGERS[dtype])
             with np.errstate(all="ignore"):
-                return _bytes(_INTEGER_OPS[reduce_op](left, right))
+                return _bytes(_INTEGER_OPS[reduce_op](first, second))
         return self._floats(dtype, reduce_op, incoming, local)
 
     def finish(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
@@ -181,32 +181,32 @@ class Kernels:
         """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the
         hardware's."""
         if dtype is torch.bfloat16:
-            left, right = (_from_bfloat16(data) for data in (incoming, local))
+            first, second = (_from_bfloat16(data) for data in (incoming, local))
         else:
-            left, right = incoming.view(_FLOATS[dtype]), local.view(_FLOATS[dtype])
+            first, second = incoming.view(_FLOATS[dtype]), local.view(_FLOATS[dtype])
         with np.errstate(all="ignore"):
             match reduce_op:
                 case "sum" | "avg" | "premul_sum":
-                    result = left + right
+                    result = first + second
                 case "product":
-                    result = left * right
+                    result = first * second
                 case _ if (
                     self.old and dtype.itemsize >= 4
                 ):  # (x < y) ? ... : ..., which takes a NaN as it comes
-                    less = left < right
+                    less = first < second
                     result = (
-                        np.where(less, left, right)
+                        np.where(less, first, second)
                         if reduce_op == "min"
-                        else np.where(less, right, left)
+                        else np.where(less, second, first)
                     )
                     return _bytes(result)
                 case _:
-                    result = _extreme(left, right, reduce_op == "min")
+                    result = _extreme(first, second, reduce_op == "min")
         nans = np.isnan(result)
         result = _to_bfloat16(result) if dtype is torch.bfloat16 else result
         if nans.any():
             if dtype is torch.float64:
-                result = np.where(nans, _quiet(left, right), result)
+                result = np.where(nans, _quiet(first, second), result)
             else:
                 result.view(f"u{dtype.itemsize}")[nans] = _NAN[dtype]
         return _bytes(result)
@@ -250,14 +250,16 @@ def _bytes(values: Any) -> Bytes:
     return data
 
 
-def _extreme(left: Any, right: Any, least: bool) -> Any:
+def _extreme(first: Any, second: Any, least: bool) -> Any:
     """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and
     `max`)."""
-    result = np.fmin(left, right) if least else np.fmax(left, right)
-    zeros = (left == 0) & (right == 0)
+    result = np.fmin(first, second) if least else np.fmax(first, second)
+    zeros = (first == 0) & (second == 0)
     if zeros.any():
         negative = (
-            np.signbit(left) | np.signbit(right) if least else np.signbit(left) & np.signbit(right)
+            np.signbit(first) | np.signbit(second)
+            if least
+            else np.signbit(first) & np.signbit(second)
         )
         result = np.where(
             zeros,
@@ -267,13 +269,15 @@ def _extreme(left: Any, right: Any, least: bool) -> Any:
     return result
 
 
-def _quiet(left: Any, right: Any) -> Any:
+def _quiet(first: Any, second: Any) -> Any:
     """The NaN of float64 arithmetic: the first operand's, quiet, if it is one; else the second's;
     else a fresh one."""
     quiet = np.uint64(0x0008000000000000)
-    result = np.where(np.isnan(left), left.view(np.uint64) | quiet, right.view(np.uint64) | quiet)
+    result = np.where(
+        np.isnan(first), first.view(np.uint64) | quiet, second.view(np.uint64) | quiet
+    )
     fresh = np.uint64(0xFFF8000000000000)
-    return np.where(np.isnan(left) | np.isnan(right), result, fresh).view(np.float64)
+    return np.where(np.isnan(first) | np.isnan(second), result, fresh).view(np.float64)
 
 
 def _from_bfloat16(data: Bytes) -> Any:

@@ -33,12 +33,12 @@ def script(name: str = "widget.js") -> str:
     return _FOR_READERS.sub("", "\n".join(_parts(name, set())))
 
 
-def _parts(name: str, known: set[str]) -> list[str]:
-    if name in known:
+def _parts(name: str, included: set[str]) -> list[str]:
+    if name in included:
         return []
-    known.add(name)
+    included.add(name)
     text = asset(name)
-    needed = [part for other in _IMPORT.findall(text) for part in _parts(other, known)]
+    needed = [part for imported in _IMPORT.findall(text) for part in _parts(imported, included)]
     return [*needed, _IMPORT.sub("", text)]
 
 

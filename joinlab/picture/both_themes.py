@@ -19,17 +19,17 @@ def in_both_themes(svg: str) -> str:
     colours, such as those of masks, stay."""
     used: dict[str, None] = {}
 
-    def variable(found: re.Match[str]) -> str:
-        name = _NAMES.get(found[2].lower())
+    def variable(match: re.Match[str]) -> str:
+        name = _NAMES.get(match[2].lower())
         if name is None:
-            return found[0]
+            return match[0]
         used[name] = None
-        return f'{found[1]}="var(--{name})"'
+        return f'{match[1]}="var(--{name})"'
 
     text = _COLOR.sub(variable, svg)
     light, dark = (
         "".join(f"--{name}:{colors[name]};" for name in used) for colors in (LIGHT, DARK)
     )
     style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    head, bracket, rest = text.partition(">")
-    return head + bracket + style + rest
+    head, bracket, body = text.partition(">")
+    return head + bracket + style + body

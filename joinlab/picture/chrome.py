@@ -48,9 +48,9 @@ def write_chrome(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
     joinlab.write_chrome(timeline, "run.json")          # drop it on https://ui.perfetto.dev
     """
     target, meta = Path(path), timeline.meta
-    about = {name: str(meta.get(name)) for name in ("program", "engine", "backend")}
-    about["clock"] = str(meta.get("clock", {}).get("domain"))
-    content = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": list(events(timeline))}
+    facts = {name: str(meta.get(name)) for name in ("program", "engine", "backend")}
+    facts["clock"] = str(meta.get("clock", {}).get("domain"))
+    content = {"displayTimeUnit": "ns", "otherData": facts, "traceEvents": list(events(timeline))}
     target.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     return target
 
@@ -99,16 +99,16 @@ def events(timeline: Timeline) -> Iterator[Event]:
             (calls[rank, slot.group, seq] for rank, seq in ranks),
             key=lambda call: float(call["ts"]),
         )
-        for one, other in pairwise(together):
+        for earlier, later in pairwise(together):
             number += 1
             flow = {
                 "id": number,
                 "name": "met" if slot.expected else "met, and should not have",
                 "cat": "met",
             }
-            yield {"ph": "s", **flow} | {name: one[name] for name in _PLACE}
+            yield {"ph": "s", **flow} | {name: earlier[name] for name in _PLACE}
             yield {"ph": "f", "bp": "e", **flow} | {
-                name: other[name] for name in _PLACE
+                name: later[name] for name in _PLACE
             }  # "e": to the slice around it
 
 
@@ -118,31 +118,35 @@ def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
     thread "group 0"        |---- call 1 ----|     |- call 3 -|
     thread "group 0 (2)"          |---- call 2 ----|
     """
-    slices.sort(key=lambda one: (one["ts"], -one["dur"]))  # the outer one first
+    slices.sort(key=lambda slice_: (slice_["ts"], -slice_["dur"]))  # the outer one first
     ends: dict[
         tuple[int, int], list[list[float]]
     ] = {}  # of the open slices, by thread and further threads of its name
     added: dict[tuple[int, int, int], int] = {}
-    for one in slices:
-        rank, thread, end = one["pid"], one["tid"], one["ts"] + one["dur"]
+    for slice_ in slices:
+        rank, thread, end = slice_["pid"], slice_["tid"], slice_["ts"] + slice_["dur"]
         lanes = ends.setdefault((rank, thread), [])
         for lane in lanes:
-            while lane and lane[-1] <= one["ts"]:
+            while lane and lane[-1] <= slice_["ts"]:
                 lane.pop()
-        at = next((at for at, lane in enumerate(lanes) if not lane or end <= lane[-1]), len(lanes))
-        if at == len(lanes):
+        index = next(
+            (index for index, lane in enumerate(lanes) if not lane or end <= lane[-1]), len(lanes)
+        )
+        if index == len(lanes):
             lanes.append([])
-        lanes[at].append(end)
-        if at:
-            number = added.get((rank, thread, at))
+        lanes[index].append(end)
+        if index:
+            number = added.get((rank, thread, index))
             if number is None:
-                number = added[rank, thread, at] = len(names) + 1 + len(added)
-                yield _named("thread_name", rank, number, f"{names.get(thread, 'host')} ({at + 1})")
-            one["tid"] = number
+                number = added[rank, thread, index] = len(names) + 1 + len(added)
+                yield _named(
+                    "thread_name", rank, number, f"{names.get(thread, 'host')} ({index + 1})"
+                )
+            slice_["tid"] = number
 
 
 def _names(timeline: Timeline, thread: dict[str, int]) -> Iterator[Event]:
-    words = timeline.meta.get("group_names", {})
+    descriptions = timeline.meta.get("group_names", {})
     ranks = timeline.meta.get("groups", {})
     for rank in range(timeline.world_size):
         yield _named("process_name", rank, HOST, f"rank {rank}: {timeline.ends[rank]}")
@@ -151,12 +155,15 @@ def _names(timeline: Timeline, thread: dict[str, int]) -> Iterator[Event]:
         for group, number in thread.items():
             if rank in ranks.get(group, ()):
                 yield _named(
-                    "thread_name", rank, number, f"group {group} {words.get(group, '')}".strip()
+                    "thread_name",
+                    rank,
+                    number,
+                    f"group {group} {descriptions.get(group, '')}".strip(),
                 )
 
 
-def _named(what: str, rank: int, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}}
+def _named(kind: str, rank: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
 
 
 def _call(row: CallRow, thread: int, last: int) -> Event:

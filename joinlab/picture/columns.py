@@ -80,25 +80,25 @@ class Code(NamedTuple):
 def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
     """Description of the columns for the script, the codes of the calls, the clock's beginning, and
     the columns."""
-    found, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
-    every = timeline.calls
-    shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
-    whole = bool(shown.all())
-    calls = every if whole else every.filter(shown)
-    slot = found.slot if whole else found.slot[shown.to_numpy()]
+    reading, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
+    all_calls = timeline.calls
+    is_drawn = pl.Series(np.isin(all_calls["rank"].to_numpy(), lanes))
+    whole = bool(is_drawn.all())
+    calls = all_calls if whole else all_calls.filter(is_drawn)
+    slot = reading.slot if whole else reading.slot[is_drawn.to_numpy()]
     lane_of = np.full(timeline.world_size, -1)
     lane_of[lanes] = np.arange(len(lanes))
     lane = lane_of[calls["rank"].to_numpy()]
     begun, ended, waited, let_go, issued = call_times(calls)
     late = np.where(issued < 0, 0, np.maximum(begun - issued, 0))
-    known = [part[part >= 0] for part in (begun, ended, waited, let_go, issued)]
+    times = [part[part >= 0] for part in (begun, ended, waited, let_go, issued)]
     spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort(
         "rank", "begin_ns", maintain_order=True
     )
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
-    known += [span_from, span_to[span_to >= 0]]
-    begin = min((int(part.min()) for part in known if len(part)), default=0)
-    end = max((int(part.max()) for part in known if len(part)), default=0)
+    times += [span_from, span_to[span_to >= 0]]
+    begin = min((int(part.min()) for part in times if len(part)), default=0)
+    end = max((int(part.max()) for part in times if len(part)), default=0)
     until = end - begin + max(end - begin, 1) * MARGIN
     begun, span_from = (
         begun - begin,
@@ -117,22 +117,22 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     judged = (
         wrong(timeline)
         if folding.every.is_part
-        else np.array([not one.expected for one in slots], bool)
+        else np.array([not slot_shown.expected for slot_shown in slots], bool)
     )
     bad = judged[slot] if len(slot) else open_
     flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
     flags += waits * WAITS + waits_on * WAITS_ON
     stops, over = [], []
     span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
-    for at in range(len(lanes)):
-        mine, mine_too = lane == at, span_lane == at
-        if (open_ | waits_on)[mine].any() or (span_to[mine_too] < 0).any():
+    for lane_index in range(len(lanes)):
+        in_lane, mine_too = lane == lane_index, span_lane == lane_index
+        if (open_ | waits_on)[in_lane].any() or (span_to[mine_too] < 0).any():
             stops.append(until)
         else:
-            last = [part[mine].max() for part in (begun, ended, let_go) if mine.any()]
+            last = [part[in_lane].max() for part in (begun, ended, let_go) if in_lane.any()]
             stops.append(float(max([0, *last, span_to[mine_too].max(initial=0)])))
-        still = (span_to[mine_too] < 0).any() or waits_on[mine].any()
-        host = [part[mine].max(initial=0) for part in (begun - late, waited, let_go)]
+        still = (span_to[mine_too] < 0).any() or waits_on[in_lane].any()
+        host = [part[in_lane].max(initial=0) for part in (begun - late, waited, let_go)]
         over.append(until if still else float(max([*host, span_to[mine_too].max(initial=0)])))
 
     unit = 1
@@ -169,18 +169,18 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         ),
     }
     written = [(name, *_plane(column)) for name, column in planes.items()]
-    told = {
+    data = {
         "planes": [(name, size, len(planes[name])) for name, size, _ in written],
         "unit": unit,
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
         "names": list(names),
-        "stops": [round(at) for at in stops],
-        "over": [round(at) for at in over],
+        "stops": [round(time) for time in stops],
+        "over": [round(time) for time in over],
         "end": round(until),
-        "rows": found.count,
+        "rows": reading.count,
     }
-    return told, codes, begin, b"".join(column for _, _, column in written)
+    return data, codes, begin, b"".join(column for _, _, column in written)
 
 
 def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Column]:
@@ -190,14 +190,14 @@ def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Col
         "started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns"
     ).fill_null(0)
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
-    found = calls.select(
+    times = calls.select(
         begun=begun,
         ended=pl.coalesce("completed_ns", failed).fill_null(-1),
         waited=pl.col("host_wait_begin_ns").fill_null(-1),
         let_go=pl.col("host_wait_end_ns").fill_null(-1),
         issued=pl.col("enqueued_ns").fill_null(-1),
     )
-    begun_, ended, waited, let_go, issued = (found[name].to_numpy() for name in found.columns)
+    begun_, ended, waited, let_go, issued = (times[name].to_numpy() for name in times.columns)
     return begun_, ended, waited, let_go, issued
 
 
@@ -206,17 +206,17 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
     if calls.is_empty():
         return np.zeros(0, np.int64), []
     hashed = hash_columns(calls, *SAME)
-    known = pl.Series(hashed).unique().sort().to_numpy()  # np.unique would sort a million
-    code = np.searchsorted(known, hashed)
-    first = np.zeros(len(known), np.int64)
+    distinct = pl.Series(hashed).unique().sort().to_numpy()  # np.unique would sort a million
+    code = np.searchsorted(distinct, hashed)
+    first = np.zeros(len(distinct), np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]  # of several, the last that is written stays
-    found: list[Code] = []
+    codes: list[Code] = []
     rows: list[CallRow] = calls[first].rows(named=True)  # type: ignore[assignment]  # polars knows no TypedDict
     for row in rows:
         facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
-        told = (("group", str(row["group"])), *facts)
-        found.append(Code(kind(row), asks_of(row), texts.lines_of(row), told))
-    return code, found
+        code_facts = (("group", str(row["group"])), *facts)
+        codes.append(Code(kind(row), asks_of(row), texts.lines_of(row), code_facts))
+    return code, codes
 
 
 def _steps(values: Column, lane: Column) -> Column:
@@ -238,4 +238,4 @@ def _plane(values: Column) -> tuple[int, bytes]:
     size = max((int(values.max(initial=0)).bit_length() + 7) // 8, 1)
     assert size <= 4, "a column holds numbers under 2**32"
     parts = values.astype("<u4").view(np.uint8).reshape(-1, 4)
-    return size, b"".join(np.ascontiguousarray(parts[:, at]).tobytes() for at in range(size))
+    return size, b"".join(np.ascontiguousarray(parts[:, byte]).tobytes() for byte in range(size))

@@ -30,66 +30,81 @@ class Compared:
     behind: int
 
 
-def compared(one: Timeline, other: Timeline) -> Compared:
+def compared(first: Timeline, second: Timeline) -> Compared:
     """Two runs on one axis."""
-    found, both = compare(one, other), (scene(one, ranks=False), scene(other, ranks=False))
-    pairs = _pairs(
-        *(_spans(of, found, side) for of, side in zip(both, ("left", "right"), strict=True))
+    comparison, both = (
+        compare(first, second),
+        (scene(first, ranks=False), scene(second, ranks=False)),
     )
-    names = told_apart(one, other)
+    pairs = _pairs(
+        *(
+            _spans(screen, comparison, side)
+            for screen, side in zip(both, ("left", "right"), strict=True)
+        )
+    )
+    names = told_apart(first, second)
     made = [_laid(both, side, pairs, name) for side, name in enumerate(names)]
-    return Compared((made[0], made[1]), found.sentence, max(map(behind, made)))
+    return Compared((made[0], made[1]), comparison.sentence, max(map(behind, made)))
 
 
 Span = tuple[float, float]
 Pair = tuple[int | None, int | None]
 
 
-def _spans(of: Scene, found: Comparison, side: str) -> list[Span]:
+def _spans(screen: Scene, comparison: Comparison, side: str) -> list[Span]:
     """By column: its first and last row on the common axis; for a missing call, the place just
     before it."""
     row = {
-        slot: at for at, one in enumerate(found.rows) if (slot := getattr(one, side)) is not None
+        slot: index
+        for index, row_compared in enumerate(comparison.rows)
+        if (slot := getattr(row_compared, side)) is not None
     }
     return [
-        (row[one.slot] - bool(one.missing) / 2, row[one.until] - bool(one.missing) / 2)
-        for one in of.columns
+        (row[column.slot] - bool(column.missing) / 2, row[column.until] - bool(column.missing) / 2)
+        for column in screen.columns
     ]
 
 
-def _pairs(left: Sequence[Span], right: Sequence[Span]) -> list[Pair]:
+def _pairs(first: Sequence[Span], second: Sequence[Span]) -> list[Pair]:
     """Columns that share a place: those with rows in common, in the order of both runs."""
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     i = j = 0
-    while i < len(left) or j < len(right):
-        ours = j == len(right) or (i < len(left) and left[i][0] <= right[j][1])
-        theirs = i == len(left) or (j < len(right) and right[j][0] <= left[i][1])
-        found.append((i if ours else None, j if theirs else None))
-        i, j = i + ours, j + theirs
-    return found
+    while i < len(first) or j < len(second):
+        ours = j == len(second) or (i < len(first) and first[i][0] <= second[j][1])
+        takes_right = i == len(first) or (j < len(second) and second[j][0] <= first[i][1])
+        pairs.append((i if ours else None, j if takes_right else None))
+        i, j = i + ours, j + takes_right
+    return pairs
 
 
 def _laid(both: tuple[Scene, Scene], side: int, pairs: Sequence[Pair], name: str) -> Scene:
     """The scene of one side, with a column for each place, as long as the longer of the two."""
-    mine = both[side]
-    at = {pair[side]: place for place, pair in enumerate(pairs)}
+    screen = both[side]
+    place_of = {pair[side]: place for place, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]
     return replace(
-        mine,
+        screen,
         headline=(Piece(name),),
         columns=tuple(columns),
-        focus=None if mine.focus is None else at[mine.focus],
-        meant=tuple((at[a], lane, at[b], other) for a, lane, b, other in mine.meant),
-        readings=tuple(replace(one, column=at[one.column]) for one in mine.readings),
+        focus=None if screen.focus is None else place_of[screen.focus],
+        meant=tuple(
+            (place_of[a], lane, place_of[b], other_lane) for a, lane, b, other_lane in screen.meant
+        ),
+        readings=tuple(
+            replace(reading, column=place_of[reading.column]) for reading in screen.readings
+        ),
     )
 
 
 def _column(both: tuple[Scene, Scene], side: int, pair: Pair) -> Column:
-    found = [None if at is None else of.columns[at] for of, at in zip(both, pair, strict=True)]
-    here = [one for one in found if one is not None]
-    size = max((one.size for one in here), key=lambda size: SIZES["row"][size])
-    far = any(one.far for one in here)
-    mine = found[side]
-    if mine is not None:
-        return replace(mine, size=size, far=far)
+    candidates = [
+        None if index is None else screen.columns[index]
+        for screen, index in zip(both, pair, strict=True)
+    ]
+    columns = [column for column in candidates if column is not None]
+    size = max((column.size for column in columns), key=lambda size: SIZES["row"][size])
+    far = any(column.far for column in columns)
+    own = candidates[side]
+    if own is not None:
+        return replace(own, size=size, far=far)
     return Column(-1, -1, "", [None] * len(both[side].ranks), size=size, far=far)

@@ -63,7 +63,9 @@ def values(text: str | None) -> str | None:
     decoded = decode_values(text)
     if decoded is None:
         return None
-    return "; ".join(", ".join(json.dumps(value) for value in one) for one in decoded)
+    return "; ".join(
+        ", ".join(json.dumps(value) for value in tensor_values) for tensor_values in decoded
+    )
 
 
 def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
@@ -82,7 +84,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
         else "not known"
     )
     unknown = unknown if row["dtype"] else "none"
-    found: list[tuple[str, str]] = [
+    facts: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),
         ("rank", str(row["rank"])),
         ("group, number", _numbered(row)),
@@ -92,15 +94,15 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
         ("shape", shapes(row["shape"])),
     ]
     if row["reduce_op"] is not None:
-        found.append(("reduced by", str(row["reduce_op"])))
+        facts.append(("reduced by", str(row["reduce_op"])))
     if row["root"] is not None:
-        found.append(("root", f"rank {row['root']}"))
+        facts.append(("root", f"rank {row['root']}"))
     if point_to_point:
-        found.append(("peer", "any rank" if row["peer"] is None else f"rank {row['peer']}"))
+        facts.append(("peer", "any rank" if row["peer"] is None else f"rank {row['peer']}"))
     if row["tag"] is not None:
-        found.append(("tag", str(row["tag"])))
-    found.append(("value in", values(row["value_in"]) or unknown))
-    found.append(
+        facts.append(("tag", str(row["tag"])))
+    facts.append(("value in", values(row["value_in"]) or unknown))
+    facts.append(
         (
             "value out",
             (values(row["value_out"]) or unknown) if done else "never: the call did not complete",
@@ -110,11 +112,11 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
         conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None
     )  # gloo's barrier has no value
     if made:
-        found.append((MADE, f"it {made}"))
-    found += _times(row, tells_start)
+        facts.append((MADE, f"it {made}"))
+    facts += _times(row, tells_start)
     if row["error"] is not None:
-        found.append(("error", str(row["error"])))
-    found.append(("called from", str(row["call_site"] or "not known")))
+        facts.append(("error", str(row["error"])))
+    facts.append(("called from", str(row["call_site"] or "not known")))
     frames = row["stack"] or []
     if frames:  # kept innermost last, as a traceback is read
         cut = (
@@ -122,10 +124,10 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
             if len(frames) > MAX_FRAMES
             else []
         )
-        found.append(
+        facts.append(
             ("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]]))
         )
-    return tuple(found)
+    return tuple(facts)
 
 
 def _numbered(row: Mapping[str, Any]) -> str:

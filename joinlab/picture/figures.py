@@ -55,20 +55,22 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
 
         joinlab.figure(timeline).show()
     """
-    found, made = read(timeline), scene(timeline, unfold=setup)
+    reading, made = read(timeline), scene(timeline, unfold=setup)
     places, length = along(made, inf, "column")
     bars = list(_bars(made, places))
     part = (
-        f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end"
-        if found.is_part
+        f"; {len(reading.told):,} of {reading.count:,} rows: where ranks part, begin or end"
+        if reading.is_part
         else ""
     )
     ends = (f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks)
-    said = zip(made.names, ends, strict=True)
-    names = [f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in said]
+    lane_labels = zip(made.names, ends, strict=True)
+    names = [
+        f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in lane_labels
+    ]
     plain = {"showgrid": False, "zeroline": False, "ticks": ""}
     lanes = plain | {
-        "tickvals": [at + 0.45 for at in range(len(names))],
+        "tickvals": [index + 0.45 for index in range(len(names))],
         "ticktext": names,
         "fixedrange": True,
     }
@@ -76,7 +78,7 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
     following = plain | {"range": [length or 1.0, 0.0], "showticklabels": False}
     order = list(FILLS).index
     sorts = groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
-    drawn = [_trace(kind, list(some)) for kind, some in sorts]
+    drawn = [_trace(kind, list(bars_of_kind)) for kind, bars_of_kind in sorts]
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
         barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
@@ -89,21 +91,21 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
 
 
 def _bars(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[Bar]:
-    for (at, long), one in zip(places, made.columns, strict=True):
-        for lane, box in enumerate(one.boxes):
+    for (offset, long), column in zip(places, made.columns, strict=True):
+        for lane, box in enumerate(column.boxes):
             if box is not None:
-                told = (
-                    f"<b>{html.escape(one.stack)}</b> {_lines(box.label)}"
+                text = (
+                    f"<b>{html.escape(column.stack)}</b> {_lines(box.label)}"
                     if box.row is None
                     else hover(box.row)
                 )
                 yield Bar(
                     box.kind,
                     lane,
-                    at,
+                    offset,
                     long,
-                    one.stack or box.label,
-                    told,
+                    column.stack or box.label,
+                    text,
                     box.open,
                     box.bad or box.failed,
                 )
@@ -126,14 +128,15 @@ def _trace(kind: RowKind, bars: list[Bar]) -> go.Bar:
 
 def _signs(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together."""
-    for (at, long), one in zip(places, made.columns, strict=True):
-        beside = [b - 0.03 for _, b in one.clashes]
-        if beside:
+    for (offset, long), column in zip(places, made.columns, strict=True):
+        lane_edges = [b - 0.03 for _, b in column.clashes]
+        if lane_edges:
             yield go.Scatter(
-                x=beside, y=[at + long / 2] * len(beside), mode="markers+text", text=["≠"] * len(beside),
+                x=lane_edges, y=[offset + long / 2] * len(lane_edges),
+                mode="markers+text", text=["≠"] * len(lane_edges),
                 textfont={"color": BLACK}, showlegend=False,
                 marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}},
-                customdata=[_lines(one.said)] * len(beside), hovertemplate="%{customdata}<extra></extra>",
+                customdata=[_lines(column.said)] * len(lane_edges), hovertemplate="%{customdata}<extra></extra>",
             )  # fmt: skip
 
 

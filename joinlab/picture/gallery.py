@@ -61,17 +61,17 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
     yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
     yield '<div class="fabrics" aria-hidden="true">'
     first = programs[0].partition(" ")[0] + " "
-    same = first if all(program.startswith(first) for program in programs) else ""  # said once
-    yield f'<span class="loop"><b>{escape(same)}</b></span>'
+    common = first if all(program.startswith(first) for program in programs) else ""  # said once
+    yield f'<span class="loop"><b>{escape(common)}</b></span>'
     yield (
-        "".join(f"<span><b>{escape(name)}</b> {escape(how)}</span>" for name, how in fabrics)
+        "".join(f"<span><b>{escape(name)}</b> {escape(engine)}</span>" for name, engine in fabrics)
         + "</div>\n"
     )
     texts = [
         loop(gallery.pictures[program, fabrics[0], inputs[0]].timeline) for program in programs
     ]
     for program, lines in zip(programs, side_by_side(texts), strict=True):
-        yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(same))}</b><code>'
+        yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(common))}</b><code>'
         yield "".join(
             f"<span{' class=differs' * (differs and line != '')}>{escape(line)}</span>"
             for line, differs in lines
@@ -98,30 +98,30 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
 
     runs = {
         ",".join(map(str, counts)): [
-            [told_of(program, one, counts) for one in fabrics] for program in programs
+            [told_of(program, fabric, counts) for fabric in fabrics] for program in programs
         ]
         for counts in inputs
     }
-    told = {
+    data = {
         "programs": programs,
-        "fabrics": [f"{name}, {how}" for name, how in fabrics],
+        "fabrics": [f"{name}, {engine}" for name, engine in fabrics],
         "start": ",".join(map(str, gallery.start[2])),
         "runs": runs,
     }
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="gallery">{text}</script>\n'
 
 
 def loop(timeline: Timeline) -> list[str]:
     """The loop of a program: from its first `with` or `for`, without counting and printing,
     indented by tabs."""
-    known = SourceTexts.of(timeline).program
-    lines = [] if known is None else [line for line in known.lines if line.strip()]
+    program = SourceTexts.of(timeline).program
+    lines = [] if program is None else [line for line in program.lines if line.strip()]
     begin = next(
         (i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0
     )
-    kept = [line for line in lines[begin:] if not _BESIDE.search(line)]
-    return textwrap.dedent("\n".join(kept)).replace(" " * 4, "\t").splitlines()
+    lines_kept = [line for line in lines[begin:] if not _BESIDE.search(line)]
+    return textwrap.dedent("\n".join(lines_kept)).replace(" " * 4, "\t").splitlines()
 
 
 _BESIDE = re.compile(r"num_inputs|^\s*(print\(|return\b)")
@@ -138,19 +138,19 @@ def side_by_side(texts: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, boo
     [[('step()', False), ('barrier()', True)], [('step(2)', False), ('', True)]]
     """
     rows: list[tuple[str, int]] = []
-    found: list[dict[tuple[str, int], str]] = []
+    keyed_lines: list[dict[tuple[str, int], str]] = []
     for lines in texts:
         keys = [line.strip().partition("(")[0] for line in lines]
-        known = {
-            (key, keys[:at].count(key)): line
-            for at, (key, line) in enumerate(zip(keys, lines, strict=True))
+        line_of = {
+            (key, keys[:index].count(key)): line
+            for index, (key, line) in enumerate(zip(keys, lines, strict=True))
         }
-        at = 0
-        for row in known:
+        position = 0
+        for row in line_of:
             if row not in rows:
-                rows.insert(at, row)
-            at = rows.index(row) + 1
-        found.append(known)
-    common = {row for row in rows if all(row in known for known in found)}
-    for known in found:
-        yield [(known.get(row, ""), row not in common) for row in rows]
+                rows.insert(position, row)
+            position = rows.index(row) + 1
+        keyed_lines.append(line_of)
+    common = {row for row in rows if all(row in line_of for line_of in keyed_lines)}
+    for line_of in keyed_lines:
+        yield [(line_of.get(row, ""), row not in common) for row in rows]

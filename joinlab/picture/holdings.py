@@ -60,7 +60,8 @@ class Holdings:
         lines = [self.call]
         for name, row in (("before", self.before), ("after", self.after)):
             lines.append(
-                f"  {name:6}  " + ";  ".join(f"rank {rank}: {one}" for rank, one in enumerate(row))
+                f"  {name:6}  "
+                + ";  ".join(f"rank {rank}: {holding}" for rank, holding in enumerate(row))
             )
         return "\n".join(lines)
 
@@ -72,19 +73,20 @@ class Holdings:
         rows = ""
         for name, row in (("before", self.before), ("after", self.after)):
             cells = (
-                self._cell(one, rank if name == "before" else None) for rank, one in enumerate(row)
+                self._cell(holding, rank if name == "before" else None)
+                for rank, holding in enumerate(row)
             )
             rows += f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
-            rows += "".join(f"<td {cell}>{one}</td>" for one in cells) + "</tr>"
+            rows += "".join(f"<td {cell}>{holding}</td>" for holding in cells) + "</tr>"
         return (
             '<table style="border-collapse:collapse;margin:.4em 0 .8em 0">'
             f'<caption style="text-align:left;caption-side:top;font-weight:600;padding:.2em 0;color:inherit">'
             f'{escape(self.call)}</caption><tr style="background:transparent"><td {cell}></td>{head}</tr>{rows}</table>'
         )
 
-    def _cell(self, held: Holding, rank: int | None) -> str:
-        tensors = [f"<em>{escape(held.words)}</em>"] if held.words else []
-        for tensor in held.tensors:
+    def _cell(self, holding: Holding, rank: int | None) -> str:
+        tensors = [f"<em>{escape(holding.words)}</em>"] if holding.words else []
+        for tensor in holding.tensors:
             chips = [self._chip(value, rank) for value in tensor]
             if len(chips) > MAX_CHIPS:
                 chips[MAX_CHIPS // 2 : -MAX_CHIPS // 2] = [" … "]
@@ -96,9 +98,9 @@ class Holdings:
     def _chip(self, value: float, rank: int | None) -> str:
         owner = self.owners.get(value) if rank is None else rank
         color = WHITE if owner is None else CHIPS[owner % len(CHIPS)]
-        said = "computed from several ranks" if owner is None else f"from rank {owner}"
+        source = "computed from several ranks" if owner is None else f"from rank {owner}"
         return (
-            f'<span title="{said}" style="display:inline-block;min-width:1.6em;text-align:center;padding:0 .35em;'
+            f'<span title="{source}" style="display:inline-block;min-width:1.6em;text-align:center;padding:0 .35em;'
             f'margin:1px;border:1px solid {BLACK};border-radius:3px;background:{color};color:{BLACK}">'
             f"{_number(value)}</span>"
         )
@@ -122,13 +124,13 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     slots = match(timeline)
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")
-    of, group = slots[index].calls, slots[index].group
+    seqs, group = slots[index].calls, slots[index].group
     calls = [
-        timeline.call(rank, of[rank], group) if rank in of else None
+        timeline.call(rank, seqs[rank], group) if rank in seqs else None
         for rank in range(timeline.world_size)
     ]
     before = tuple(_before(call) for call in calls)
-    after = tuple(_after(call, held) for call, held in zip(calls, before, strict=True))
+    after = tuple(_after(call, holding) for call, holding in zip(calls, before, strict=True))
     reduces = any(call is not None and call["reduce_op"] for call in calls)
     return Holdings(
         _title([call for call in calls if call]), before, after, {} if reduces else _owners(before)
@@ -163,11 +165,11 @@ def _after(call: Mapping[str, Any] | None, before: Holding) -> Holding:
 
 
 def _owners(before: Sequence[Holding]) -> dict[float, int]:
-    found: dict[float, set[int]] = {}
-    for rank, held in enumerate(before):
-        for value in (value for tensor in held.tensors for value in tensor):
-            found.setdefault(value, set()).add(rank)
-    return {value: ranks.pop() for value, ranks in found.items() if len(ranks) == 1}
+    ranks_of: dict[float, set[int]] = {}
+    for rank, holding in enumerate(before):
+        for value in (value for tensor in holding.tensors for value in tensor):
+            ranks_of.setdefault(value, set()).add(rank)
+    return {value: ranks.pop() for value, ranks in ranks_of.items() if len(ranks) == 1}
 
 
 def _tensors(text: str) -> tuple[Tensor, ...]:
@@ -176,15 +178,15 @@ def _tensors(text: str) -> tuple[Tensor, ...]:
 
 def _title(calls: Sequence[Mapping[str, Any]]) -> str:
     ops = list(dict.fromkeys(call["op"].replace("_", "-") for call in calls))
-    said = " meets ".join(ops)
+    text = " meets ".join(ops)
     first = calls[0]
     if {call["op"] for call in calls} <= POINT_TO_POINT:
         return " and ".join(f"{call['op']} on rank {call['rank']}" for call in calls)
     if first["reduce_op"]:
-        said += f" ({first['reduce_op']})"
+        text += f" ({first['reduce_op']})"
     if len(ops) == 1 and first["root"] is not None:
-        said += f" {'from' if ops[0] in ('broadcast', 'scatter') else 'to'} rank {first['root']}"
-    return said
+        text += f" {'from' if ops[0] in ('broadcast', 'scatter') else 'to'} rank {first['root']}"
+    return text
 
 
 def _number(value: float) -> str:

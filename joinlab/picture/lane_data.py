@@ -78,15 +78,15 @@ class _Cited:
     """The texts that the boxes of one run refer to, and the lines in them: for each box all lines
     that led to it."""
 
-    def __init__(self, known: SourceTexts) -> None:
+    def __init__(self, texts: SourceTexts) -> None:
         self._texts, self._lines = Table(), Table()
         self._lines(())  # number 0
-        if known.program is not None:
-            self._texts(known.program)
+        if texts.program is not None:
+            self._texts(texts.program)
 
     def __call__(self, lines: tuple[CodeLine, ...]) -> int:
         """The number of these lines, as Box.lines has them; 0 for none."""
-        return self._lines(tuple((self._texts(one.source), one.line) for one in lines))
+        return self._lines(tuple((self._texts(line.source), line.line) for line in lines))
 
     def sources(self) -> list[SourceText]:
         """The program's text first, if it is known."""
@@ -127,17 +127,17 @@ class LaneData:
             return self._add(*self._run(timeline, ranks, calls))
         both = compared(timeline, beside)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
-        more = {"beside": below, "apart": self._texts(both.sentence)}
+        extra = {"beside": below, "apart": self._texts(both.sentence)}
         run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
-        return self._add(run | more, packed)
+        return self._add(run | extra, packed)
 
     def _add(self, run: dict[str, Any], packed: bytes) -> int:
         if (run, packed) not in self._runs:
             self._runs.append((run, packed))
         return self._runs.index((run, packed))
 
-    def packed(self, **more: Any) -> bytes:
-        """All of it and `more` as JSON, and behind a NUL the columns; the same runs give the same
+    def packed(self, **extra: Any) -> bytes:
+        """All of it and `extra` as JSON, and behind a NUL the columns; the same runs give the same
         bytes."""
         parts = {
             "looks": LOOKS,
@@ -145,7 +145,7 @@ class LaneData:
             "facts": self._facts.values,
             "told": self._told.values,
             "runs": [run for run, _ in self._runs],
-        } | more
+        } | extra
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
         whole = b"\0".join([text, b"".join(packed for _, packed in self._runs)])
         return (
@@ -180,18 +180,18 @@ class LaneData:
             "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
             "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
             "lanes": [
-                next(at for at, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
+                next(index for index, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
                 for lane in screen.ranks
             ],
             "columns": columns,
             "zero": zero if zero < FAR else 0,
             "sources": [
                 {
-                    "name": text(one.name),
-                    "first_line": one.first_line,
-                    "text": text(one.text) if one.lines else None,
+                    "name": text(source.name),
+                    "first_line": source.first_line,
+                    "text": text(source.text) if source.lines else None,
                 }
-                for one in cited.sources()
+                for source in cited.sources()
             ],
             "lines": cited.lines(),
         }, packed
@@ -200,8 +200,8 @@ class LaneData:
         self, timeline: Timeline, folding: Folding, cited: _Cited
     ) -> tuple[dict[str, Any], int, bytes]:
         """Every call as a number of its code and of its times, and when the clock begins."""
-        told, codes, begin, packed = columns(timeline, folding)
-        told["codes"] = [
+        data, codes, begin, packed = columns(timeline, folding)
+        data["codes"] = [
             {
                 "kind": KINDS.index(code.kind),
                 "label": self._texts(code.label),
@@ -210,8 +210,8 @@ class LaneData:
             }
             for code in codes
         ]
-        told["names"] = [self._texts(name) for name in told["names"]]
-        return told, begin, packed
+        data["names"] = [self._texts(name) for name in data["names"]]
+        return data, begin, packed
 
     def _told_of(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
         """(slot, lane, facts) of the calls that are told one by one: of all of them, unless there
@@ -231,24 +231,28 @@ class LaneData:
 
     def _facts_of(self, facts: Details) -> int:
         return self._told(
-            tuple(self._facts((self._texts(name), self._texts(said))) for name, said in facts)
+            tuple(self._facts((self._texts(name), self._texts(value))) for name, value in facts)
         )
 
     def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
         """The first screen, as static/types.d.ts has it."""
         text = self._texts
 
-        def pieces(some: Sequence[Piece]) -> list[tuple[int, int, str]]:
+        def pieces(pieces: Sequence[Piece]) -> list[tuple[int, int, str]]:
             return [
-                (text(one.text), -1 if one.kind is None else KINDS.index(one.kind), one.tone)
-                for one in some
+                (
+                    text(piece.text),
+                    -1 if piece.kind is None else KINDS.index(piece.kind),
+                    piece.tone,
+                )
+                for piece in pieces
             ]
 
-        def box(one: Box | None) -> tuple[int, int, int, int] | None:
-            if one is None:
+        def box(box_drawn: Box | None) -> tuple[int, int, int, int] | None:
+            if box_drawn is None:
                 return None
-            flags = one.open + 2 * one.bad + 4 * one.failed
-            return KINDS.index(one.kind), text(one.label), flags, one.line
+            flags = box_drawn.open + 2 * box_drawn.bad + 4 * box_drawn.failed
+            return KINDS.index(box_drawn.kind), text(box_drawn.label), flags, box_drawn.line
 
         return {
             "names": [text(name) for name in made.names],
@@ -258,35 +262,44 @@ class LaneData:
             "head": pieces(made.headline),
             "columns": [
                 {
-                    "slot": one.slot,
-                    "until": one.until,
-                    "n": one.number,
-                    "boxes": [box(of) for of in one.boxes],
+                    "slot": column.slot,
+                    "until": column.until,
+                    "n": column.number,
+                    "boxes": [box(box_drawn) for box_drawn in column.boxes],
                 }
                 | {
-                    "flag": one.flag,
-                    "size": one.size,
-                    "stack": text(one.stack),
-                    "said": text(one.said),
+                    "flag": column.flag,
+                    "size": column.size,
+                    "stack": text(column.stack),
+                    "said": text(column.said),
                 }
-                | {"clashes": one.clashes, "absent": one.absent, "extra": one.extra, "far": one.far}
-                | {"missing": one.missing and (one.missing[0], text(one.missing[1]))}
-                for one in made.columns
+                | {
+                    "clashes": column.clashes,
+                    "absent": column.absent,
+                    "extra": column.extra,
+                    "far": column.far,
+                }
+                | {"missing": column.missing and (column.missing[0], text(column.missing[1]))}
+                for column in made.columns
             ],
             "focus": made.focus,
             "meant": made.meant,
             "readings": [
-                (one.column, one.to, one.of, one.value, one.sent, one.taken)
-                for one in made.readings
+                (reading.column, reading.to, reading.of, reading.value, reading.sent, reading.taken)
+                for reading in made.readings
             ],
             "odd": made.odd,
-            "ends": [(sign, text(word), tone, text(more)) for sign, word, tone, more in made.ends],
+            "ends": [
+                (sign, text(word), tone, text(detail)) for sign, word, tone, detail in made.ends
+            ],
             "before": before(made),
             "behind": max(least, behind(made)),
             "file": text(made.file),
-            "code": [(one.sign, one.number, text(one.text), pieces(one.here)) for one in made.code],
+            "code": [
+                (line.sign, line.number, text(line.text), pieces(line.here)) for line in made.code
+            ],
             "tried": pieces([made.tried]),
-            "story": [(kind.value, pieces(some)) for kind, some in made.story],
+            "story": [(kind.value, pieces(parts)) for kind, parts in made.story],
             "word": text(made.provenance),
         }
 
@@ -302,17 +315,17 @@ def pack(
 
 def _ending(timeline: Timeline, rank: int) -> str:
     end = timeline.ends[rank]
-    more = (
+    detail = (
         f": {end.text.splitlines()[0]}"
         if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text
         else ""
     )
-    return "… still running" if end.runs else f"{sign(end)} {end}{more}"
+    return "… still running" if end.runs else f"{sign(end)} {end}{detail}"
 
 
-def lines_of_end(every: Matched, rank: int) -> tuple[CodeLine, ...]:
+def lines_of_end(matched: Matched, rank: int) -> tuple[CodeLine, ...]:
     """The lines that led to the call in which a rank ended; none if it ended in no call, or it was
     not recorded."""
-    key = every.timeline.ended_in(rank)
-    row = None if key is None else every.row_of.get(key)
-    return SourceTexts.of(every.timeline).lines_of(row) if row else ()
+    key = matched.timeline.ended_in(rank)
+    row = None if key is None else matched.row_of.get(key)
+    return SourceTexts.of(matched.timeline).lines_of(row) if row else ()

@@ -106,7 +106,9 @@ def _named(
     if isinstance(timelines, Timeline):
         timelines = [timelines]
     pairs = (
-        timelines.items() if isinstance(timelines, Mapping) else ((None, one) for one in timelines)
+        timelines.items()
+        if isinstance(timelines, Mapping)
+        else ((None, timeline) for timeline in timelines)
     )
     named = []
     for name, timeline in pairs:
@@ -129,34 +131,34 @@ def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
         )  # before it is drawn: it tries fixes, which the picture shows
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
-    told = (f"<p>{escape(note)}</p>\n" for note in notes)
-    return shown("".join(document(tab, chain(told, _runs(named, numbers)), data, HEADING)))
+    paragraphs = (f"<p>{escape(note)}</p>\n" for note in notes)
+    return shown("".join(document(tab, chain(paragraphs, _runs(named, numbers)), data, HEADING)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
     if len(named) > 1:
         yield '<nav aria-label="Contents">\n<ol>\n'
-        for at, (name, timeline) in enumerate(named, 1):
-            alike = by_key((str(end), rank) for rank, end in enumerate(timeline.ends))
-            ends = ", ".join(f"{ranks_text(ranks)} {end}" for end, ranks in alike.items())
-            yield f'<li><a href="#run-{at}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
+        for index, (name, timeline) in enumerate(named, 1):
+            ranks_by_ending = by_key((str(end), rank) for rank, end in enumerate(timeline.ends))
+            ends = ", ".join(f"{ranks_text(ranks)} {end}" for end, ranks in ranks_by_ending.items())
+            yield f'<li><a href="#run-{index}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
         yield "</ol>\n</nav>\n"
-    for at, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
-        yield f'<section class="run" id="run-{at}" aria-labelledby="run-{at}-title">\n'
-        yield f'<h2 id="run-{at}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
-        yield from still(f"run-{at}", timeline)
+    for index, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
+        yield f'<section class="run" id="run-{index}" aria-labelledby="run-{index}-title">\n'
+        yield f'<h2 id="run-{index}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
+        yield from still(f"run-{index}", timeline)
         yield '<div class="live"></div>\n</div>\n<details>\n<summary>In words</summary>\n'
         yield from _table(timeline)
         yield from _output(timeline)
         yield "</details>\n</section>\n"
 
 
-def _beside(one: tuple[str, Timeline], other: tuple[str, Timeline]) -> str:
+def _beside(first: tuple[str, Timeline], second: tuple[str, Timeline]) -> str:
     """The text of a page that compares two runs."""
-    data, both = LaneData(), compared(one[1], other[1])
-    number = data.add(one[1], beside=other[1])
+    data, both = LaneData(), compared(first[1], second[1])
+    number = data.add(first[1], beside=second[1])
     pictures = "".join(
-        svg(each, f"run-{at}", behind=both.behind) for at, each in enumerate(both.scenes)
+        svg(screen, f"run-{index}", behind=both.behind) for index, screen in enumerate(both.scenes)
     )
     still = f'<div class="still">\n<p>{escape(both.sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
     view = (
@@ -164,7 +166,7 @@ def _beside(one: tuple[str, Timeline], other: tuple[str, Timeline]) -> str:
         '<div class="live"></div>\n</div>\n'
     )
     return shown(
-        "".join(document(f"{one[0]} and {other[0]}", [view, "</section>\n"], data, HEADING))
+        "".join(document(f"{first[0]} and {second[0]}", [view, "</section>\n"], data, HEADING))
     )
 
 
@@ -191,33 +193,33 @@ def slider_page(
     click."""
     data = LaneData()
     printed: dict[str, Timeline] = {}  # one run of each program
-    found: dict[Position, int] = {}
+    run_numbers: dict[Position, int] = {}
     for position, timeline in runs:
-        found[position] = data.add(timeline)
+        run_numbers[position] = data.add(timeline)
         if (position.setting, position.inputs) == (start.setting, start.inputs):
             printed[position.program] = timeline
     if start.program not in printed:
         raise ValueError(f"the controls start at {start}, which has no run; add one to runs=")
-    return shown("".join(document(heading, _sliders(found, start, printed, map), data)))
+    return shown("".join(document(heading, _sliders(run_numbers, start, printed, map), data)))
 
 
 def _sliders(
-    found: Mapping[Position, int],
+    run_numbers: Mapping[Position, int],
     start: Position,
     printed: Mapping[str, Timeline],
     map: Mapping[str, object] | None,
 ) -> Iterator[str]:
-    programs = list(dict.fromkeys(at.program for at in found))
-    settings = list(dict.fromkeys(at.setting for at in found))
-    counts = sorted({at.inputs for at in found})
+    programs = list(dict.fromkeys(position.program for position in run_numbers))
+    settings = list(dict.fromkeys(position.setting for position in run_numbers))
+    counts = sorted({position.inputs for position in run_numbers})
     numbers: dict[str, dict[str, dict[str, int]]] = {}
-    for at in (Position(*each) for each in product(programs, settings, counts)):
-        if at not in found:
+    for position in (Position(*parts) for parts in product(programs, settings, counts)):
+        if position not in run_numbers:
             raise ValueError(
-                f"the controls can be moved to {at}, which has no run; add one to runs="
+                f"the controls can be moved to {position}, which has no run; add one to runs="
             )
-        by_inputs = numbers.setdefault(at.program, {}).setdefault(at.setting, {})
-        by_inputs[",".join(f"{count}" for count in at.inputs)] = found[at]
+        by_inputs = numbers.setdefault(position.program, {}).setdefault(position.setting, {})
+        by_inputs[",".join(f"{count}" for count in position.inputs)] = run_numbers[position]
     inputs_at = ",".join(f"{count}" for count in start.inputs)
     yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
     for name, values, chosen in (
@@ -225,7 +227,7 @@ def _sliders(
         ("Barrier", settings, start.setting),
     ):
         options = "".join(
-            f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values
+            f"<option{' selected' * (value == chosen)}>{escape(value)}</option>" for value in values
         )
         yield f'<select aria-label="{name}">{options}</select>\n'
     yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
@@ -280,26 +282,26 @@ def still(name: str, timeline: Timeline) -> Iterator[str]:
 
 def _source(timeline: Timeline) -> Iterator[str]:
     """The program, and the other functions in which a rank ended."""
-    known, every = SourceTexts.of(timeline), folded(timeline).every
+    sources, matched = SourceTexts.of(timeline), folded(timeline).every
     ended: dict[CodeLine, list[str]] = {}
     for rank, end in enumerate(timeline.ends):
-        for line in lines_of_end(every, rank):
-            left = "left a call pending here" if end.pending else f"{end} here"
-            ended.setdefault(line, []).append(f"rank {rank} {left}")
-    shown = dict.fromkeys(
-        [*([known.program] if known.program else []), *(line.source for line in ended)]
+        for line in lines_of_end(matched, rank):
+            ending = "left a call pending here" if end.pending else f"{end} here"
+            ended.setdefault(line, []).append(f"rank {rank} {ending}")
+    sources_shown = dict.fromkeys(
+        [*([sources.program] if sources.program else []), *(line.source for line in ended)]
     )
-    texts = [source for source in shown if source.lines]
+    texts = [source for source in sources_shown if source.lines]
     yield "<div>\n"
     if not texts:
         yield '<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n'
     for source in texts:
-        what = "The program" if source is known.program else "A function"
-        yield f'<h3>{what}, from {escape(source.name)}</h3>\n<pre tabindex="0"><code>'
+        heading = "The program" if source is sources.program else "A function"
+        yield f'<h3>{heading}, from {escape(source.name)}</h3>\n<pre tabindex="0"><code>'
         for number, text in enumerate(source.lines, source.first_line):
-            here = ended.get(CodeLine(source, number))
-            mark = f'<span class="said">◂ {escape("; ".join(here))}</span>' if here else ""
-            cited = " cited" if here else ""
+            endings = ended.get(CodeLine(source, number))
+            mark = f'<span class="said">◂ {escape("; ".join(endings))}</span>' if endings else ""
+            cited = " cited" if endings else ""
             yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(text) or " "}{mark}</span>'
         yield "</code></pre>\n"
     yield "</div>\n"
@@ -307,25 +309,25 @@ def _source(timeline: Timeline) -> Iterator[str]:
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    made, found = scene(timeline, unfold=True), read(timeline)
+    made, reading = scene(timeline, unfold=True), read(timeline)
     yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
-    what = (
-        f"of {found.count:,} rows those where ranks part, begin or end"
-        if found.is_part
+    scope = (
+        f"of {reading.count:,} rows those where ranks part, begin or end"
+        if reading.is_part
         else "all of them"
     )
-    yield f"<table>\n<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
+    yield f"<table>\n<caption>One row for the calls that met, {scope}.</caption>\n<thead><tr>"
     head = ("call", *made.names, "remark")
     yield "".join(f'<th scope="col">{name}</th>' for name in head) + "</tr></thead>\n<tbody>\n"
-    for one in made.columns:
-        yield f'<tr{" class=wrong" if one.flag in ("wrong", "apart") else ""}><th scope="row">{one.number}</th>'
-        for box in one.boxes:
-            said = "—"
+    for column in made.columns:
+        yield f'<tr{" class=wrong" if column.flag in ("wrong", "apart") else ""}><th scope="row">{column.number}</th>'
+        for box in column.boxes:
+            cell = "—"
             if box is not None and box.row is not None:
                 done = " (failed)" * box.failed + " (never completes)" * box.open
-                said = f"{escape(box.row['origin'] or box.row['op'])}{done}"
-            yield f"<td>{said}</td>"
-        yield f"<td>{escape(one.said)}</td></tr>\n"
+                cell = f"{escape(box.row['origin'] or box.row['op'])}{done}"
+            yield f"<td>{cell}</td>"
+        yield f"<td>{escape(column.said)}</td></tr>\n"
     yield "</tbody>\n</table>\n</div>\n</details>\n"
 
 
@@ -334,11 +336,11 @@ def _output(timeline: Timeline) -> Iterator[str]:
         if not text:
             continue
         cut = len(text) - MAX_OUTPUT
-        kept = (
+        shown_text = (
             text
             if cut <= 0
             else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
         )
         lines = len(text.splitlines())
         yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
-        yield f'<pre class="printed" tabindex="0">{escape(kept)}</pre>\n</details>\n'
+        yield f'<pre class="printed" tabindex="0">{escape(shown_text)}</pre>\n</details>\n'

@@ -72,8 +72,8 @@ def behind(scene: Scene) -> int:
     """px past the last call, for how each rank ended."""
     return 30 + round(
         max(
-            max(width_of(f"{sign} {word} …", 17), width_of(more, 13))
-            for sign, word, _, more in scene.ends
+            max(width_of(f"{sign} {word} …", 17), width_of(detail, 13))
+            for sign, word, _, detail in scene.ends
         )
     )
 
@@ -107,26 +107,28 @@ class Rect:
     h: float
 
 
-def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float, float]], float]:
+def along(
+    scene: Scene, room: float, direction: str = "row"
+) -> tuple[list[tuple[float, float]], float]:
     """Where each column begins along time, and how long it is; and the length of them all, `room`
     if that can be."""
-    sizes, columns = dict[str, float](SIZES[how]), scene.columns
+    sizes, columns = dict[str, float](SIZES[direction]), scene.columns
 
     def lay() -> tuple[list[tuple[float, float]], float]:
-        at, found = 0.0, []
-        for i, one in enumerate(columns):
+        offset, laid = 0.0, []
+        for i, column in enumerate(columns):
             before = columns[i - 1] if i else None
             if before is not None:
-                loud = one.far or before.far
-                calm = one.size == before.size == "slim"
-                at += sizes["far"] if loud else sizes["gap"] if calm else sizes["wide"]
-            found.append((at, sizes[one.size]))
-            at += sizes[one.size]
-        return found, at
+                loud = column.far or before.far
+                calm = column.size == before.size == "slim"
+                offset += sizes["far"] if loud else sizes["gap"] if calm else sizes["wide"]
+            laid.append((offset, sizes[column.size]))
+            offset += sizes[column.size]
+        return laid, offset
 
     places, length = lay()
     for size, least in GIVES:
-        many = sum(one.size == size for one in columns) or len(
+        many = sum(column.size == size for column in columns) or len(
             columns
         )  # the room between two is no column's size
         if length > room:
@@ -161,12 +163,12 @@ class Across:
 
     def box(self, column: int, lane: int) -> Rect:
         """One box; the big ones stand out."""
-        one, (t, w) = self.scene.columns[column], self.places[column]
-        grow = 4 if one.size == "big" else 0
+        shape, (t, w) = self.scene.columns[column], self.places[column]
+        grow = 4 if shape.size == "big" else 0
         return Rect(
             column,
             lane,
-            one.boxes[lane],
+            shape.boxes[lane],
             self.t0 + t,
             self.lane(lane) - grow,
             w,
@@ -175,12 +177,12 @@ class Across:
 
     def boxes(self) -> list[Rect]:
         """All of them, column by column."""
-        every = range(len(self.scene.ranks))
+        lanes = range(len(self.scene.ranks))
         return [
-            self.box(at, lane)
-            for at, one in enumerate(self.scene.columns)
-            for lane in every
-            if one.boxes[lane] is not None
+            self.box(index, lane)
+            for index, column in enumerate(self.scene.columns)
+            for lane in lanes
+            if column.boxes[lane] is not None
         ]
 
     def centre(self, column: int) -> float:

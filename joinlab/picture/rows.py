@@ -54,11 +54,11 @@ def kind(call: Row) -> RowKind:
 def _kind(origin: str, op: str) -> RowKind:
     if is_setup(origin):
         return RowKind.SETUP
-    for word, found in _KINDS:
+    for word, kind in _KINDS:
         if word in origin:
-            return found
-    known = op_of(op)
-    return RowKind.OTHER if known is None else _own(known)
+            return kind
+    op_known = op_of(op)
+    return RowKind.OTHER if op_known is None else _own(op_known)
 
 
 def _own(op: Op) -> RowKind:
@@ -96,22 +96,24 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, 
     stands in the way is taken apart, and its calls get a place each.
     """
     calls = matched.rows
-    at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
+    index_of = {
+        (call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)
+    }
     place_of: dict[int, Place] = {}
-    said: set[tuple[str, str]] = set()  # a rank that never came is told of once
+    written: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):
-        members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
+        members = tuple(index_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
         text = _differing(rows, slot, lanes)
         if slot.expected and not slot.refused:
             text = _missing(rows, slot) or _other_lines(rows, lanes)
-        text = text if not slot.expected or (slot.group, text) not in said else ""
-        said.add((slot.group, text))
+        text = text if not slot.expected or (slot.group, text) not in written else ""
+        written.add((slot.group, text))
         place_of.update(dict.fromkeys(members, Place(members, number, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
-    found: list[Place] = []
+    ordered: list[Place] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
         places = sorted(
             {place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls)
@@ -119,19 +121,21 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, 
         ready = next((place for place in places if heads.issuperset(place.calls)), None)
         if ready is None:
             first, slot = places[0], matched.slots[places[0].slot]
-            here = tuple(call for call in first.calls if call in heads)
-            rest = tuple(call for call in first.calls if call not in heads)
+            present = tuple(call for call in first.calls if call in heads)
+            remaining = tuple(call for call in first.calls if call not in heads)
             ready = first._replace(
-                calls=here, text=_elsewhere(first, slot, [calls[at] for at in rest], lanes)
+                calls=present,
+                text=_elsewhere(first, slot, [calls[call] for call in remaining], lanes),
             )
-            other = first._replace(
-                calls=rest, text=_elsewhere(first, slot, [calls[at] for at in here], lanes)
+            remainder = first._replace(
+                calls=remaining,
+                text=_elsewhere(first, slot, [calls[call] for call in present], lanes),
             )
-            place_of.update(dict.fromkeys(rest, other))
+            place_of.update(dict.fromkeys(remaining, remainder))
         for call in ready.calls:
             queues[calls[call]["rank"]].pop()
-        found.append(ready)
-    return tuple(found)
+        ordered.append(ready)
+    return tuple(ordered)
 
 
 def _ranks(rows: Sequence[Row], lanes: Lanes) -> str:
@@ -141,34 +145,36 @@ def _ranks(rows: Sequence[Row], lanes: Lanes) -> str:
 def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
     """That calls at one place do not belong together. Boxes name the calls; this tells what else
     differs."""
-    told: dict[str, list[Row]] = {}
+    rows_by_text: dict[str, list[Row]] = {}
     for row in rows:
         carried = tensor(row) if {"dtype", "shape"} & set(slot.differs) else ""
         reduced = f"reduced by {row['reduce_op']}" if "reduce_op" in slot.differs else ""
         root = f"root {row['root']}" if "root" in slot.differs else ""
-        told.setdefault(", ".join(filter(None, (carried, reduced, root))), []).append(row)
-    said = "; ".join(f"{_ranks(some, lanes)} {what}" for what, some in told.items() if what)
-    how = "Met, but should not have" if slot.met else "Face each other, but can never meet"
-    return "" if slot.expected else f"{how}{said and ': '}{said}."
+        rows_by_text.setdefault(", ".join(filter(None, (carried, reduced, root))), []).append(row)
+    list_text = "; ".join(
+        f"{_ranks(rows_alike, lanes)} {text}" for text, rows_alike in rows_by_text.items() if text
+    )
+    verdict = "Met, but should not have" if slot.met else "Face each other, but can never meet"
+    return "" if slot.expected else f"{verdict}{list_text and ': '}{list_text}."
 
 
-def _elsewhere(place: Place, slot: Slot, rest: Sequence[Row], lanes: Lanes) -> str:
+def _elsewhere(place: Place, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
     """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in
     another place."""
-    theirs = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in rest])
+    calls_text = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in elsewhere])
     if slot.expected:
         return place.text
     return (
-        f"Met {theirs}, but should not have."
+        f"Met {calls_text}, but should not have."
         if slot.met
-        else f"Faces {theirs}, but can never meet it."
+        else f"Faces {calls_text}, but can never meet it."
     )
 
 
 def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
     """That ranks met in the same call of other lines: they may be in different rounds; "" where
     they are not."""
-    told: dict[str, list[Row]] = {}
+    rows_by_site: dict[str, list[Row]] = {}
     for row in rows:
         if (
             row["op"] in POINT_TO_POINT
@@ -176,12 +182,15 @@ def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
             or not row["call_site"]
         ):
             return ""
-        told.setdefault(short_site(row["call_site"]), []).append(row)
+        rows_by_site.setdefault(short_site(row["call_site"]), []).append(row)
     fewest_first = sorted(
-        told.items(), key=lambda line: sum(len(lanes.get(row["rank"], "1")) for row in line[1])
+        rows_by_site.items(),
+        key=lambda line: sum(len(lanes.get(row["rank"], "1")) for row in line[1]),
     )
-    said = "; ".join(f"{_ranks(some, lanes)} {site}" for site, some in fewest_first)
-    return f"Met from different lines: {said}." if len(told) > 1 else ""
+    sites_text = "; ".join(
+        f"{_ranks(rows_there, lanes)} {site}" for site, rows_there in fewest_first
+    )
+    return f"Met from different lines: {sites_text}." if len(rows_by_site) > 1 else ""
 
 
 def _missing(rows: Sequence[Row], slot: Slot) -> str:
@@ -192,16 +201,16 @@ def _missing(rows: Sequence[Row], slot: Slot) -> str:
     return f"Nothing meets this call: {ranks_text(slot.absent)} never issued one."
 
 
-def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
+def unlike(first: Row, second: Row, differs: Sequence[str]) -> bool:
     """Whether these two calls are among those that differ in a slot; others of the slot may be
     alike."""
     for name in differs:
         if name == "origin":
-            if not shadows(one["origin"] or "", other["origin"] or ""):
+            if not shadows(first["origin"] or "", second["origin"] or ""):
                 return True
         elif name == "shape":
-            if elements_of(one["shape"]) != elements_of(other["shape"]):
+            if elements_of(first["shape"]) != elements_of(second["shape"]):
                 return True
-        elif one.get(name) != other.get(name):
+        elif first.get(name) != second.get(name):
             return True
     return False

@@ -215,7 +215,7 @@ class _Scene:
             plan(self.folding.matched, self.folding.lanes),
         )
         folds = () if unfold else (part for part in self.folding.parts if isinstance(part, Fold))
-        self.fold_of = {at: part for part in folds for at in range(part.begin, part.end)}
+        self.fold_of = {index: part for part in folds for index in range(part.begin, part.end)}
         self.rest: int | None = None
         focus = self._laid([(ranks[0],) for ranks in self.folding.classes])
         if share and len(self.lanes) > NARROW and not unfold:
@@ -227,10 +227,10 @@ class _Scene:
         they part."""
         self.lanes = lanes
         self.ranks = [
-            tuple(sorted(rank for one in lane for rank in self.folding.lanes[one]))
+            tuple(sorted(rank for class_rank in lane for rank in self.folding.lanes[class_rank]))
             for lane in lanes
         ]
-        self.lane = {rank: at for at, lane in enumerate(lanes) for rank in lane}
+        self.lane = {rank: index for index, lane in enumerate(lanes) for rank in lane}
         self.columns = list(self._columns())
         focus = self._mark()
         return focus if self.unfold else self._shortened(focus)
@@ -240,52 +240,56 @@ class _Scene:
         last one."""
         named, ranks = {*self.odd}, self.story.headline.ranks
         named |= {*ranks} if len(ranks) < LANES else set()
-        alike: dict[object, list[int]] = {}
+        classes_by_look: dict[object, list[int]] = {}
         for lane, (first,) in enumerate(self.lanes):
             boxes = (
                 (box := column.boxes[lane]) and box[:-1] for column in self.columns
             )  # less their rows
             absent = tuple(lane in column.absent for column in self.columns)
-            sign, _, tone, more = self._end((first,))
-            look = sign, tone, more, first in self.odd, absent, tuple(boxes)
-            alike.setdefault(look, []).append(first)
-        found = [*map(tuple, alike.values())]
-        if len(found) <= LANES:
-            return found
-        most = max(found, key=lambda lane: sum(len(self.folding.lanes[rank]) for rank in lane))
+            sign, _, tone, detail = self._end((first,))
+            look = sign, tone, detail, first in self.odd, absent, tuple(boxes)
+            classes_by_look.setdefault(look, []).append(first)
+        groups = [*map(tuple, classes_by_look.values())]
+        if len(groups) <= LANES:
+            return groups
+        largest = max(groups, key=lambda lane: sum(len(self.folding.lanes[rank]) for rank in lane))
 
         def tells(lane: tuple[int, ...]) -> tuple[bool, bool, bool]:
-            at = self.lane[lane[0]]
-            here = focus is not None and (
-                self.columns[focus].boxes[at] or at in self.columns[focus].absent
+            lane_index = self.lane[lane[0]]
+            in_focus = focus is not None and (
+                self.columns[focus].boxes[lane_index] or lane_index in self.columns[focus].absent
             )
-            ended = self._end(lane[:1])[0] != self._end(most[:1])[0]
-            return not named & {*self.folding.lanes[lane[0]]}, not ended, not here
+            ended = self._end(lane[:1])[0] != self._end(largest[:1])[0]
+            return not named & {*self.folding.lanes[lane[0]]}, not ended, not in_focus
 
-        told = sorted(found, key=tells)[: LANES - 1]
+        shown_lanes = sorted(groups, key=tells)[: LANES - 1]
         self.rest = LANES - 1
         return [
-            *(lane for lane in found if lane in told),
-            tuple(chain(*(lane for lane in found if lane not in told))),
+            *(lane for lane in groups if lane in shown_lanes),
+            tuple(chain(*(lane for lane in groups if lane not in shown_lanes))),
         ]
 
     def made(self) -> Scene:
         counts, focus = self.timeline.meta.get("inputs") or (), self.focus
-        given = [
+        input_counts = [
             {counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks
         ]
         meant = tuple(self._meant())
-        for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
-            one.absent = one.absent if at == focus or not meant else ()
+        for index, column in enumerate(
+            self.columns
+        ):  # whose partner comes one call later is not alone
+            column.absent = column.absent if index == focus or not meant else ()
         self._give_sizes(focus)
         self._count_up(focus)
         return Scene(
             tuple(self.ranks),
             tuple(
-                ranks_text(of) if at != self.rest else f"{len(of)} others"
-                for at, of in enumerate(self.ranks)
+                ranks_text(ranks) if index != self.rest else f"{len(ranks)} others"
+                for index, ranks in enumerate(self.ranks)
             ),
-            tuple(some.pop() if len(some) == 1 else None for some in given),
+            tuple(
+                lane_counts.pop() if len(lane_counts) == 1 else None for lane_counts in input_counts
+            ),
             self._headline(),
             tuple(self.columns),
             focus,
@@ -309,68 +313,72 @@ class _Scene:
     # ---- columns
 
     def _columns(self) -> Iterator[Column]:
-        for stacked, some in groupby(self.places, lambda place: place.slot in self.fold_of):
+        for stacked, places in groupby(self.places, lambda place: place.slot in self.fold_of):
             if stacked:
-                yield self._stack(list(some))
+                yield self._stack(list(places))
             else:
-                yield from map(self._place, some)
+                yield from map(self._place, places)
 
     def _place(self, place: Place) -> Column:
-        rows = [self.folding.matched.rows[at] for at in place.calls]
+        rows = [self.folding.matched.rows[call] for call in place.calls]
         slot = self.folding.slots[place.slot]
         bad = not slot.expected
         boxes: list[Box | None] = [None] * len(self.lanes)
         for row in rows:
             open_ = row["completed_ns"] is None and row["error"] is None
-            at = self.lane[row["rank"]]
-            boxes[at] = boxes[at] or Box(
+            lane_index = self.lane[row["rank"]]
+            boxes[lane_index] = boxes[lane_index] or Box(
                 kind(row), asks_of(row), open_, bad, row["error"] is not None, row=row
             )
-        here = [
-            (at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None
+        drawn = [
+            (lane_index, box.row)
+            for lane_index, box in enumerate(boxes)
+            if box is not None and box.row is not None
         ]
         clashes = tuple(
             (a, b)
-            for (a, one), (b, other) in pairwise(here)
-            if bad and unlike(one, other, slot.differs)
+            for (a, first), (b, second) in pairwise(drawn)
+            if bad and unlike(first, second, slot.differs)
         )
         flag: Flag = "wrong" if slot.met and clashes else "apart" if bad else "met"
         if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
             flag = "open"
         gone = slot.absent if flag == "open" else ()
         absent = tuple(
-            at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks}
+            lane_index
+            for lane_index, ranks in enumerate(self.ranks)
+            if boxes[lane_index] is None and {*gone} & {*ranks}
         )
-        found = {row["number"] for row in rows if row["number"] is not None}
-        number = "/".join(map(str, sorted(found)))
-        at = self.numbers[place.slot]
-        return Column(at, at, number, boxes, flag, "", place.text, clashes, absent)
+        numbers = {row["number"] for row in rows if row["number"] is not None}
+        number = "/".join(map(str, sorted(numbers)))
+        lane_index = self.numbers[place.slot]
+        return Column(lane_index, lane_index, number, boxes, flag, "", place.text, clashes, absent)
 
     def _stack(self, places: Sequence[Place]) -> Column:
         """Neighbouring folds are one stack."""
         folds = [
             *{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()
         ]
-        rows = [self.folding.matched.rows[at] for place in places for at in place.calls]
+        rows = [self.folding.matched.rows[call] for place in places for call in place.calls]
         inputs = {row["input"] for row in rows if row["input"] is not None}
-        what, times = input_or_step(self.timeline.meta), folds[-1].times
+        unit, times = input_or_step(self.timeline.meta), folds[-1].times
         if inputs and (len(inputs) == times or times == 1):
-            said = f"{len(inputs)} {what}{'s' * (len(inputs) > 1)}"
+            label = f"{len(inputs)} {unit}{'s' * (len(inputs) > 1)}"
         elif times > 1:
-            said = f"{times} rounds"
+            label = f"{times} rounds"
         else:
-            said = "setup" if kind(rows[0]) is RowKind.SETUP else f"{sum(map(len, folds))} calls"
+            label = "setup" if kind(rows[0]) is RowKind.SETUP else f"{sum(map(len, folds))} calls"
         numbers = sorted({row["number"] for row in rows if row["number"] is not None})
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
         ranks = {row["rank"] for row in rows}
-        here = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
-        boxes = [None if rank is None else self._pile(folds, rank) for rank in here]
+        stack_ranks = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
+        boxes = [None if rank is None else self._pile(folds, rank) for rank in stack_ranks]
         first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
-        return Column(first, last, span, boxes, stack=said, said="all matched")
+        return Column(first, last, span, boxes, stack=label, said="all matched")
 
     def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
-        held = dict.fromkeys(self.folding.label(one, rank) for one in folds)
-        return Box(RowKind.FOLD, "; ".join(label for label in held if label))
+        labels = dict.fromkeys(self.folding.label(fold_drawn, rank) for fold_drawn in folds)
+        return Box(RowKind.FOLD, "; ".join(label for label in labels if label))
 
     def _shortened(self, focus: int | None) -> int | None:
         """Of many columns, keep those that tell where the lanes part and end; the others become
@@ -381,37 +389,37 @@ class _Scene:
         first_open = {
             next(
                 (
-                    at
-                    for at, one in enumerate(columns)
-                    if (box := one.boxes[lane]) is not None and box.open
+                    index
+                    for index, column in enumerate(columns)
+                    if (box := column.boxes[lane]) is not None and box.open
                 ),
                 -1,
             )
             for lane in range(len(self.lanes))
         }
         near = range(0) if focus is None else range(focus - BEFORE, focus + BEHIND)
-        found: list[Column] = []
-        rest: list[Column] = []
+        shown: list[Column] = []
+        hidden: list[Column] = []
         begin, focus_at = 0, None  # the slot behind the last column that is kept
-        for at, one in enumerate(columns):
-            mark = one.missing is not None or one.extra is not None
-            if not (mark or at in near or at in first_open or at >= len(columns) - BEFORE):
-                rest.append(one)
+        for index, column in enumerate(columns):
+            mark = column.missing is not None or column.extra is not None
+            if not (mark or index in near or index in first_open or index >= len(columns) - BEFORE):
+                hidden.append(column)
                 continue
-            if rest or (part and one.slot > begin):
-                found.append(self._heap(found[-1:], one, begin, max(one.slot, begin + 1)))
-                rest = []
-            if at == focus:
-                focus_at = len(found)
-            found.append(one)
-            begin = one.until + 1
-        self.columns = found
+            if hidden or (part and column.slot > begin):
+                shown.append(self._heap(shown[-1:], column, begin, max(column.slot, begin + 1)))
+                hidden = []
+            if index == focus:
+                focus_at = len(shown)
+            shown.append(column)
+            begin = column.until + 1
+        self.columns = shown
         return focus_at
 
     def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
         bad = int(wrong(self.timeline)[begin:end].sum())
-        said = (
+        label = (
             f"{bad:,} did not match"
             if bad
             else "all that is recorded matched"
@@ -421,34 +429,38 @@ class _Scene:
         pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
         boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
         first, last = (
-            [*(one.number.split("-")[-1] for one in before), "0"][0],
+            [*(column.number.split("-")[-1] for column in before), "0"][0],
             behind.number.split("-")[0],
         )
         number = f"{int(first) + 1}-{int(last) - 1}" if first.isdigit() and last.isdigit() else ""
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
-        return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, said)
+        return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, label)
 
     def _give_sizes(self, focus: int | None) -> None:
         ends = set()  # of calls that never end, the first of each lane
         for lane in range(len(self.lanes)):
             open_ = (
-                at
-                for at, one in enumerate(self.columns)
-                if (box := one.boxes[lane]) is not None and box.open
+                index
+                for index, column in enumerate(self.columns)
+                if (box := column.boxes[lane]) is not None and box.open
             )
             ends.update([next(open_, -1)])
-        for at, one in enumerate(self.columns):
-            one.far = at == focus
-            loud = one.flag in ("wrong", "apart") or any(box.failed for box in one.drawn)
-            loud = at in ends or at == focus or (loud and (focus is None or at <= focus + AFTER))
-            if one.stack:
-                one.size = "stack"
-            elif one.missing:
-                one.size = "ghost"
-            elif at == focus and one.extra is None:
-                one.size = "big"
+        for index, column in enumerate(self.columns):
+            column.far = index == focus
+            loud = column.flag in ("wrong", "apart") or any(box.failed for box in column.drawn)
+            loud = (
+                index in ends
+                or index == focus
+                or (loud and (focus is None or index <= focus + AFTER))
+            )
+            if column.stack:
+                column.size = "stack"
+            elif column.missing:
+                column.size = "ghost"
+            elif index == focus and column.extra is None:
+                column.size = "big"
             else:
-                one.size = "mid" if loud else "slim"
+                column.size = "mid" if loud else "slim"
 
     def _count_up(self, focus: int | None) -> None:
         """Drop the numbers that do not count up: those of sends, and of calls in several groups.
@@ -456,12 +468,12 @@ class _Scene:
         The column where the lanes part keeps its number, by which the headline may name it.
         """
         last = -1
-        for at, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             sends = any(box.kind is RowKind.PAIR for box in column.drawn)
             numbers = [int(number) for number in re.findall(r"\d+", column.number)]
             if numbers and not sends and numbers[0] > last:
                 last = numbers[-1]
-            elif at != focus:
+            elif index != focus:
                 column.number = ""
 
     # ---- where they part
@@ -472,31 +484,41 @@ class _Scene:
         if self.parting.first is None:
             return None
         focus = next(
-            (at for at, one in enumerate(self.columns) if self._holds(one, self.parting.first)),
+            (
+                index
+                for index, column in enumerate(self.columns)
+                if self._holds(column, self.parting.first)
+            ),
             None,
         )
         shift, odd = self.parting.shift, self.parting.odd
-        told = (
+        all_met = (
             self.story.headline.form == "wrong_answer"
         )  # its calls met: none is loud for its absence
-        if focus is None or shift is None or shift.by != 1 or not odd or told:
+        if focus is None or shift is None or shift.by != 1 or not odd or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
             return next(
-                (at for at, one in enumerate(self.columns) if self._holds(one, self.parting.clash)),
+                (
+                    index
+                    for index, column in enumerate(self.columns)
+                    if self._holds(column, self.parting.clash)
+                ),
                 focus,
             )
         extra = self.parting.extra[0]
-        at = self._column_of(extra)
-        if at is not None and odd == self.parting.ranks(shift.ahead):
-            self.columns[at].extra = self.lane[extra["rank"]]
-            return at
-        if at is not None and odd == self.parting.ranks(shift.behind):
-            there = self.columns[at].slot
+        index = self._column_of(extra)
+        if index is not None and odd == self.parting.ranks(shift.ahead):
+            self.columns[index].extra = self.lane[extra["rank"]]
+            return index
+        if index is not None and odd == self.parting.ranks(shift.behind):
+            slot_there = self.columns[index].slot
             none: list[Box | None] = [None] * len(self.lanes)
             missing = (self.lane[shift.behind[0]], asks_of(extra))
-            self.columns.insert(at, Column(there, there, "", none, "open", missing=missing))
-            return at
+            self.columns.insert(
+                index, Column(slot_there, slot_there, "", none, "open", missing=missing)
+            )
+            return index
         return focus
 
     def _holds(self, column: Column, row: int | None) -> bool:
@@ -512,9 +534,9 @@ class _Scene:
         lane = self.lane[row["rank"]]
         return next(
             (
-                at
-                for at, one in enumerate(self.columns)
-                if (box := one.boxes[lane]) and box.row is row
+                index
+                for index, column in enumerate(self.columns)
+                if (box := column.boxes[lane]) and box.row is row
             ),
             None,
         )
@@ -524,26 +546,26 @@ class _Scene:
         if shift is None:
             return
         ahead, behind = shift.ahead[0], shift.behind[0]
-        gap = next((at for at, one in enumerate(self.columns) if one.missing), None)
-        if gap is not None and (at := self._column_of(self.parting.extra[0])) is not None:
-            yield gap, self.lane[behind], at, self.lane[ahead]
+        gap = next((index for index, column in enumerate(self.columns) if column.missing), None)
+        if gap is not None and (extra_column := self._column_of(self.parting.extra[0])) is not None:
+            yield gap, self.lane[behind], extra_column, self.lane[ahead]
         late = self.parting.collectives(behind)[shift.at :]
         early = self.parting.collectives(ahead)[shift.at + shift.by :]
-        for one, other in zip(
+        for late_column, early_column in zip(
             map(self._column_of, late), map(self._column_of, early), strict=False
         ):
-            if one is not None and other is not None:
-                yield one, self.lane[behind], other, self.lane[ahead]
+            if late_column is not None and early_column is not None:
+                yield late_column, self.lane[behind], early_column, self.lane[ahead]
 
     def _readings(self) -> Iterator[Reading]:
         """What ranks took for an answer, which was another call's data: first the one that asked,
         then in turn."""
         last: int | None = None
-        for at, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             if column.flag != "wrong":
                 continue
-            pairs = [(to, of) for pair in column.clashes for to, of in (pair, pair[::-1])]
-            answers = (_reading(at, column, to, of) for to, of in pairs if to != last)
+            pairs = [(to, sender) for pair in column.clashes for to, sender in (pair, pair[::-1])]
+            answers = (_reading(index, column, to, sender) for to, sender in pairs if to != last)
             reading = next((answer for answer in answers if answer is not None), None)
             if reading is not None:
                 yield reading
@@ -555,7 +577,7 @@ class _Scene:
 
     def _pieces(self, line: Line) -> tuple[Piece, ...]:
         """The words of a line of the story, each noun with the kind of the call that it names."""
-        found = []
+        pieces = []
         for piece in pieces_of(line):
             call = None if piece.call is None else line.calls[piece.call]
             row = (
@@ -564,35 +586,37 @@ class _Scene:
                 else self.folding.matched.row_of.get((call.rank, call.group, call.seq))
             )
             text = f"`{piece.text}`" if piece.code else piece.text
-            found.append(Piece(text, None if row is None else kind(row)))
-        return tuple(found)
+            pieces.append(Piece(text, None if row is None else kind(row)))
+        return tuple(pieces)
 
     def _headline(self) -> tuple[Piece, ...]:
         line = self.story.headline
         ends = line.facts.get("ends", ())
-        well = all(one["good"] for one in ends)
+        well = all(group["good"] for group in ends)
         if well and line.form in even.WORDS:
             return (Piece(self.story.sentence, tone="good"),)
-        alone = "".join(
+        without_endings = "".join(
             piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()}))
         )
         plain: Tone = (
             "warn" if well and not line.calls else ""
         )  # replicas that differ: no noun has a colour
-        tone: Tone = "warn" if all(one["good"] or one["pending"] for one in ends) else "bad"
-        found, length = [], 0
+        tone: Tone = "warn" if all(group["good"] or group["pending"] for group in ends) else "bad"
+        pieces, length = [], 0
         for piece in self._pieces(line):
-            cut = max(0, min(len(piece.text), len(alone) - length))
-            found += [
+            cut = max(0, min(len(piece.text), len(without_endings) - length))
+            pieces += [
                 Piece(piece.text[:cut], piece.kind, plain),
                 Piece(piece.text[cut:], tone=tone),
             ]
             length += len(piece.text)
-        return tuple(piece for piece in found if piece.text)
+        return tuple(piece for piece in pieces if piece.text)
 
     def _tried(self) -> Piece:
         """The result of the edit shown in the code; the story has the details."""
-        edit = next((one for line in self.story.of(LineKind.FIX) for one in line.edits), None)
+        edit = next(
+            (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
+        )
         if edit is None:
             return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
@@ -600,7 +624,7 @@ class _Scene:
 
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
         """How most ranks of a lane ended."""
-        ranks = [rank for one in lane for rank in self.folding.lanes[one]]
+        ranks = [rank for class_rank in lane for rank in self.folding.lanes[class_rank]]
         kind, count = Counter(self.timeline.ends[rank].kind for rank in ranks).most_common(1)[0]
         end = next(end for rank in ranks if (end := self.timeline.ends[rank]).kind is kind)
         many = f"{count} " if count > 1 else ""
@@ -617,8 +641,8 @@ class _Scene:
                     "call pending" if end.pending else "",
                 )
             case EndKind.HUNG:
-                said = "waits" if count == 1 else "wait"
-                return "✕", f"{many}{said}", "bad", "" if end.proven else "as far as is seen"
+                verb = "waits" if count == 1 else "wait"
+                return "✕", f"{many}{verb}", "bad", "" if end.proven else "as far as is seen"
             case EndKind.RAISED:
                 return "✕", f"{many}raise{'s' * (count == 1)}", "bad", end.text.partition(":")[0]
             case EndKind.KILLED:
@@ -648,67 +672,72 @@ class _Scene:
     def _code(self) -> tuple[str, tuple[CodeLine, ...]]:
         """The lines that the story rests on, with who stands there, and the edit; else those that
         make DDP's calls."""
-        here: dict[int, dict[str, Piece]] = {}
-        told = [
+        marks: dict[int, dict[str, Piece]] = {}
+        lines = [
             line
             for line in self.story.lines
             if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
         ]
-        told += [line for line in self.story.of(LineKind.FATE) if line.form == "raised"]
+        lines += [line for line in self.story.of(LineKind.FATE) if line.form == "raised"]
         edit: Edit | None = next(
-            (one for line in self.story.of(LineKind.FIX) for one in line.edits), None
+            (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
         )
         file = edit.file if edit else ""
-        for line in told:
+        for line in lines:
             for source in line.lines:
-                site, _, at = source.site.rpartition(":")
-                if not at.isdigit() or (file and site != file):
+                site, _, line_number = source.site.rpartition(":")
+                if not line_number.isdigit() or (file and site != file):
                     continue
                 file = site
                 call = next(
                     (
-                        one
-                        for one in line.calls
-                        if one.site == source.site and one.rank in source.ranks
+                        call_cited
+                        for call_cited in line.calls
+                        if call_cited.site == source.site and call_cited.rank in source.ranks
                     ),
                     None,
                 )
                 row = call and self.folding.matched.row_of.get((call.rank, call.group, call.seq))
                 ranks = source.ranks
                 if (
-                    line.kind is LineKind.FATE and int(at) not in here
+                    line.kind is LineKind.FATE and int(line_number) not in marks
                 ):  # nothing else says who raised there
                     ranks = line.ranks
-                who = self._who(ranks, line.kind)
-                mark = Piece(who, kind(row) if row else None, "" if row else "bad")
+                subject = self._who(ranks, line.kind)
+                mark = Piece(subject, kind(row) if row else None, "" if row else "bad")
                 if ranks:
-                    here.setdefault(int(at), {}).setdefault(mark.text, mark)
+                    marks.setdefault(int(line_number), {}).setdefault(mark.text, mark)
         texts = self.told.sources
-        wanted = set(here) | (
+        wanted = set(marks) | (
             set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set()
         )
         holding = [
-            one for one in texts.all if one.file == file and min(wanted, default=0) in _numbers(one)
+            text_held
+            for text_held in texts.all
+            if text_held.file == file and min(wanted, default=0) in _numbers(text_held)
         ]
-        source_text = min(holding, key=lambda one: len(one.lines), default=texts.program)
+        source_text = min(
+            holding, key=lambda text_held: len(text_held.lines), default=texts.program
+        )
         if source_text is None or not source_text.lines:
             return file, ()
         body = dict(enumerate(source_text.lines, source_text.first_line))
         issued = self._lines_of_boxes(texts, source_text)
-        loop = {at for at, text in body.items() if _CALLS.match(text)}
+        loop = {number for number, text in body.items() if _CALLS.match(text)}
         wanted &= body.keys()
-        shown = (wanted | issued | loop, wanted | issued, wanted or loop)
-        wanted = next((lines for lines in shown if len(lines) <= MOST_LINES), shown[-1])
-        wanted |= {at for at in body if {at - 1, at + 1} <= wanted}
-        found = [
-            CodeLine("", at, body[at], tuple(here.get(at, {}).values())) for at in sorted(wanted)
+        choices = (wanted | issued | loop, wanted | issued, wanted or loop)
+        wanted = next((lines for lines in choices if len(lines) <= MOST_LINES), choices[-1])
+        wanted |= {number for number in body if {number - 1, number + 1} <= wanted}
+        code_lines = [
+            CodeLine("", number, body[number], tuple(marks.get(number, {}).values()))
+            for number in sorted(wanted)
         ]
-        return source_text.name, tuple(found if edit is None else _edited(found, edit))
+        return source_text.name, tuple(code_lines if edit is None else _edited(code_lines, edit))
 
 
-def _reading(at: int, column: Column, to: int, of: int) -> Reading | None:
-    """What lane `to` took for an answer in a column, of which lane `of` sent it; None if it asked nothing."""
-    asking, answering = column.boxes[to], column.boxes[of]
+def _reading(index: int, column: Column, to: int, sender: int) -> Reading | None:
+    """What lane `to` took for an answer in a column, of which lane `sender` sent it; None if it asked nothing."""
+    asking, answering = column.boxes[to], column.boxes[sender]
     if asking is None or answering is None or asking.row is None or answering.row is None:
         return None
     row = asking.row
@@ -716,7 +745,9 @@ def _reading(at: int, column: Column, to: int, of: int) -> Reading | None:
     value, sent = _single(row["value_out"]), _single(answering.row["value_in"])
     if made is None or " concluded that " not in made or value is None or sent is None:
         return None
-    return Reading(at, to, of, value, sent, "nobody" * made.endswith("all ranks have joined"))
+    return Reading(
+        index, to, sender, value, sent, "nobody" * made.endswith("all ranks have joined")
+    )
 
 
 MOST_LINES = 9
@@ -732,22 +763,28 @@ def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
     A line that is only indented further, because the edit wraps it in a new block, keeps its number
     and gets no mark.
     """
-    known = {line.number or 0: line for line in lines}
-    yield from (line for number, line in known.items() if number < edit.begin)
+    by_number = {line.number or 0: line for line in lines}
+    yield from (line for number, line in by_number.items() if number < edit.begin)
     before, after = ([text.strip() for text in texts] for texts in (edit.removed, edit.added))
-    for how, first, last, begin, end in SequenceMatcher(
+    for tag, first, last, begin, end in SequenceMatcher(
         None, before, after, autojunk=False
     ).get_opcodes():
-        old = [known[edit.begin + at] for at in range(first, last) if edit.begin + at in known]
+        old = [
+            by_number[edit.begin + index]
+            for index in range(first, last)
+            if edit.begin + index in by_number
+        ]
         new = edit.added[begin:end]
-        if how == "equal" and all(
+        if tag == "equal" and all(
             len(text) >= len(line.text) for line, text in zip(old, new, strict=False)
         ):
             yield from (replace(line, text=text) for line, text in zip(old, new, strict=False))
         else:
             yield from (replace(line, sign="-") for line in old)
             yield from (CodeLine("+", None, text) for text in new)
-    yield from (line for number, line in known.items() if number >= edit.begin + len(edit.removed))
+    yield from (
+        line for number, line in by_number.items() if number >= edit.begin + len(edit.removed)
+    )
 
 
 def _numbers(source: SourceText) -> range:

@@ -51,10 +51,10 @@ class _Picture:
 
     def parts(self) -> Iterator[str]:
         wide, high = self.across.width + 2 * LEFT, self.top + self.across.height + LEFT
-        said = "".join(piece.text for piece in self.scene.headline)
+        headline = "".join(piece.text for piece in self.scene.headline)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high:.0f}" width="{wide:.0f}" '
-            f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(said)}" '
+            f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(headline)}" '
             f'font-family="Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif">{self._fade()}'
             f'<rect width="100%" height="100%" rx="8" fill="{LIGHT["paper"]}"/><g transform="translate({LEFT} {LEFT})">'
         )
@@ -74,20 +74,23 @@ class _Picture:
             yield from self._end(lane)
         if not self.scene.columns:
             yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
-        for at, one in enumerate(self.scene.columns):
-            yield f"<g><title>{escape(_told(one))}</title>"
-            yield from self._column(at, one)
+        for index, column in enumerate(self.scene.columns):
+            yield f"<g><title>{escape(_told(column))}</title>"
+            yield from self._column(index, column)
             yield "</g>"
-        for at, lane, other_at, other in self.scene.meant:
-            near, far = (0.82, 0.18) if at < other_at else (0.18, 0.82)
-            p, q = self._edge(at, lane, other, near), self._edge(other_at, other, lane, far)
+        for index, lane, other_at, other_lane in self.scene.meant:
+            near, far = (0.82, 0.18) if index < other_at else (0.18, 0.82)
+            p, q = (
+                self._edge(index, lane, other_lane, near),
+                self._edge(other_at, other_lane, lane, far),
+            )
             yield self._line(p, q, LIGHT["soft"], 1.8, "1 5")
         yield "</g></g></svg>"
 
     def _fade(self) -> str:
         stops = "".join(
-            f'<stop offset="{at}" stop-color="#fff" stop-opacity="{opacity}"/>'
-            for at, opacity in ((0, 1), (0.55, 0.8), (1, 0))
+            f'<stop offset="{stop}" stop-color="#fff" stop-opacity="{opacity}"/>'
+            for stop, opacity in ((0, 1), (0.55, 0.8), (1, 0))
         )
         box = f'<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#{self.name}-f)"/>'
         mask = f'<mask id="{self.name}-fade" maskContentUnits="objectBoundingBox">{box}</mask>'
@@ -105,64 +108,68 @@ class _Picture:
         name, count = self.scene.names[lane], len(self.scene.ranks[lane])
         name = f"{count} ranks" if count > 3 else name
         yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
-        given = self.scene.inputs[lane]
-        under = "" if given is None else f"{given} input{'s' * (given != 1)}"
+        inputs = self.scene.inputs[lane]
+        under = "" if inputs is None else f"{inputs} input{'s' * (inputs != 1)}"
         under = self.scene.names[lane].removeprefix("ranks ") if count > 3 else under
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
         )
 
     def _end(self, lane: int) -> Iterator[str]:
-        sign, word, tone, more = self.scene.ends[lane]
+        sign, word, tone, detail = self.scene.ends[lane]
         if len(self.scene.ends) > 4 and lane and self.scene.ends[lane] == self.scene.ends[lane - 1]:
-            word = more = ""  # of lanes that end alike, the first tells
+            word = detail = ""  # of lanes that end alike, the first tells
         t0, length, middle = (
             self.across.t0,
             self.across.length,
             self.across.lane(lane) + self.across.thick / 2,
         )
-        x, y = t0 + length + 22, middle + 5 - 8 * bool(more)
+        x, y = t0 + length + 22, middle + 5 - 8 * bool(detail)
         dots = "…" if "wait" in word else ""
         yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
-        yield self._text(x, y + 19, more, 12.5, LIGHT[TONES[tone]])
+        yield self._text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
         drawn = [
-            (at, one.boxes[lane])
-            for at, one in enumerate(self.scene.columns)
-            if one.boxes[lane] is not None
+            (index, column.boxes[lane])
+            for index, column in enumerate(self.scene.columns)
+            if column.boxes[lane] is not None
         ]
         if drawn and (box := drawn[-1][1]) is not None:
             end = self.across.places[drawn[-1][0]][0] if box.open else length + 6
             yield self._line((t0 + 20, middle), (t0 + end, middle), LIGHT["line"], 2)
 
-    def _column(self, at: int, one: Column) -> Iterator[str]:
-        here = [lane for lane, box in enumerate(one.boxes) if box is not None]
-        if one.flag == "met" or one.extra is not None:
-            t = self.across.centre(at)
-            for a, b in pairwise(here):
+    def _column(self, index: int, column: Column) -> Iterator[str]:
+        lanes = [lane for lane, box in enumerate(column.boxes) if box is not None]
+        if column.flag == "met" or column.extra is not None:
+            t = self.across.centre(index)
+            for a, b in pairwise(lanes):
                 begin, end = (
                     self.across.lane(a) + self.across.thick + 9,
-                    self.across.lane(b) - (17 if one.stack else 9),
+                    self.across.lane(b) - (17 if column.stack else 9),
                 )
                 yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
-        for lane in range(len(one.boxes)):
-            rect, said = self.across.box(at, lane), self._said(at, lane)
+        for lane in range(len(column.boxes)):
+            rect, label = self.across.box(index, lane), self._said(index, lane)
             if rect.box is None:
-                yield self._ghost(rect, said[0]) if any(said) and one.size != "slim" else ""
+                yield self._ghost(rect, label[0]) if any(label) and column.size != "slim" else ""
             else:
                 yield from (
-                    self._stack(rect, one, said[0]) if one.stack else self._call(rect, one, *said)
+                    self._stack(rect, column, label[0])
+                    if column.stack
+                    else self._call(rect, column, *label)
                 )
-        loud = at == self.scene.focus
+        loud = index == self.scene.focus
         if loud or (
-            not one.stack
-            and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))
+            not column.stack
+            and (
+                column.size != "slim" or self.across.places[index][1] > width_of(column.number, 12)
+            )
         ):
-            number = f"call {one.number}" if loud and one.number else one.number
-            number = "missing" if one.missing else number
+            number = f"call {column.number}" if loud and column.number else column.number
+            number = "missing" if column.missing else number
             color = LIGHT["bad" if loud else "soft"]
             y = SIDE - (24 if loud else 14)
             yield self._text(
-                self.across.centre(at),
+                self.across.centre(index),
                 y,
                 number,
                 13 if loud else 12,
@@ -170,18 +177,31 @@ class _Picture:
                 bold=loud,
                 anchor="middle",
             )
-        yield from self._between(at, one)
+        yield from self._between(index, column)
 
-    def _said(self, at: int, lane: int) -> tuple[str, str]:
+    def _said(self, index: int, lane: int) -> tuple[str, str]:
         """What a column says in a lane, and below it."""
-        one = self.scene.columns[at]
-        box, big = one.boxes[lane], one.size == "big"
+        column = self.scene.columns[index]
+        box, big = column.boxes[lane], column.size == "big"
         if box is None:
-            missing = one.missing[1] if one.missing and one.missing[0] == lane else ""
-            return missing or "nobody" * (lane in one.absent), ""
-        reading = next((of for of in self.scene.readings if of.column == at), None) if big else None
-        sub = "extra" if one.extra == lane else ""
-        asked = reading is not None and (asker := one.boxes[reading.to]) is not None and asker.label
+            missing = column.missing[1] if column.missing and column.missing[0] == lane else ""
+            return missing or "nobody" * (lane in column.absent), ""
+        reading = (
+            next(
+                (
+                    reading_there
+                    for reading_there in self.scene.readings
+                    if reading_there.column == index
+                ),
+                None,
+            )
+            if big
+            else None
+        )
+        sub = "extra" if column.extra == lane else ""
+        asked = (
+            reading is not None and (asker := column.boxes[reading.to]) is not None and asker.label
+        )
         if reading is not None and (
             reading.to == lane or (reading.of != lane and box.label == asked)
         ):
@@ -190,9 +210,9 @@ class _Picture:
             sub = f"sends {reading.sent}"
         elif big and (box.open or box.failed):
             sub = "never ends" if box.open else "fails"
-        return one.stack or box.label, sub
+        return column.stack or box.label, sub
 
-    def _stack(self, rect: Rect, one: Column, said: str) -> Iterator[str]:
+    def _stack(self, rect: Rect, column: Column, label: str) -> Iterator[str]:
         for by in (8, 4, 0):
             yield self._rect(
                 rect.x + by,
@@ -206,14 +226,17 @@ class _Picture:
                 "fill",
             )
         yield from self._words(
-            replace(rect, w=rect.w - 8), said, LIGHT["bad" if one.flag == "wrong" else "soft"], 14
+            replace(rect, w=rect.w - 8),
+            label,
+            LIGHT["bad" if column.flag == "wrong" else "soft"],
+            14,
         )
 
-    def _call(self, rect: Rect, one: Column, said: str, sub: str) -> Iterator[str]:
-        box, big, extra = rect.box, one.size == "big", one.extra == rect.lane
+    def _call(self, rect: Rect, column: Column, label: str, sub: str) -> Iterator[str]:
+        box, big, extra = rect.box, column.size == "big", column.extra == rect.lane
         assert box is not None
-        loud = big and one.flag != "met"
-        more = (
+        loud = big and column.flag != "met"
+        overhang = (
             26
             if box.open and loud
             else 14
@@ -222,34 +245,43 @@ class _Picture:
         )
         edge = LIGHT["bad"] if extra or loud or box.failed else ""
         fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
-        rest = f' stroke-dasharray="6 5"{fade}' if extra else fade
+        style = f' stroke-dasharray="6 5"{fade}' if extra else fade
         if box.open:
             ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
-            under = rect.w + (min(more, 12) if rect.column == self.scene.focus else more)
+            under = rect.w + (min(overhang, 12) if rect.column == self.scene.focus else overhang)
             yield self._rect(rect.x, rect.y, under, rect.h, ground, 8)
-        slim, fill = one.size == "slim", FILLS[box.kind]
+        slim, fill = column.size == "slim", FILLS[box.kind]
         yield self._rect(
-            rect.x, rect.y, rect.w + more, rect.h, fill, 6 if slim else 8, edge, 2.4, "fill", rest
+            rect.x,
+            rect.y,
+            rect.w + overhang,
+            rect.h,
+            fill,
+            6 if slim else 8,
+            edge,
+            2.4,
+            "fill",
+            style,
         )
         size = 17 if big else 12 if slim else 14
-        yield from self._words(rect, said, ink_of(box.kind), size, loud or extra, sub)
+        yield from self._words(rect, label, ink_of(box.kind), size, loud or extra, sub)
 
     def _ghost(self, rect: Rect, label: str) -> str:
         bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
         dashed = self._rect(*place, LIGHT["ground"], 8, bad, 2.4, "", ' stroke-dasharray="6 5"')
         return dashed + "".join(self._words(rect, label, bad, 14, True))
 
-    def _between(self, at: int, one: Column) -> Iterator[str]:
+    def _between(self, index: int, column: Column) -> Iterator[str]:
         """≠, and the value that goes wrong."""
         first = next(iter(self.scene.readings), None)
-        reads = first is not None and first.column == at and one.size == "big"
+        reads = first is not None and first.column == index and column.size == "big"
         radius = (
             17
-            if one.size == "big" and self.across.between > 40
+            if column.size == "big" and self.across.between > 40
             else min(11, self.across.between / 2 - 3)
         )
-        for a, b in one.clashes:
-            x = self.across.centre(at) + (self.across.places[at][1] * 0.2 if reads else 0)
+        for a, b in column.clashes:
+            x = self.across.centre(index) + (self.across.places[index][1] * 0.2 if reads else 0)
             y = (self.across.lane(a) + self.across.thick + self.across.lane(b)) / 2
             look = f'fill="{LIGHT["paper"]}" stroke="{LIGHT["bad"]}" stroke-width="2"'
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look}/>'
@@ -257,18 +289,21 @@ class _Picture:
                 x, y + radius * 0.42, "≠", radius * 1.2, LIGHT["bad"], bold=True, anchor="middle"
             )
         if first is not None and reads:
-            p, q = self._edge(at, first.of, first.to, 0.3), self._edge(at, first.to, first.of, 0.3)
+            p, q = (
+                self._edge(index, first.of, first.to, 0.3),
+                self._edge(index, first.to, first.of, 0.3),
+            )
             down = 1 if q[1] > p[1] else -1
             yield self._line(p, q, LIGHT["bad"], 2.5, "1 6")
             yield self._line((q[0] - 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             yield self._line((q[0] + 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             x, y = p[0] + 8 + len(first.value) * 5, (p[1] + q[1]) / 2 + 6
-            said = first.value if len(first.value) <= LONG else ""  # the box says what it hears
-            yield self._text(x, y, said, 17, LIGHT["bad"], bold=True, anchor="middle")
+            value = first.value if len(first.value) <= LONG else ""  # the box says what it hears
+            yield self._text(x, y, value, 17, LIGHT["bad"], bold=True, anchor="middle")
 
-    def _edge(self, at: int, lane: int, towards: int, part: float) -> tuple[float, float]:
+    def _edge(self, index: int, lane: int, towards: int, part: float) -> tuple[float, float]:
         """A point on the edge of a box that faces another lane."""
-        t, w = self.across.places[at]
+        t, w = self.across.places[index]
         return self.across.t0 + t + w * part, self.across.lane(lane) + (
             self.across.thick + 4 if towards > lane else -4
         )
@@ -319,24 +354,24 @@ class _Picture:
         bold: bool = False,
         color: str = "",
     ) -> str:
-        said = ""
-        for one in pieces:
-            ink = LIGHT[TONES[one.tone]] if one.kind is None else ink_of(one.kind)
-            said += f'<tspan fill="{color or ink}">{escape(one.text.replace("`", ""))}</tspan>'
+        spans = ""
+        for piece in pieces:
+            ink = LIGHT[TONES[piece.tone]] if piece.kind is None else ink_of(piece.kind)
+            spans += f'<tspan fill="{color or ink}">{escape(piece.text.replace("`", ""))}</tspan>'
         weight = ' font-weight="700"' if bold else ""
         return (
-            f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{said}</text>'
+            f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{spans}</text>'
         )
 
     def _rect(
         self, x: float, y: float, w: float, h: float, fill: str, radius: float, edge: str = "", width: float = 1,
-        name: str = "", more: str = "",
+        name: str = "", attributes: str = "",
     ) -> str:  # fmt: skip
         stroke = f' stroke="{edge}" stroke-width="{width}"' if edge else ""
         called = f' class="{name}"' if name else ""
         return (
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}"'
-            f"{stroke}{called}{more}/>"
+            f"{stroke}{called}{attributes}/>"
         )
 
     def _line(
@@ -354,20 +389,20 @@ class _Picture:
         )
 
 
-def _told(one: Column) -> str:
-    labels = " · ".join(dict.fromkeys(box.label for box in one.drawn))
-    number = f"{'calls' if one.stack else 'call'} {one.number}: " if one.number else ""
-    return f"{number}{labels}{f'. {one.said}' if one.said else ''}"
+def _told(column: Column) -> str:
+    labels = " · ".join(dict.fromkeys(box.label for box in column.drawn))
+    number = f"{'calls' if column.stack else 'call'} {column.number}: " if column.number else ""
+    return f"{number}{labels}{f'. {column.said}' if column.said else ''}"
 
 
 def _broken(text: str, size: float, wide: float, high: float) -> tuple[list[str], float]:
     """A label in the fewest lines that let its letters be large, and their size."""
-    words, lines, fits = text.split(" "), [text], 0.0
-    for count in range(1, min(3, len(words)) + 1):
+    parts, lines, fits = text.split(" "), [text], 0.0
+    for count in range(1, min(3, len(parts)) + 1):
         if count > 1 and count * size * 1.18 >= high:
             break
-        cuts = ([0, *cut, len(words)] for cut in combinations(range(1, len(words)), count - 1))
-        ways = [[" ".join(words[a:b]) for a, b in pairwise(cut)] for cut in cuts]
+        cuts = ([0, *cut, len(parts)] for cut in combinations(range(1, len(parts)), count - 1))
+        ways = [[" ".join(parts[a:b]) for a, b in pairwise(cut)] for cut in cuts]
         longest = [max(width_of(line, size) for line in way) for way in ways]
         least = min(longest)
         if (now := min(size, size * wide / max(least, 1))) > fits * 1.03:
@@ -380,8 +415,8 @@ def _wrapped(pieces: Sequence[Piece], width: float, size: float) -> Iterator[lis
     line: list[Piece] = []
     used = 0.0
     for piece in pieces:
-        words = piece.text.replace(" ", " \0").split("\0")
-        for word in words:
+        parts = piece.text.replace(" ", " \0").split("\0")
+        for word in parts:
             wide = width_of(word, size)
             if line and used + wide > width:
                 yield line

@@ -83,10 +83,10 @@ class Table:
     def _drawn(self) -> Iterator[str]:
         wide = [
             2 * PAD
-            + LETTER * max(len(line) for line in (name, *(_lines(row[at] for row in self.rows))))
-            for at, name in enumerate(self.columns)
+            + LETTER * max(len(line) for line in (name, *(_lines(row[index] for row in self.rows))))
+            for index, name in enumerate(self.columns)
         ]
-        lefts = [PAD + sum(wide[:at]) + 4 * at for at in range(len(wide))]
+        lefts = [PAD + sum(wide[:index]) + 4 * index for index in range(len(wide))]
         heights = [2 * PAD + LINE * max(len(cell.lines) for cell in row) for row in self.rows]
         top = PAD + LINE * (1 + bool(self.caption)) + 6
         width = lefts[-1] + wide[-1] + PAD
@@ -99,11 +99,11 @@ class Table:
         )
         if self.caption:
             yield _text(PAD, PAD + 13, self.caption, LIGHT["soft"])
-        for left, name in zip(lefts, self.columns, strict=True):
-            yield _text(left + PAD, top - 10, name, LIGHT["ink"], bold=True)
+        for x, name in zip(lefts, self.columns, strict=True):
+            yield _text(x + PAD, top - 10, name, LIGHT["ink"], bold=True)
         for row, high in zip(self.rows, heights, strict=True):
-            for left, cell_width, cell in zip(lefts, wide, row, strict=True):
-                yield from _box(cell, left, top, cell_width, high)
+            for x, cell_width, cell in zip(lefts, wide, row, strict=True):
+                yield from _box(cell, x, top, cell_width, high)
             top += high + 4
         yield "</svg>"
 
@@ -113,22 +113,22 @@ def _lines(cells: Iterable[Cell]) -> Iterator[str]:
         yield from cell.lines
 
 
-def _box(cell: Cell, left: float, top: float, wide: float, high: float) -> Iterator[str]:
+def _box(cell: Cell, x: float, top: float, wide: float, high: float) -> Iterator[str]:
     fill = LIGHT["card"] if cell.kind is None else FILLS[cell.kind]
     edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"' if cell.wrong else ""
     yield (
-        f'<rect x="{left:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
+        f'<rect x="{x:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
         f'fill="{fill}"{edge}/>'
     )
     ink = LIGHT["ink"] if cell.kind is None else ink_of(cell.kind)
-    for at, line in enumerate(cell.lines):
-        bold = at == 0 and cell.kind is not None
-        yield _text(left + PAD, top + PAD + 13 + LINE * at, line, ink, bold)
+    for index, line in enumerate(cell.lines):
+        bold = index == 0 and cell.kind is not None
+        yield _text(x + PAD, top + PAD + 13 + LINE * index, line, ink, bold)
 
 
-def _text(x: float, y: float, words: str, fill: str, bold: bool = False) -> str:
+def _text(x: float, y: float, text: str, fill: str, bold: bool = False) -> str:
     weight = ' font-weight="600"' * bold
-    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}"{weight}>{escape(words)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}"{weight}>{escape(text)}</text>'
 
 
 def _style(cell: Cell) -> str:
@@ -164,7 +164,7 @@ def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], caption: str = 
 
 def thread_table(beside: BesideThread) -> Table:
     """A run beside the forum thread: a tick for each row that is alike, and sentences above."""
-    columns = [f"rank {rank}, {whose}" for rank in range(2) for whose in ("this run", "the thread")]
+    columns = [f"rank {rank}, {owner}" for rank in range(2) for owner in ("this run", "the thread")]
     rows = []
     for row in beside.rows:
         pairs = zip(row.here or (None, None), row.there or (None, None), strict=True)

@@ -45,12 +45,12 @@ class Statement:
 
 def loops_around(file: str, line: int) -> list[range]:
     """The lines of each loop around this line, outermost first."""
-    found = {
-        one.first: one.last
-        for one in _statements_of(file).values()
-        if one.loop and one.first < line <= one.last
+    loops = {
+        statement.first: statement.last
+        for statement in _statements_of(file).values()
+        if statement.loop and statement.first < line <= statement.last
     }
-    return [range(first, last + 1) for first, last in found.items()]
+    return [range(first, last + 1) for first, last in loops.items()]
 
 
 def statement_at(file: str, line: int) -> Statement | None:
@@ -73,7 +73,9 @@ def guards_around(file: str, line: int) -> list[Guard]:
     """The `try` and `with` statements whose body holds this line, innermost first."""
     linecache.checkcache(file)
     guards = _guards("".join(linecache.getlines(file)))
-    return sorted((one for one in guards if line in one.body), key=lambda one: len(one.body))
+    return sorted(
+        (guard for guard in guards if line in guard.body), key=lambda guard: len(guard.body)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -82,19 +84,19 @@ def _guards(text: str) -> tuple[Guard, ...]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return ()
-    found = []
+    guards = []
     for node in ast.walk(tree):
         if isinstance(node, ast.With | ast.AsyncWith):
-            found.append(Guard(_lines(node.body), (), (range(node.lineno, _head_end(node) + 1),)))
+            guards.append(Guard(_lines(node.body), (), (range(node.lineno, _head_end(node) + 1),)))
         elif isinstance(node, ast.Try):
-            heads = [range(one.lineno, one.body[0].lineno) for one in node.handlers]
-            handlers = tuple(_lines([one]) for one in node.handlers)
+            heads = [range(handler.lineno, handler.body[0].lineno) for handler in node.handlers]
+            handlers = tuple(_lines([handler]) for handler in node.handlers)
             final = [_lines(node.finalbody)] if node.finalbody else []
-            found.append(Guard(_lines(node.body), handlers, (*heads, *final)))
+            guards.append(Guard(_lines(node.body), handlers, (*heads, *final)))
             if final:  # which runs for an exception of a handler, too
                 around = _lines([*node.body, *node.handlers, *node.orelse])
-                found.append(Guard(around, (), (final[0],)))
-    return tuple(found)
+                guards.append(Guard(around, (), (final[0],)))
+    return tuple(guards)
 
 
 def _lines(block: Sequence[ast.stmt | ast.ExceptHandler]) -> range:
@@ -112,29 +114,29 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return {}
-    found: dict[int, Statement] = {}
+    by_line: dict[int, Statement] = {}
     cases = {
         case.pattern.lineno
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Match)
-        for case in one.cases
+        for match in ast.walk(tree)
+        if isinstance(match, ast.Match)
+        for case in match.cases
     }
     lines = text.splitlines()
-    every = (one for one in ast.walk(tree) if isinstance(one, ast.stmt))
-    nodes = sorted(every, key=lambda one: (one.lineno, one.col_offset))
+    statements = (item for item in ast.walk(tree) if isinstance(item, ast.stmt))
+    nodes = sorted(statements, key=lambda item: (item.lineno, item.col_offset))
     keys = _keys(nodes)
     for node in nodes:
         made: Statement | None = None
         for line in range(node.lineno, _head_end(node) + 1):
             inside = line not in cases or isinstance(node, ast.Match)  # `case 1: a()` is the match
             if (
-                line not in found
-                or not found[line].decides
-                or (found[line].first < line and inside)
+                line not in by_line
+                or not by_line[line].decides
+                or (by_line[line].first < line and inside)
             ):
                 made = made or _made(node, lines, keys)
-                found[line] = made
-    return found
+                by_line[line] = made
+    return by_line
 
 
 def _head_end(node: ast.stmt) -> int:
@@ -150,21 +152,21 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
     sets = [
-        one.target
-        for one in _expressions(node)
-        if isinstance(one, (ast.comprehension, ast.NamedExpr))
+        expression.target
+        for expression in _expressions(node)
+        if isinstance(expression, (ast.comprehension, ast.NamedExpr))
     ]
-    inner = {dotted(one) for target in sets for one in ast.walk(target)}
+    inner = {dotted(part) for target in sets for part in ast.walk(target)}
     value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
-    every = (
+    test_names = (
         name
         for test in [test for test, _ in tests] or filter(None, [value])
         for name in names_in(test)
     )
     names = tuple(
-        name for name in dict.fromkeys(every) if inner.isdisjoint({*_WORDS.findall(name)})
+        name for name in dict.fromkeys(test_names) if inner.isdisjoint({*_WORDS.findall(name)})
     )
-    own = (
+    own_names = (
         name
         for child in ast.iter_child_nodes(node)
         if not isinstance(child, ast.stmt)
@@ -179,10 +181,10 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         names,
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
-        frozenset(own),
+        frozenset(own_names),
         frozenset(stored_in(node)),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
-        any(isinstance(one, ast.Return) for one in ast.walk(node)),
+        any(isinstance(inner_node, ast.Return) for inner_node in ast.walk(node)),
     )
 
 
@@ -190,7 +192,9 @@ def _text_end(node: ast.stmt) -> int:
     """The last line of its text; for a compound statement, the end of its test."""
     if not hasattr(node, "body") and not isinstance(node, ast.Match):
         return node.end_lineno or node.lineno
-    heads = [one.end_lineno or 0 for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+    heads = [
+        child.end_lineno or 0 for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+    ]
     return max([node.lineno, *heads])
 
 
@@ -212,12 +216,12 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
                     case ast.BoolOp(values=values):
                         yield from ((value, _calls(*values[1:])) for value in values[:-1])
                     case ast.comprehension(iter=test, ifs=ifs):
-                        yield from ((one, True) for one in (test, *ifs))
+                        yield from ((expression, True) for expression in (test, *ifs))
 
 
 def _calls(*nodes: ast.expr) -> bool:
     """Whether a function is called in these expressions."""
-    return any(isinstance(one, ast.Call) for node in nodes for one in ast.walk(node))
+    return any(isinstance(inner, ast.Call) for node in nodes for inner in ast.walk(node))
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
@@ -239,8 +243,8 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case ast.Call(func=func, args=args, keywords=keywords):
             if not isinstance(func, ast.Name):
                 yield from names_in(func.value if isinstance(func, ast.Attribute) else func)
-            for one in (*args, *(keyword.value for keyword in keywords)):
-                yield from names_in(one)
+            for argument in (*args, *(keyword.value for keyword in keywords)):
+                yield from names_in(argument)
         case ast.Subscript() if _is_item(test):
             yield ast.unparse(test)
         case ast.Attribute() | ast.Name():
@@ -268,7 +272,7 @@ def _is_item(node: ast.AST) -> bool:
 def _one_line(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.If):
         return node.test if node.body[0].lineno == node.lineno and not node.orelse else None
-    inside = [one for one in _expressions(node) if isinstance(one, ast.IfExp)]
+    inside = [expression for expression in _expressions(node) if isinstance(expression, ast.IfExp)]
     return (
         inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
     )
@@ -281,49 +285,49 @@ def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
     t = torch.tensor(m[k]); dist.all_reduce(t)
     for k, v in m.items(): dist.all_reduce(v)
     """
-    found: dict[int, dict[str, None]] = {}
-    of: dict[str, dict[str, None]] = {}  # by name, those that selected its value
+    by_line: dict[int, dict[str, None]] = {}
+    keys_of: dict[str, dict[str, None]] = {}  # by name, those that selected its value
     for node in statements:
         match node:
             case ast.For(
                 target=ast.Tuple(elts=[ast.Name(id=key), ast.Name(id=value)]),
                 iter=ast.Call(func=called),
             ):
-                of[value] = (
+                keys_of[value] = (
                     {key: None}
                     if isinstance(called, ast.Attribute) and called.attr == "items"
                     else {}
                 )
-            case ast.Assign(targets=[ast.Name(id=name)], value=given):
-                of[name] = dict.fromkeys(_selects(given, of))
+            case ast.Assign(targets=[ast.Name(id=name)], value=data):
+                keys_of[name] = dict.fromkeys(_selects(data, keys_of))
         for call in _expressions(node):
             if isinstance(call, ast.Call) and call.lineno == node.lineno:
-                keys = (key for given in call.args for key in _selects(given, of))
-                found.setdefault(node.lineno, {}).update(dict.fromkeys(keys))
-    return found
+                keys = (key for argument in call.args for key in _selects(argument, keys_of))
+                by_line.setdefault(node.lineno, {}).update(dict.fromkeys(keys))
+    return by_line
 
 
-def _selects(data: ast.AST, of: Mapping[str, Iterable[str]]) -> Iterator[str]:
+def _selects(data: ast.AST, keys_of: Mapping[str, Iterable[str]]) -> Iterator[str]:
     """The names that selected this data, which may have been copied or scaled since: not those of
     what else was computed from it, as a loss is of a sample."""
     match data:
         case ast.Subscript():
             yield from names_in(data.slice)
         case ast.Name(id=name):
-            yield from of.get(name, ())
+            yield from keys_of.get(name, ())
         case ast.Attribute(value=value) | ast.Call(func=ast.Attribute(value=value, attr="item")):
-            yield from _selects(value, of)
+            yield from _selects(value, keys_of)
         case ast.Call(func=func, args=args):
             if dotted(func).rpartition(".")[2] in _COPIES:
                 owner = [func.value] if isinstance(func, ast.Attribute) else []
                 for given in (*owner, *args[:1]):
-                    yield from _selects(given, of)
+                    yield from _selects(given, keys_of)
         case ast.BinOp(left=left, right=right):
             for side in (left, right):
-                yield from _selects(side, of)
+                yield from _selects(side, keys_of)
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             for part in parts:
-                yield from _selects(part, of)
+                yield from _selects(part, keys_of)
 
 
 _COPIES = (
@@ -369,13 +373,13 @@ def dotted(node: ast.AST) -> str:
 
 def stored_in(node: ast.AST) -> Iterator[str]:
     """The names that a statement, or its block, writes to: "start", "self.bad", "seen"."""
-    for one in ast.walk(node):
-        if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
-            yield dotted(one)
-        elif isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
-            yield dotted(one.value)
-        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # seen.append(x)
-            called = one.value.func
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
+            yield dotted(part)
+        elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
+            yield dotted(part.value)
+        elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):  # seen.append(x)
+            called = part.value.func
             if isinstance(called, ast.Attribute) and (
                 called.attr in _CHANGES or called.attr.endswith("_")
             ):

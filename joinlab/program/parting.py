@@ -177,21 +177,21 @@ class _Pair:
             ):
                 self._common(i, j)
                 i, j = i + 1, j + 1
-            left, right = (
+            first, second = (
                 steps[index] if index < len(steps) else None
                 for steps, index in ((self.one, i), (self.other, j))
             )
-            if (left is None and right is None) or any(
-                step is not None and step.event == "cut" for step in (left, right)
+            if (first is None and second is None) or any(
+                step is not None and step.event == "cut" for step in (first, second)
             ):
                 return None
             common = self.last.get(self.depth)
             if common is None:
                 return None
-            place = self._at(self.depth, common, (left, right))
+            place = self._at(self.depth, common, (first, second))
             rejoin = self._meet(i, j, place)
             if rejoin is None:
-                return self._resumed(left, right) or place or self._returned(left, right)
+                return self._resumed(first, second) or place or self._returned(first, second)
             apart = self.one[i : rejoin[0]], self.other[j : rejoin[1]]
             i, j, whole = rejoin
             if place is not None:
@@ -203,19 +203,19 @@ class _Pair:
             ):  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
-    def _resumed(self, left: Step | None, right: Step | None) -> _At | None:
+    def _resumed(self, first: Step | None, second: Step | None) -> _At | None:
         """Where they parted last in a generator that each rank resumes at another `yield`."""
         if (
-            left is None
-            or right is None
-            or {left.event, right.event} != {"call"}
-            or left.function != right.function
+            first is None
+            or second is None
+            or {first.event, second.event} != {"call"}
+            or first.function != second.function
         ):
             return None
         resumed = (
             at
             for at in reversed(self.met)
-            if at.depth == left.depth and at.tests[0].function == left.function
+            if at.depth == first.depth and at.tests[0].function == first.function
         )
         return next(resumed, None)
 
@@ -229,21 +229,25 @@ class _Pair:
         return next(returning, None) if events == {"line", "return"} else None
 
     def _common(self, i: int, j: int) -> None:
-        left, right = self.one[i], self.other[j]
+        first, second = self.one[i], self.other[j]
         self.common[i, j] = None
-        self.depth = left.depth - (left.event == "return")
-        if left.event == "line" and left.values != right.values and taken(left) != taken(right):
-            statement = statement_at(left.file, left.line)
+        self.depth = first.depth - (first.event == "return")
+        if (
+            first.event == "line"
+            and first.values != second.values
+            and taken(first) != taken(second)
+        ):
+            statement = statement_at(first.file, first.line)
             assert statement is not None
             after = (
                 self.one[min(i + 1, len(self.one) - 1)],
                 self.other[min(j + 1, len(self.other) - 1)],
             )
             behind = after[0].issued, after[1].issued
-            self.met.append(_At(left.depth, statement, (left, right), (left, right), behind))
-        if left.event in ("line", "call"):  # a generator is called again at its yield
-            self.last[left.depth] = left, right
-            for deeper in [depth for depth in self.last if depth > left.depth]:
+            self.met.append(_At(first.depth, statement, (first, second), (first, second), behind))
+        if first.event in ("line", "call"):  # a generator is called again at its yield
+            self.last[first.depth] = first, second
+            for deeper in [depth for depth in self.last if depth > first.depth]:
                 del self.last[deeper]
 
     def _at(
@@ -270,10 +274,10 @@ class _Pair:
         for depth in range(self.depth, 0, -1):
             step, _ = self.last.get(depth, (None, None))
             loops = loops_around(step.file, step.line) if step else []
-            left, end = _outside(self.one, i, depth, inside, loops)
-            right, other_end = _outside(self.other, j, depth, inside, loops)
-            if both := left.keys() & right.keys():
-                return (*min(((left[key], right[key]) for key in both), key=sum), True)
+            first, end = _outside(self.one, i, depth, inside, loops)
+            second, other_end = _outside(self.other, j, depth, inside, loops)
+            if both := first.keys() & second.keys():
+                return (*min(((first[key], second[key]) for key in both), key=sum), True)
             if depth == self.depth and end is not None and other_end is not None:
                 return end + 1, other_end + 1, False
             inside = range(0)
@@ -421,8 +425,8 @@ def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
     part least often."""
 
     def likeness(two: tuple[int, ...]) -> tuple[int, int]:
-        left, right = (ways[rank] for rank in two)
-        pair = _Pair(() if left.dropped else left.steps, () if right.dropped else right.steps)
+        first, second = (ways[rank] for rank in two)
+        pair = _Pair(() if first.dropped else first.steps, () if second.dropped else second.steps)
         pair.part()
         return len(pair.common), -len(pair.met)
 
@@ -467,12 +471,12 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
         went = {
             (_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)
         }
-        left_for_good = (
+        never_came_back = (
             misses == 1 and not led[-1]
         )  # and never came back, however many such calls it lacks
         peer_came_more = sum(step.key == key for step in peer) > rounds
         fits = (
-            misses == 1 and peer_came_more if statement.loop else misses == lacks or left_for_good
+            misses == 1 and peer_came_more if statement.loop else misses == lacks or never_came_back
         )
         if fits and len(went) == len(dict(went)):
             odd, led_step = places[led.index(False)], places[led.index(True)]
@@ -489,16 +493,16 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
 
 
 def _behind(
-    until: tuple[Iterable[Step], Iterable[Step]], left: Sequence[Step], right: Sequence[Step]
+    until: tuple[Iterable[Step], Iterable[Step]], first: Sequence[Step], second: Sequence[Step]
 ) -> _Pair:
     """A comparison of two ways that begins where both ranks are after the steps in `until`, one
     sequence per rank."""
     common: dict[int, tuple[Step, Step]] = {}
-    for left_step, right_step in zip(*map(_standing, until), strict=False):
-        if left_step.key != right_step.key:
+    for first_step, second_step in zip(*map(_standing, until), strict=False):
+        if first_step.key != second_step.key:
             break
-        common[left_step.depth] = left_step, right_step
-    return _Pair(left, right, common, depth=max(common, default=0))
+        common[first_step.depth] = first_step, second_step
+    return _Pair(first, second, common, depth=max(common, default=0))
 
 
 def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) -> list[_At]:

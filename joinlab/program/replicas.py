@@ -82,11 +82,11 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, event: ReplicasMarked) -> Mark:
         """What a log says. ValueError if it says something else."""
-        held = {
-            (group, model, what, name): int(crc) for group, model, what, name, crc in event.held
+        checksums = {
+            (group, model, part, name): int(crc) for group, model, part, name, crc in event.held
         }
         rates = {(group, model, name): float(rate) for group, model, name, rate in event.rates}
-        return cls(event.issued, event.step, held, rates, bool(event.before))
+        return cls(event.issued, event.step, checksums, rates, bool(event.before))
 
 
 class Models:
@@ -111,7 +111,8 @@ class Models:
         """DDP wraps a model, in this group: its number there, from 0."""
         number = self._made[group] = self._made.get(group, -1) + 1
         self._of.update(
-            (id(one), (group, number, name)) for name, one in model.module.named_parameters()
+            (id(parameter), (group, number, name))
+            for name, parameter in model.module.named_parameters()
         )
         return number
 
@@ -156,8 +157,8 @@ class Replicas(Models):
         """DDP wraps a model, in this group: its number there, from 0."""
         number = super().made(model, group)
         for name, parameter in model.module.named_parameters():
-            held = parameter.device.type == "cpu" and self._bytes <= HELD_BYTES
-            if held and name not in model.parameters_to_ignore:
+            compares = parameter.device.type == "cpu" and self._bytes <= HELD_BYTES
+            if compares and name not in model.parameters_to_ignore:
                 self._parameters[id(parameter)] = parameter
                 self._bytes += parameter.numel() * parameter.element_size()
         return number
@@ -177,13 +178,21 @@ class Replicas(Models):
         self._steps += 1
         if not self._parameters:
             return
-        if all(optimizer is not known for known in self._optimizers):
+        if all(optimizer is not optimizer_seen for optimizer_seen in self._optimizers):
             self._optimizers.append(optimizer)
         if self._bytes <= STEP_BYTES and self._steps <= self._most:
-            own = {one: some.get("lr") for some in optimizer.param_groups for one in some["params"]}
+            rates = {
+                parameter: param_group.get("lr")
+                for param_group in optimizer.param_groups
+                for parameter in param_group["params"]
+            }
             self._mark(
                 self._steps,
-                {one: rate for one, rate in own.items() if id(one) in self._parameters},
+                {
+                    parameter: rate
+                    for parameter, rate in rates.items()
+                    if id(parameter) in self._parameters
+                },
                 [],
             )
 
@@ -201,7 +210,7 @@ class Replicas(Models):
         before: bool = False,
     ) -> None:
         """Keep the checksums of these parameters, each with its learning rate."""
-        held: dict[tuple[str, int, str, str], int] = {}
+        checksums: dict[tuple[str, int, str, str], int] = {}
         rates: dict[tuple[str, int, str], float] = {}
         with suppress(
             Exception
@@ -210,19 +219,19 @@ class Replicas(Models):
                 group, model, name = self._of[id(parameter)]
                 if type(rate) in (float, int):
                     rates[group, model, name] = rate
-                held[group, model, "parameter", name] = _checksum(parameter, 0)
+                checksums[group, model, "parameter", name] = _checksum(parameter, 0)
                 for optimizer in optimizers:
-                    kept, total = optimizer.state.get(parameter) or {}, 0
-                    for key in sorted(kept):
-                        if hasattr(kept[key], "data_ptr"):
-                            total = _checksum(kept[key], total)
+                    state, total = optimizer.state.get(parameter) or {}, 0
+                    for key in sorted(state):
+                        if hasattr(state[key], "data_ptr"):
+                            total = _checksum(state[key], total)
                     if total:
-                        held[group, model, "state", name] = total
+                        checksums[group, model, "state", name] = total
             self._take(
                 ReplicasMarked(
                     issued=self._issued(),
                     step=step,
-                    held=[[*name, checksum] for name, checksum in held.items()],
+                    held=[[*name, checksum] for name, checksum in checksums.items()],
                     rates=[[*name, rate] for name, rate in rates.items()],
                     before=before or None,
                 )
@@ -247,24 +256,24 @@ def differing_replicas(
     number: dict[int, int] = {}
     places: dict[tuple[str, int], list[int]] = {}
     for row in rows:
-        at = number[row["rank"]] = number.get(row["rank"], -1) + 1
+        index = number[row["rank"]] = number.get(row["rank"], -1) + 1
         if row["op"] not in POINT_TO_POINT:
-            places.setdefault((row["group"], row["rank"]), []).append(at)
-    found: list[tuple[_Moment, str, Replica]] = []
+            places.setdefault((row["group"], row["rank"]), []).append(index)
+    differences: list[tuple[_Moment, str, Replica]] = []
     for group in groups:
-        held: dict[_Moment, dict[int, Mark]] = {}
-        for rank, mine in marks.items():
-            seen: Counter[float] = Counter()
-            for mark in mine:
+        marks_at: dict[_Moment, dict[int, Mark]] = {}
+        for rank, rank_marks in marks.items():
+            counts: Counter[float] = Counter()
+            for mark in rank_marks:
                 calls = bisect_left(places.get((group, rank), []), mark.issued)
                 count = calls if mark.step else float("inf")
-                held.setdefault((count, seen[count], not mark.before), {})[rank] = mark
-                seen[count] += not mark.before
-        for moment in sorted(held):
-            if names := _differing(group, held[moment]):
-                found.append((moment, group, _replica(names, held, moment, marks)))
+                marks_at.setdefault((count, counts[count], not mark.before), {})[rank] = mark
+                counts[count] += not mark.before
+        for moment in sorted(marks_at):
+            if names := _differing(group, marks_at[moment]):
+                differences.append((moment, group, _replica(names, marks_at, moment, marks)))
                 break
-    return min(found, key=lambda one: one[:2])[2] if found else None
+    return min(differences, key=lambda difference: difference[:2])[2] if differences else None
 
 
 _Moment = tuple[float, int, bool]
@@ -278,27 +287,29 @@ def _replica(
     moment: _Moment,
     marks: Mapping[int, Sequence[Mark]],
 ) -> Replica:
-    group, model, what, name = names[0]
+    group, model, part, name = names[0]
     here = held[moment]
-    found: Replica = {
+    replica: Replica = {
         "name": name,
-        "what": what,
+        "what": part,
         "model": model,
         "group": group,
         "steps": {str(rank): mark.step for rank, mark in here.items() if mark.step},
     }
-    more = sum(other[1:3] == (model, what) for other in names[1:])
+    more = sum(other[1:3] == (model, part) for other in names[1:])
     if more:
-        found["more"] = more
-    own = group, model, name
-    rates = {str(rank): mark.rates[own] for rank, mark in here.items() if own in mark.rates}
+        replica["more"] = more
+    parameter = group, model, name
+    rates = {
+        str(rank): mark.rates[parameter] for rank, mark in here.items() if parameter in mark.rates
+    }
     if len({*rates.values()}) > 1:
-        found["rates"] = rates
+        replica["rates"] = rates
     made = {
         sum(mark.step is not None and not mark.before for mark in mine) for mine in marks.values()
     }
-    if what == "parameter" and not found["steps"] and len(made) == 1 and 0 not in made:
-        found["over"] = "training"
+    if part == "parameter" and not replica["steps"] and len(made) == 1 and 0 not in made:
+        replica["over"] = "training"
     elif here.keys() == held.get((*moment[:2], False), {}).keys():  # nobody averaged gradients
         later = (
             then
@@ -306,25 +317,25 @@ def _replica(
             if at > moment and all(mark.before or not mark.step for mark in then.values())
         )
         if any(then.keys() == here.keys() and not _differing(group, then) for then in later):
-            found["over"] = "again"
-    return found
+            replica["over"] = "again"
+    return replica
 
 
 def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Gradient]:
     """The first two calls that met and averaged gradients of two models; [] if there are none."""
     first: dict[tuple[str, int], Gradient] = {}
-    found: list[tuple[int, list[Gradient]]] = []
+    mixed: list[tuple[int, list[Gradient]]] = []
     for row, model in chain(*ranks):
-        one: Gradient = {
+        gradient: Gradient = {
             "rank": row["rank"],
             "group": row["group"],
             "seq": row["seq"],
             "model": model,
         }
-        other = first.setdefault((row["group"], row["number"] or 0), one)
-        if other["model"] != model:
-            found.append((row["number"] or 0, [other, one]))
-    return min(found, key=lambda one: one[0])[1] if found else []
+        earlier = first.setdefault((row["group"], row["number"] or 0), gradient)
+        if earlier["model"] != model:
+            mixed.append((row["number"] or 0, [earlier, gradient]))
+    return min(mixed, key=lambda pair: pair[0])[1] if mixed else []
 
 
 _Name = tuple[str, int, str, str]
@@ -337,6 +348,6 @@ def _differing(group: str, marks: Mapping[int, Mark]) -> list[_Name]:
     names = [name for mark in marks.values() for name in mark.held if name[0] == group]
     return [
         name
-        for name in sorted(dict.fromkeys(names), key=lambda one: one[2])
+        for name in sorted(dict.fromkeys(names), key=lambda key: key[2])
         if len({mark.held[name] for mark in marks.values() if name in mark.held}) > 1
     ]

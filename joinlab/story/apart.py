@@ -30,26 +30,26 @@ _MET = ("other_order", "out_of_phase", "two_models", "splits")
 """Headlines about calls that met but were not meant for each other."""
 
 
-def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
+def parting(scene: Scene, headline: Line, source: Again) -> Parting | None:
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = scene.timeline
-    apart = _apart(scene, headline)
-    if apart is None and not _has_keys(timeline):
+    split = _apart(scene, headline)
+    if split is None and not _has_keys(timeline):
         return None
     windows = (
-        dict.fromkeys(_some([range(timeline.world_size)]), ALL) if apart is None else apart.windows
+        dict.fromkeys(_some([range(timeline.world_size)]), ALL) if split is None else split.windows
     )
-    ways = again.ways(timeline, windows)
+    ways = source.ways(timeline, windows)
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
-    if apart is not None:
-        found: Parting = {"tests": tests_of(apart, ways)}
-        if left := sum(map(len, apart.sides)) - len(ways):
-            found["left_out"] = left
-        return found if ways else None
+    if split is not None:
+        result: Parting = {"tests": tests_of(split, ways)}
+        if not_followed := sum(map(len, split.sides)) - len(ways):
+            result["left_out"] = not_followed
+        return result if ways else None
     if not (met := _other_keys(timeline, ways)):
         return None
-    windows = {key["rank"]: Window(0, at) for at, key in met}
+    windows = {key["rank"]: Window(0, until_call) for until_call, key in met}
     until = {rank: Way.of(ways[rank].steps, window) for rank, window in windows.items()}
     tests = tests_of(Apart([[rank] for rank in windows], windows), until)
     return {"tests": tests, "keys": [key for _, key in met]}
@@ -57,8 +57,8 @@ def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
 
 def _some(sides: Sequence[Sequence[int]]) -> list[int]:
     """The ranks to follow."""
-    each = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
-    return [rank for side in sides for rank in side[:each]][:MAX_RANKS]
+    per_side = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
+    return [rank for side in sides for rank in side[:per_side]][:MAX_RANKS]
 
 
 # ---------------------------------------------------------------------------------------- which
@@ -69,28 +69,32 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
     parting, ends, timeline = scene.parting, scene.ends, scene.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
-    if headline.form == "circle" and sends and (found := _unpaired(timeline, sends)) is not None:
-        return found
+    if headline.form == "circle" and sends and (split := _unpaired(timeline, sends)) is not None:
+        return split
     if headline.form == "circle" and (lacking := _lacking(scene, headline)):
-        slot, *more = lacking
-        return None if more else _before(scene, slot, [sorted(slot.calls), slot.absent])
+        slot, *further = lacking
+        return None if further else _before(scene, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
         return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
-    if (found := _unpaired(timeline, sends)) is not None:
-        return found
+    if (split := _unpaired(timeline, sends)) is not None:
+        return split
     if headline.form == "replicas_differ":
         by_step = by_key((step, int(rank)) for rank, step in headline.facts["steps"].items())
         two = [by_step[step] for step in sorted(by_step)[-2:]]
         return Apart(two, dict.fromkeys(_some(two), ALL), steps=True) if len(two) > 1 else None
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
-    own = [rank for rank in raised if scene.awaited(rank) is None]
-    if own and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
-        ranks = _some((own, well))
-        return Apart((own, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks)))
+    raised_outside = [rank for rank in raised if scene.awaited(rank) is None]
+    if (
+        raised_outside and well and len(raised) + len(well) == len(ends)
+    ):  # and no call tells them apart
+        ranks = _some((raised_outside, well))
+        return Apart(
+            (raised_outside, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks))
+        )
     return None
 
 
@@ -108,9 +112,9 @@ def _lacking(scene: Scene, headline: Line) -> list[Slot]:
         id(slot): slot
         for slot in (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)
     }
-    found = [slot for slot in slots.values() if slot.absent and not slot.pair]
-    least = min((len(slot.needs) for slot in found), default=0)
-    return [slot for slot in found if len(slot.needs) == least]
+    incomplete = [slot for slot in slots.values() if slot.absent and not slot.pair]
+    least = min((len(slot.needs) for slot in incomplete), default=0)
+    return [slot for slot in incomplete if len(slot.needs) == least]
 
 
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
@@ -127,22 +131,24 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     )
     lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
-    at = next(
+    index = next(
         n
         for rank, path in paths.items()
         for n, (_, row) in enumerate(path)
         if row["seq"] == seqs[rank]
     )
     sides = _closest(sides, paths)
-    one, other = (paths[side[0]] for side in (sides[0], sides[:2][-1]))
-    while at and not (
-        at <= len(one) and at <= len(other) and _one_place(one[at - 1][1], other[at - 1][1])
+    first_path, second_path = (paths[side[0]] for side in (sides[0], sides[:2][-1]))
+    while index and not (
+        index <= len(first_path)
+        and index <= len(second_path)
+        and _one_place(first_path[index - 1][1], second_path[index - 1][1])
     ):
-        at -= 1
+        index -= 1
     windows = {
         rank: Window(
-            path[at - 1][0] + 1 if 0 < at <= len(path) else 0,
-            path[at][0] if at < len(path) else None,
+            path[index - 1][0] + 1 if 0 < index <= len(path) else 0,
+            path[index][0] if index < len(path) else None,
         )
         for rank, path in paths.items()
     }
@@ -161,21 +167,24 @@ def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list
         for side in sides[:2]
     ]
 
-    def alike(two: tuple[tuple[object, ...], ...]) -> int:
+    def likeness(paths_compared: tuple[tuple[object, ...], ...]) -> int:
         return sum(
-            1 for _ in takewhile(lambda places: len({*places}) == 1, zip(*two, strict=False))
+            1
+            for _ in takewhile(
+                lambda places: len({*places}) == 1, zip(*paths_compared, strict=False)
+            )
         )
 
-    closest = max(product(*map(reversed, kinds)), key=alike, default=())
+    closest = max(product(*map(reversed, kinds)), key=likeness, default=())
     first = [kind[path] for kind, path in zip(kinds, closest, strict=False)]
     return [sorted(side, key=lambda rank: rank not in first) for side in sides]
 
 
-def _one_place(one: CallRow, other: CallRow) -> bool:
+def _one_place(first_row: CallRow, second_row: CallRow) -> bool:
     """Whether two calls came from one place, or one of them is join()'s shadow of the other."""
-    shadow = any(is_made_by_join(row["stack"] or ()) for row in (one, other))
-    return _place(one) == _place(other) or (
-        shadow and shadows(one["origin"] or "", other["origin"] or "")
+    shadow = any(is_made_by_join(row["stack"] or ()) for row in (first_row, second_row))
+    return _place(first_row) == _place(second_row) or (
+        shadow and shadows(first_row["origin"] or "", second_row["origin"] or "")
     )
 
 
@@ -189,12 +198,12 @@ _Path = list[tuple[int, CallRow]]
 
 def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[int, _Path]:
     """The calls of these ranks for which every expression in `which` holds."""
-    found: dict[int, _Path] = {rank: [] for rank in ranks}
+    paths: dict[int, _Path] = {rank: [] for rank in ranks}
     calls = timeline.calls.filter(pl.col("rank").is_in(ranks))
     calls = calls.with_columns(pl.int_range(pl.len()).over("rank").alias("at")).filter(*which)
     for row in calls.iter_rows(named=True):
-        found[row["rank"]].append((row["at"], row))  # type: ignore[arg-type]  # polars knows no TypedDict
-    return found
+        paths[row["rank"]].append((row["at"], row))  # type: ignore[arg-type]  # polars knows no TypedDict
+    return paths
 
 
 def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
@@ -207,32 +216,32 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
     paths = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
     steps = (step for path in paths.values() for step in path)
     calls = by_key(
-        ((row["group"], row["rank"], row["peer"], row["op"]), (at, row)) for at, row in steps
+        ((row["group"], row["rank"], row["peer"], row["op"]), (index, row)) for index, row in steps
     )
     both = [
         (path, calls.get((name, peer, rank, COUNTERPART[op]), []))
         for (name, rank, peer, op), path in calls.items()
         if peer is not None and (name, peer, None, Op.RECV.value) not in calls
     ]
-    more = [(path, others) for path, others in both if len(path) > len(others)]
-    return sorted(more, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
+    surplus = [(path, counterparts) for path, counterparts in both if len(path) > len(counterparts)]
+    return sorted(surplus, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
 
 
-def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
+def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
-    `told`, or any."""
-    more = unpaired(timeline)
-    if (wrong := _wrong_peer(timeline, more)) is not None:
+    `mentioned`, or any."""
+    surplus = unpaired(timeline)
+    if (wrong := _wrong_peer(timeline, surplus)) is not None:
         return wrong
-    for path, others in [
-        two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told
-    ] or more:
-        first, row = path[len(others)]
+    for path, counterparts in [
+        two for two in surplus if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in mentioned
+    ] or surplus:
+        first, row = path[len(counterparts)]
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
-        if not others and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
+        if not counterparts and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
             continue  # it has a part of its own in such exchanges, so its path differs in any case
-        turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
+        turns, lacks = tuple(index for index, _ in counterparts), len(path) - len(counterparts)
         return Apart(
             ((rank,), (peer,)),
             {rank: Window(0, first), peer: ALL},
@@ -243,28 +252,28 @@ def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> A
     return None
 
 
-def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apart | None:
+def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[_Path, _Path]]) -> Apart | None:
     """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
 
     It is compared with the ranks that issued as many such calls from the same line. A line that
     issues sends and recvs, such as batch_isend_irecv, does not show which of them are alike.
     """
-    awaited = {(row["peer"], row["op"]) for path, _ in more for _, row in path[:1]}
-    for path, others in more:
-        first, row = path[len(others)]
+    awaited = {(row["peer"], row["op"]) for path, _ in surplus for _, row in path[:1]}
+    for path, counterparts in surplus:
+        first, row = path[len(counterparts)]
         if (row["rank"], COUNTERPART[row["op"]]) not in awaited:
             continue
         calls = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
-        here = {
-            rank: [(at, one) for at, one in those if one["call_site"] == row["call_site"]]
-            for rank, those in calls.items()
+        from_line = {
+            rank: [(index, call) for index, call in path if call["call_site"] == row["call_site"]]
+            for rank, path in calls.items()
         }
-        if any(one["op"] != row["op"] for those in here.values() for _, one in those):
+        if any(call["op"] != row["op"] for path in from_line.values() for _, call in path):
             return None
-        same = {rank: [at for at, _ in those] for rank, those in here.items()}
-        turn = same[row["rank"]].index(first)
+        indices = {rank: [index for index, _ in path] for rank, path in from_line.items()}
+        turn = indices[row["rank"]].index(first)
         windows = {
-            rank: Window(0, those[turn]) for rank, those in same.items() if len(those) > turn
+            rank: Window(0, path[turn]) for rank, path in indices.items() if len(path) > turn
         }
         likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
         return Apart(((row["rank"],), likes), windows) if likes else None
@@ -278,8 +287,10 @@ def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apar
 def _has_keys(timeline: Timeline) -> bool:
     """Whether the program itself issues a collective on data that a key selects:
     `dist.all_reduce(m[k])`."""
-    own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
-    places = (site.rpartition(":") for site in own["call_site"].drop_nulls().unique())
+    program_calls = timeline.calls.filter(
+        ~pl.col("origin").fill_null("").str.contains("(", literal=True)
+    )
+    places = (site.rpartition(":") for site in program_calls["call_site"].drop_nulls().unique())
     return any(
         line.isdecimal() and (test := statement_at(file, int(line))) and test.keys
         for file, _, line in places
@@ -293,8 +304,8 @@ def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[tuple[int, 
     keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
     for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)
-        for at, row in path:
-            (name, value), *more = keyed.get(at, (("", None),))
+        for index, row in path:
+            (name, value), *further = keyed.get(index, (("", None),))
             key: Key = {
                 "rank": rank,
                 "group": row["group"],
@@ -303,16 +314,16 @@ def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[tuple[int, 
                 "value": value,
             }
             keys.setdefault((row["group"], rank), []).append(
-                None if not name or more else (at, key)
+                None if not name or further else (index, key)
             )
     for group, members in timeline.meta["groups"].items():
-        first, *others = (keys.get((group, rank), []) for rank in members)
-        for those in others:
+        first, *other_ranks = (keys.get((group, rank), []) for rank in members)
+        for keys_there in other_ranks:
             both = {key["value"] for _, key in filter(None, first)} & {
-                key["value"] for _, key in filter(None, those)
+                key["value"] for _, key in filter(None, keys_there)
             }
-            for one, other in zip(first, those, strict=False):
-                values = {key["value"] for _, key in filter(None, (one, other))}
-                if one and other and len(values) == 2 and values <= both:
-                    return [one, other]
+            for first_row, second_row in zip(first, keys_there, strict=False):
+                values = {key["value"] for _, key in filter(None, (first_row, second_row))}
+                if first_row and second_row and len(values) == 2 and values <= both:
+                    return [first_row, second_row]
     return []

@@ -52,12 +52,12 @@ class Place:
         self.function, self.names = function, function.__globals__
         self.indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
         self.read(textwrap.dedent("".join(lines)).rstrip("\n") + "\n")
-        file, here = function.__code__.co_filename, range(self.first, self.first + len(lines))
-        self.tests = [test for test in tests if test["file"] == file and test["line"] in here]
+        file, line_range = function.__code__.co_filename, range(self.first, self.first + len(lines))
+        self.tests = [test for test in tests if test["file"] == file and test["line"] in line_range]
         places = (site.rpartition(":") for site in sites)
         self.sites = {
             int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()
-        } & {line - self.first + 1 for line in here}
+        } & {line - self.first + 1 for line in line_range}
         self.models = list(dict.fromkeys(self.wrapped()))
         self.runners: dict[str, list[str]] = {}
 
@@ -118,15 +118,15 @@ class Place:
 
     def value_of(self, node: ast.AST) -> Any:
         """The value of a dotted name of the module."""
-        first, *rest = dotted(node).split(".")
+        first, *attributes = dotted(node).split(".")
         value = self.names.get(first)
-        for name in rest:
+        for name in attributes:
             value = getattr(value, name, None) if inspect.ismodule(value) else None
         return value
 
     def runs(self, node: ast.AST) -> list[str]:
         """The models that are called in a node, or in a method that it calls."""
-        called = {dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+        called = {dotted(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
         through = [model for name in called for model in self.runners.get(name, ())]
         return [*(model for model in self.models if model in called), *through]
 
@@ -175,11 +175,11 @@ class Place:
 
     def changed(self, *changes: Change) -> str:
         """The text with these bytes replaced."""
-        pieces, at = list[bytes](), 0
+        pieces, offset = list[bytes](), 0
         for begin, end, new in sorted(changes, key=lambda change: change[0]):
-            pieces += [self.bytes[at:begin], new.encode()]
-            at = end
-        return b"".join([*pieces, self.bytes[at:]]).decode()
+            pieces += [self.bytes[offset:begin], new.encode()]
+            offset = end
+        return b"".join([*pieces, self.bytes[offset:]]).decode()
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """First byte of a node, and the byte after it."""
@@ -195,9 +195,9 @@ class Place:
 
     def put(self, node: ast.stmt, *new: str, behind: bool = False, deeper: int = 0) -> Change:
         """The change that puts these lines before or after a statement, with its indentation."""
-        at = self.lines(node)[behind]
+        offset = self.lines(node)[behind]
         indent = " " * (node.col_offset + deeper)
-        return at, at, "".join(f"{indent}{line}\n" for line in new)
+        return offset, offset, "".join(f"{indent}{line}\n" for line in new)
 
     def text_of(self, node: ast.stmt) -> list[str]:
         """The lines of a statement without its indentation."""
@@ -208,7 +208,7 @@ class Place:
         """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
         torch or dist."""
         called = [
-            next((key for key, known in self.names.items() if known is module), "")
+            next((key for key, value_there in self.names.items() if value_there is module), "")
             for module in (torch, dist)
         ]
         reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
@@ -319,15 +319,15 @@ def candidates(
     if not isinstance(function, FunctionType):
         return
     places = []
-    for each in dict.fromkeys([function, *_functions(function.__globals__)]):
+    for candidate in dict.fromkeys([function, *_functions(function.__globals__)]):
         with suppress(OSError, TypeError, SyntaxError, ValueError):
-            places.append(Place(each, tests, sites))
+            places.append(Place(candidate, tests, sites))
     models = list(dict.fromkeys(name for place in places for name in place.models))
     for place in places:
         place.models = models
     runners = {f"self.{place.tree.name}": place.runs(place.tree) for place in places}
     hint = any("find_unused_parameters" in error for error in errors)
-    seen = {place.text for place in places}
+    texts = {place.text for place in places}
     for make in (_unused, _agree, _behind, _module, _out, _late, _flag, _join, _root, _same):
         for place in places:
             place.runners = runners
@@ -335,8 +335,8 @@ def candidates(
                 continue
             if make is _unused or place.function is function or place.tests or place.sites:
                 for edited in make(place):
-                    if edited.after not in seen:
-                        seen.add(edited.after)
+                    if edited.after not in texts:
+                        texts.add(edited.after)
                         yield edited
 
 
@@ -359,8 +359,8 @@ def _unused(place: Place) -> Iterator[Edited]:
         if not isinstance(call, ast.Call) or not place.wraps(call):
             continue
         fixed = [word.value for word in call.keywords if word.arg == "static_graph"]
-        words = {word.arg for word in call.keywords}
-        if "find_unused_parameters" in words:
+        keywords = {word.arg for word in call.keywords}
+        if "find_unused_parameters" in keywords:
             continue
         end = place.span(call)[1] - 1
         changes = [(end, end, ", find_unused_parameters=True")]
@@ -400,8 +400,8 @@ def _touched(nodes: Iterable[ast.AST], stores: bool) -> set[str]:
     """The first names that statements write to, or read and write to."""
     if stores:
         return {name.partition(".")[0] for node in nodes for name in stored_in(node)}
-    every = (name for node in nodes for name in ast.walk(node))
-    return {name.id for name in every if isinstance(name, ast.Name)}
+    inner_nodes = (name for node in nodes for name in ast.walk(node))
+    return {name.id for name in inner_nodes if isinstance(name, ast.Name)}
 
 
 def _beside(place: Place, call: ast.stmt, block: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
@@ -410,12 +410,12 @@ def _beside(place: Place, call: ast.stmt, block: ast.AST) -> tuple[list[ast.AST]
     node: ast.AST = call
     while node is not block:
         parent = place.parents[node]
-        again = isinstance(parent, ast.For | ast.While) and parent is not block
+        repeats = isinstance(parent, ast.For | ast.While) and parent is not block
         for child in ast.iter_child_nodes(parent):
             if child is not node:
                 earlier = getattr(child, "lineno", 0) < call.lineno
                 (before if earlier else after).append(child)
-                after += [child] if earlier and again else []  # in the next round
+                after += [child] if earlier and repeats else []  # in the next round
         node = parent
     return before, after
 
@@ -441,13 +441,13 @@ def _out(place: Place) -> Iterator[Edited]:
         for call in place.own_calls(branch)
         if place.parents[call] is branch and call.lineno in place.sites
     ]
-    again = bool(place.within(branch, ast.For, ast.While))
+    repeats = bool(place.within(branch, ast.For, ast.While))
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
         data = _data(place, call)
         before, after = _beside(place, call, branch)
         # in the next round, ranks that skip the branch would send what they had in this one
         free = not data & _touched(after, stores=False)
-        free = free and not (again and data & _touched(before, stores=True))
+        free = free and not (repeats and data & _touched(before, stores=True))
         if free and (text := _moved(place, call, branch)):
             yield Edited("out", place, text, moves=True)
         elif not data & (_touched(before, stores=True) | _touched([branch.test], stores=False)):
@@ -493,7 +493,7 @@ def _late(place: Place) -> Iterator[Edited]:
         return
     block = place.block_of(branch)
     below = block[block.index(branch) + 1 :]
-    last = next((at for at, node in enumerate(below) if node in place.own_calls(node)), None)
+    last = next((index for index, node in enumerate(below) if node in place.own_calls(node)), None)
     if last is None:
         return
     between = below[: last + 1]
@@ -615,7 +615,9 @@ def _join(place: Place) -> Iterator[Edited]:
         if place.joins(loop):
             continue
         starts = place.starts[loop.lineno - 1 : loop.end_lineno]
-        deeper = ((at, at, "    ") for at in starts if place.bytes[at : at + 1] != b"\n")
+        deeper = (
+            (start, start, "    ") for start in starts if place.bytes[start : start + 1] != b"\n"
+        )
         text = place.changed(place.put(loop, f"with {place.runs(loop)[0]}.join():"), *deeper)
         yield Edited("join", place, text)
         after = copy(place)

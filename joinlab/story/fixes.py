@@ -50,7 +50,7 @@ rare last resort."""
 MAX_SECONDS = 20.0
 
 
-def find_fixes(scene: Scene, again: Any) -> None:
+def find_fixes(scene: Scene, source: Any) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`; [] if none is found.
 
     A fix with which ranks train on fewer inputs is stored only if there is no other.
@@ -58,7 +58,7 @@ def find_fixes(scene: Scene, again: Any) -> None:
     Raises LaunchInterrupted if the user interrupts it.
     """
     timeline, fixes = scene.timeline, list[PlainFix]()
-    if not _good(timeline) and isinstance(again, Again):
+    if not _good(timeline) and isinstance(source, Again):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
         )
@@ -66,40 +66,40 @@ def find_fixes(scene: Scene, again: Any) -> None:
         sites = {*rows["call_site"].drop_nulls(), *calls}
         tests = timeline.meta.get("parting", {}).get("tests", ())
         errors, until = [end.text for end in scene.ends], time.monotonic() + MAX_SECONDS
-        edits = candidates(again.program, tests, sites, errors)
+        edits = candidates(source.program, tests, sites, errors)
         for edited in itertools.islice(edits, MAX_EDITS):
-            if (fix := _try(timeline, again, edited)) is not None:
+            if (fix := _try(timeline, source, edited)) is not None:
                 fixes.append(fix)
             if (fixes and not fixes[-1]["fewer"]) or time.monotonic() > until:
                 break
     timeline.meta["fixes"] = sorted(fixes, key=lambda fix: fix["fewer"])[:1]
 
 
-def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
+def _try(timeline: Timeline, source: Again, edited: Edited) -> PlainFix | None:
     """The candidate as a fix, if every rank finishes with it for all counts tried, and it keeps the
     meaning."""
     try:
-        program = edited.program(again.program)
-        first = again.run(program, again.counts, TRY_SECONDS)
+        program = edited.program(source.program)
+        first = source.run(program, source.counts, TRY_SECONDS)
     except (LaunchError, ProgramError, SyntaxError):
         return None
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
     added = {line.strip() for edit in edited.edits() for line in edit.added} - moved
     if not _good(first) or not _keeps_values(timeline, first, edited, added):
         return None
-    now, then = (_work(run, edited.after) for run in (first, timeline))
+    now, calls_before = (_work(run, edited.after) for run in (first, timeline))
     fewer = edited.kind in ("flag", "same") or any(
-        now[rank, line] < many for (rank, line), many in then.items() if line not in moved
+        now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
     )
-    even = (max(again.counts),) * len(again.counts)
-    most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
-    for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), most):
-        if counts == again.counts:
+    even = (max(source.counts),) * len(source.counts)
+    max_counts, passed = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
+    for counts in itertools.islice(dict.fromkeys([even, *_around(source.counts)]), max_counts):
+        if counts == source.counts:
             continue
         try:
-            run = again.run(program, counts, TRY_SECONDS)
+            run = source.run(program, counts, TRY_SECONDS)
             before = (
-                again.run(again.program, counts, TRY_SECONDS)
+                source.run(source.program, counts, TRY_SECONDS)
                 if counts == even or not _good(run)
                 else None
             )
@@ -107,21 +107,21 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
             return None
         if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
             return None
-        tried += _good(run)
-    trained = _trained(first) if len(set(again.counts)) == 1 else []
-    more = [
+        passed += _good(run)
+    trained = _trained(first) if len(set(source.counts)) == 1 else []
+    more_often = [
         [many, now[rank, line]]
-        for (rank, line), many in then.items()
+        for (rank, line), many in calls_before.items()
         if line in moved
         and 0 < many < now[rank, line]
         and timeline.ends[rank].kind is EndKind.FINISHED
     ]
     edits: Any = [asdict(edit) for edit in edited.edits()]
-    fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": tried}
+    fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": passed}
     if len(set(trained)) > 1:
         fix["uneven"] = trained
-    if more:
-        fix["often"] = more[0]
+    if more_often:
+        fix["often"] = more_often[0]
     if edited.root:
         fix["root"] = edited.root
     return fix
@@ -133,14 +133,16 @@ def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[
     until = _issued_before(before)
     for rank in range(before.world_size):
         rows = before.calls.filter(rank=rank).head(until[rank] + edited.moves)
-        theirs = (
+        rows_after = (
             row
             for row in after.calls.filter(rank=rank).iter_rows(named=True)
             if _text_of(row["call_site"], edited.after) not in added
         )
         for row in rows.filter(pl.col("value_in").is_not_null()).iter_rows(named=True):
-            same = next((other for other in theirs if _is_same_call(row, other)), None)
-            if same is not None and same["value_in"] != row["value_in"]:
+            counterpart = next(
+                (candidate for candidate in rows_after if _is_same_call(row, candidate)), None
+            )
+            if counterpart is not None and counterpart["value_in"] != row["value_in"]:
                 return False
     return True
 
@@ -150,15 +152,15 @@ def _issued_before(timeline: Timeline) -> list[int]:
     first call that did not fit."""
     tests = timeline.meta.get("parting", {}).get("tests", ())
     sides = tests[-1]["sides"] if tests else ()
-    known = {rank: side["issued"] for side in sides if "issued" in side for rank in side["ranks"]}
+    issued = {rank: side["issued"] for side in sides if "issued" in side for rank in side["ranks"]}
     reading = read(timeline)
     first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
     calls = timeline.calls.with_columns(slot=reading.slot).filter(pl.col("slot") < first)
-    return [known.get(rank, calls.filter(rank=rank).height) for rank in range(timeline.world_size)]
+    return [issued.get(rank, calls.filter(rank=rank).height) for rank in range(timeline.world_size)]
 
 
-def _is_same_call(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(row[name] == other[name] for name in ("origin", "op", "dtype", "shape", "root"))
+def _is_same_call(row: dict[str, Any], candidate: dict[str, Any]) -> bool:
+    return all(row[name] == candidate[name] for name in ("origin", "op", "dtype", "shape", "root"))
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:
@@ -225,7 +227,7 @@ def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
     near = [sorted({max(0, count + by) for by in range(-reach, reach + 1)}) for count in counts[:4]]
     nearby = itertools.islice(itertools.product(*near), 10 * MAX_COUNTS)
 
-    def distance(tried: tuple[int, ...]) -> int:
-        return sum(abs(a - b) for a, b in zip(tried, counts, strict=False))
+    def distance(candidate: tuple[int, ...]) -> int:
+        return sum(abs(a - b) for a, b in zip(candidate, counts, strict=False))
 
-    return ((*tried, *counts[4:]) for tried in sorted(nearby, key=distance))
+    return ((*candidate, *counts[4:]) for candidate in sorted(nearby, key=distance))

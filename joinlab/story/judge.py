@@ -53,15 +53,15 @@ def look(scene: Scene) -> None:
     timeline = scene.timeline
     if not timeline.again:
         return
-    again = timeline.again.pop()
-    found = parting(scene, cause_of(scene)[0], again)
-    if found is not None:
-        timeline.meta["parting"] = found
+    source = timeline.again.pop()
+    divergence = parting(scene, cause_of(scene)[0], source)
+    if divergence is not None:
+        timeline.meta["parting"] = divergence
         scene = Scene(timeline, scene.folding)
     if timeline.meta.get("engine") == "emulated" and not timeline.meta.get("fixes_hidden"):
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
-        fixes.find_fixes(scene, again)
+        fixes.find_fixes(scene, source)
 
 
 def tell(timeline: Timeline) -> Story:
@@ -78,14 +78,14 @@ def story_of(scene: Scene) -> Story:
         and not headline.facts.get("pending")
         and all(map(good, scene.ends))
     )
-    more = (
+    further_forms = (
         *(() if healthy else (parted,)),
         standing,
         *(() if scene.meta.get("fixes_hidden") else (fix,)),
         fates,
         notes,
     )  # ranks that all finished have not parted
-    lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
+    lines = (headline, *causes, *(line for form in further_forms for line in form.find(scene)))
     if names := scene.meta.get("rank_names"):
         lines = tuple(replace(line, names=names) for line in lines)
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
@@ -94,7 +94,7 @@ def story_of(scene: Scene) -> Story:
 
 def _with_endings(scene: Scene, headline: Line) -> Line:
     """The headline with the endings of ranks that did not end well, as plain data."""
-    found = by_key(
+    groups = by_key(
         ((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
     )
     ends = [
@@ -105,7 +105,7 @@ def _with_endings(scene: Scene, headline: Line) -> Line:
             "runs": runs,
             "good": good(scene.ends[ranks[0]]),
         }
-        for (kind, pending, runs), ranks in found.items()
+        for (kind, pending, runs), ranks in groups.items()
     ]
     return replace(headline, facts={**headline.facts, "ends": ends})
 

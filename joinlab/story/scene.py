@@ -60,34 +60,39 @@ class Scene:
         lines = self.sources.lines_of(row)
         if not lines:
             return SourceLine(row["call_site"], "", tuple(ranks)) if row["call_site"] else None
-        first, *more = lines
+        first, *callers = lines
         return SourceLine(
             first.site,
             first.text,
             tuple(ranks),
-            tuple(SourceLine(one.site, one.text) for one in more),
+            tuple(SourceLine(caller.site, caller.text) for caller in callers),
         )
 
     def lines_at(self, slot: Slot) -> tuple[SourceLine, ...]:
         """The lines from which the ranks issued the calls of a slot."""
         rows = (self.parting.call(slot, rank) for rank in slot.calls)
-        alike = by_key(
+        rows_by_line = by_key(
             ((row["call_site"], self.sources.lines_of(row)), row) for row in rows
         ).values()
         lines = (
-            self.line_of(same[0], self.parting.ranks(row["rank"] for row in same)) for same in alike
+            self.line_of(line_rows[0], self.parting.ranks(row["rank"] for row in line_rows))
+            for line_rows in rows_by_line
         )
         return tuple(line for line in lines if line is not None)
 
-    def sides(self, some: Iterable[Side]) -> list[list[int]]:
+    def sides(self, sides: Iterable[Side]) -> list[list[int]]:
         """The ranks of each of these sides, as plain data."""
-        return [list(self.parting.ranks(side)) for side in some]
+        return [list(self.parting.ranks(side)) for side in sides]
 
     def headline(
-        self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any
+        self,
+        form: str,
+        sides: Iterable[Sequence[int]],
+        rows: Iterable[CallRow] = (),
+        **details: Any,
     ) -> Line:
         """A headline about the ranks of each side and these calls; arguments as for `line`."""
-        return self.line(LineKind.HEADLINE, form, sides, rows, **more)
+        return self.line(LineKind.HEADLINE, form, sides, rows, **details)
 
     def line(
         self,
@@ -95,17 +100,23 @@ class Scene:
         form: str,
         sides: Iterable[Sequence[int]],
         rows: Iterable[CallRow] = (),
-        **more: Any,
+        **details: Any,
     ) -> Line:
-        """A line about the ranks of each side and these calls; `more`: its other fields, and facts
+        """A line about the ranks of each side and these calls; `details`: its other fields, and facts
         for its words."""
         plain = [list(side) for side in sides]
         fields = {
-            name: more.pop(name) for name in ("ranks", "meant", "lines", "values") if name in more
+            name: details.pop(name)
+            for name in ("ranks", "meant", "lines", "values")
+            if name in details
         }
         fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
         return Line(
-            kind, form, calls=tuple(map(self.call, rows)), facts={"sides": plain, **more}, **fields
+            kind,
+            form,
+            calls=tuple(map(self.call, rows)),
+            facts={"sides": plain, **details},
+            **fields,
         )
 
     def count(self, rank: int, rows: Sequence[CallRow]) -> int:
@@ -113,10 +124,10 @@ class Scene:
         lines."""
         row, sites = rows[0], {row["call_site"] for row in rows}
         calls = self.timeline.calls.filter(rank=rank, group=row["group"], op=row["op"])
-        like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in(
+        is_like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in(
             [*sites], nulls_equal=True
         )
-        return calls.filter(like).height
+        return calls.filter(is_like).height
 
     # ---------------------------------------------------------------- why calls do not complete
 
@@ -140,9 +151,9 @@ class Scene:
             return None
         slot = self.parting.slot
         return next(
-            one
+            slot_there
             for rank, seq in slot.calls.items()
-            if (one := self.slot_of.get((rank, slot.group, seq)))
+            if (slot_there := self.slot_of.get((rank, slot.group, seq)))
         )
 
     @cached_property
@@ -190,12 +201,12 @@ class Scene:
 
     def held_by(self, key: Key) -> Key | None:
         """The rank's own earlier call that holds this one up."""
-        found = self.blocked.get(key[1], {}).get((key[0], key[2]), ())
+        blockers = self.blocked.get(key[1], {}).get((key[0], key[2]), ())
         return next(
             (
-                self.key_of(one, key[1])
-                for one in found
-                if one.rank == key[0] and one.seq is not None
+                self.key_of(blocker, key[1])
+                for blocker in blockers
+                if blocker.rank == key[0] and blocker.seq is not None
             ),
             None,
         )

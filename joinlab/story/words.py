@@ -49,8 +49,8 @@ def ends(
     ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False, world: int = 0
 ) -> Text:
     """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"."""
-    words = ENDINGS[EndKind(kind)]
-    verb = "[is|are] still running" if runs else f"[{words.one}|{words.many}]"
+    ending = ENDINGS[EndKind(kind)]
+    verb = "[is|are] still running" if runs else f"[{ending.one}|{ending.many}]"
     them = Piece(every_rank(world), ranks=tuple(ranks)) if len(ranks) == world > 1 else who(ranks)
     return say("{} " + verb + ", a call still pending" * pending, them)
 
@@ -76,59 +76,61 @@ def say(template: str, *parts: Part, **named: Part) -> Text:
     >>> "".join(piece.text for piece in say("{} wait[s|] for {on}", (0,), on=(1, 2)))
     'rank 0 waits for ranks 1, 2'
     """
-    found, rest, many = list[Piece](), iter(parts), False
-    for at, token in enumerate(_SLOTS.split(template)):
-        if at % 2 == 0:
-            found.append(Piece(token))
+    pieces, values, many = list[Piece](), iter(parts), False
+    for index, token in enumerate(_SLOTS.split(template)):
+        if index % 2 == 0:
+            pieces.append(Piece(token))
         elif token[0] == "[":
-            found.append(Piece(token[1:-1].split("|")[many]))
+            pieces.append(Piece(token[1:-1].split("|")[many]))
         else:
-            new = _pieces(named[token[1:-1]] if token[1:-1] else next(rest))
+            new = _pieces(named[token[1:-1]] if token[1:-1] else next(values))
             many = (
                 len(new[0].ranks) > 1
                 if len(new) == 1 and new[0].ranks and new[0].call is None
                 else many
             )
-            found += new
-    assert next(rest, None) is None, template
-    return tuple(piece for piece in found if piece.text)
+            pieces += new
+    assert next(values, None) is None, template
+    return tuple(piece for piece in pieces if piece.text)
 
 
 def _pieces(part: Part) -> Sequence[Piece]:
     if isinstance(part, str | Piece):
         return [Piece(part) if isinstance(part, str) else part]
-    ranks = [one for one in part if isinstance(one, int)]
-    return [who(ranks)] if ranks else [one for one in part if isinstance(one, Piece)]
+    ranks = [item for item in part if isinstance(item, int)]
+    return [who(ranks)] if ranks else [item for item in part if isinstance(item, Piece)]
 
 
 def listing(parts: Sequence[Text], between: str = "") -> Text:
     """Texts joined as a list: "a, b and c", or with `between` between them."""
-    found: list[Piece] = []
-    for at, part in enumerate(parts):
-        found += [
-            Piece("" if not at else between or (" and " if at == len(parts) - 1 else ", ")),
+    pieces: list[Piece] = []
+    for index, part in enumerate(parts):
+        pieces += [
+            Piece("" if not index else between or (" and " if index == len(parts) - 1 else ", ")),
             *part,
         ]
-    return tuple(piece for piece in found if piece.text)
+    return tuple(piece for piece in pieces if piece.text)
 
 
 def told(text: Iterable[Piece]) -> Text:
     """A sentence: begins with a capital letter; adjacent plain pieces become one."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for piece in text:
         plain = (
-            found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks)
+            pieces
+            and piece.call is pieces[-1].call is None
+            and not (piece.ranks or pieces[-1].ranks)
         )
-        if plain and piece.code == found[-1].code:
-            found[-1] = Piece(found[-1].text + piece.text, code=piece.code)
+        if plain and piece.code == pieces[-1].code:
+            pieces[-1] = Piece(pieces[-1].text + piece.text, code=piece.code)
             continue
-        found.append(piece)
-    if found and not found[0].code:
-        first = found[0]
-        found[0] = Piece(
+        pieces.append(piece)
+    if pieces and not pieces[0].code:
+        first = pieces[0]
+        pieces[0] = Piece(
             first.text[:1].upper() + first.text[1:], first.call, first.ranks, first.code
         )
-    return tuple(found)
+    return tuple(pieces)
 
 
 def who(ranks: Sequence[int]) -> Piece:
@@ -143,11 +145,13 @@ def sides(line: Line) -> list[tuple[int, ...]]:
     ]
 
 
-def noun(line: Line, at: int, quote: bool = True) -> Piece:
+def noun(line: Line, index: int, quote: bool = True) -> Piece:
     """The name of a line's call, in quotes if it is more than one word."""
-    call = line.calls[at]
+    call = line.calls[index]
     name = f'"{call.name}"' if quote and " " in call.name else call.name
-    return Piece(name, call=at, ranks=sides(line)[at] if at < len(sides(line)) else (call.rank,))
+    return Piece(
+        name, call=index, ranks=sides(line)[index] if index < len(sides(line)) else (call.rank,)
+    )
 
 
 def place(call: Call) -> str:
@@ -155,23 +159,27 @@ def place(call: Call) -> str:
     return f" ({short_site(call.site)})" if call.site else ""
 
 
-def at_place(line: Line, at: int) -> Text:
+def at_place(line: Line, index: int) -> Text:
     """A call with its line: "barrier (train.py:12)"."""
-    return say("{}{}", noun(line, at), place(line.calls[at]))
+    return say("{}{}", noun(line, index), place(line.calls[index]))
 
 
-def brief(line: Line, at: int) -> Text:
+def brief(line: Line, index: int) -> Text:
     """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
     number where its line is unknown."""
-    call = line.calls[at]
+    call = line.calls[index]
     peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
-    before = (one.site.rpartition(":")[0] for one in line.calls[:at])
+    before = (earlier.site.rpartition(":")[0] for earlier in line.calls[:index])
     file, _, number = call.site.rpartition(":")
-    where = f" (:{number})" if file and file in before else place(call)
+    location = f" (:{number})" if file and file in before else place(call)
     if not call.site and call.number is not None:
-        where = f", {_numbered(call)}"
-    name = replace(noun(line, at), text=PLAIN[call.name]) if call.name in PLAIN else noun(line, at)
-    return name, Piece(peer + where)
+        location = f", {_numbered(call)}"
+    name = (
+        replace(noun(line, index), text=PLAIN[call.name])
+        if call.name in PLAIN
+        else noun(line, index)
+    )
+    return name, Piece(peer + location)
 
 
 def _to_or_from(call: Call) -> str:
@@ -183,14 +191,14 @@ def _numbered(call: Call) -> str:
     return f"call {label}" if label.isdecimal() else label
 
 
-def full(line: Line, at: int) -> Text:
+def full(line: Line, index: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
-    call = line.calls[at]
+    call = line.calls[index]
     peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
     peer += f" with tag {call.tag}" if call.tag else ""
     number = f", {_numbered(call)}" if call.number is not None else ""
     return (
-        noun(line, at),
+        noun(line, index),
         Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)),
     )
 

@@ -37,15 +37,15 @@ _ORDER = (
 
 def text_of(lines: Sequence[Line], width: int | None = None) -> str:
     """The story as text, wrapped at `width` characters if given."""
-    found, last = list[str](), LineKind.HEADLINE
+    texts, last = list[str](), LineKind.HEADLINE
     for line, under in _outline(lines):
         tag = TAGS[line.kind] if line.kind is not last else ""
         last = line.kind
         for text in (said(line), *under):
-            begin = "" if line.kind is LineKind.HEADLINE and not found else f"{tag:{_INDENT}}"
-            found += _broken(f"{begin}{text}", " " * len(begin), width)
+            begin = "" if line.kind is LineKind.HEADLINE and not texts else f"{tag:{_INDENT}}"
+            texts += _broken(f"{begin}{text}", " " * len(begin), width)
             tag = ""
-    return shown("\n".join(found))
+    return shown("\n".join(texts))
 
 
 def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:

@@ -60,11 +60,11 @@ def finders(scene: Scene) -> Iterator[Finder]:
 
 
 def cause_of(scene: Scene) -> tuple[Line, ...]:
-    return next(found for find in finders(scene) if (found := find(scene)))
+    return next(lines for find in finders(scene) if (lines := find(scene)))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    form: words
+    form: write
     for module in (
         pasted,
         kept_waiting,
@@ -79,7 +79,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
         fix,
         notes,
     )
-    for form, words in module.WORDS.items()
+    for form, write in module.WORDS.items()
 }
 """By form, the function that makes a line's words."""
 
@@ -87,21 +87,21 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
 def pieces_of(line: Line) -> tuple[Piece, ...]:
     """The words of a line as marked pieces with safe characters; joined, they are its text."""
     groups = line.facts.get("ends", ())
-    words = told(
+    pieces = told(
         (
             *WORDS[line.form](line),
             *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ()),
         )
     )
-    return tuple(replace(piece, text=shown(_named(piece, line.names))) for piece in words)
+    return tuple(replace(piece, text=shown(_named(piece, line.names))) for piece in pieces)
 
 
 def _named(piece: Piece, names: Mapping[int, str]) -> str:
     """The text of a piece; ranks whose numbers nothing gives by their names."""
     if names and _RANKS.fullmatch(piece.text):
-        known = [names[rank] for rank in piece.ranks if rank in names]
-        others = len(piece.ranks) - len(known)
-        return ", ".join([*known, *[f"{others} ranks that no line names"][: bool(others)]])
+        known_names = [names[rank] for rank in piece.ranks if rank in names]
+        unnamed = len(piece.ranks) - len(known_names)
+        return ", ".join([*known_names, *[f"{unnamed} ranks that no line names"][: bool(unnamed)]])
     return piece.text
 
 
@@ -119,28 +119,30 @@ _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS, "stand_apart"}
 def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
     """The endings of ranks that did not finish, as a suffix of a headline that has not named them:
     " Rank 1 hangs.". Where calls clashed and all finished nevertheless, it says so."""
-    world = sum(len(one["ranks"]) for one in groups)
+    world = sum(len(group["ranks"]) for group in groups)
     if (
         line.form in clash.WORDS
         and groups
-        and all(one["good"] and one["kind"] == EndKind.FINISHED for one in groups)
+        and all(group["good"] and group["kind"] == EndKind.FINISHED for group in groups)
     ):
-        ranks = Piece(every_rank(world), ranks=tuple(chain(*(one["ranks"] for one in groups))))
+        ranks = Piece(every_rank(world), ranks=tuple(chain(*(group["ranks"] for group in groups))))
         return say(" {} finished, by luck.", told((ranks,)))
     bad = [
-        one
-        for one in groups
-        if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN
+        group
+        for group in groups
+        if not group["good"] and not group["runs"] and group["kind"] != EndKind.UNKNOWN
     ]
     if line.facts.get("how") == "timed_out":  # its words say how they ended
         return ()
     if line.form == "alone" and len(groups) > 1:
-        how, absent = line.facts["how"], {*line.facts["absent"]}
-        named = [absent if one["kind"] == how and not one["pending"] else set() for one in bad]
-        bad = [
-            {**one, "ranks": sorted({*one["ranks"]} - some)}
-            for one, some in zip(bad, named, strict=True)
+        state, absent = line.facts["how"], {*line.facts["absent"]}
+        named = [
+            absent if group["kind"] == state and not group["pending"] else set() for group in bad
         ]
-        bad = [one for one in bad if one["ranks"]]
-    each = [ends(one["ranks"], one["kind"], one["pending"], world=world) for one in bad]
-    return say(" {}.", told(listing(each, "; "))) if each else ()
+        bad = [
+            {**group, "ranks": sorted({*group["ranks"]} - named_ranks)}
+            for group, named_ranks in zip(bad, named, strict=True)
+        ]
+        bad = [group for group in bad if group["ranks"]]
+    texts = [ends(group["ranks"], group["kind"], group["pending"], world=world) for group in bad]
+    return say(" {}.", told(listing(texts, "; "))) if texts else ()

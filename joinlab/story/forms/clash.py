@@ -39,13 +39,13 @@ def circle(scene: Scene) -> tuple[Line, ...]:
         by_call.setdefault(call, (row, set()))[1].update(
             {*scene.parting.ranks((row["rank"],))} & {*needs}
         )
-    some = [sorted(ranks) for _, ranks in by_call.values()]
+    ranks_by_call = [sorted(ranks) for _, ranks in by_call.values()]
     first = (row for row, _ in by_call.values())
-    each = [
+    call_rows = [
         row if len(ranks) == 1 else {**row, "peer": None}
-        for row, ranks in zip(first, some, strict=True)
+        for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
-    headline = scene.headline("circle", some, each)  # type: ignore[arg-type]
+    headline = scene.headline("circle", ranks_by_call, call_rows)  # type: ignore[arg-type]
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
 
 
@@ -56,8 +56,8 @@ def _crossed(scene: Scene) -> tuple[CallRow, ...]:
     for rank, end in enumerate(scene.ends):
         stands = end.pending or end.kind is EndKind.HUNG
         key = scene.awaited(rank) if stands and scene.parting.clash is None else None
-        while key is not None and (own := scene.held_by(key)):
-            key = own
+        while key is not None and (held_up_by := scene.held_by(key)):
+            key = held_up_by
         if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
             slot, peer = scene.slot_of[key], row["peer"]
             if peer in slot.calls and (
@@ -65,11 +65,13 @@ def _crossed(scene: Scene) -> tuple[CallRow, ...]:
             ):
                 waits[rank] = row
     path: list[int] = []
-    at = next(iter(waits), None)
-    while at in waits and at not in path:
-        path.append(at)
-        at = waits[at]["peer"]
-    return tuple(waits[rank] for rank in path[path.index(at) :]) if at in path else ()
+    rank_there = next(iter(waits), None)
+    while rank_there in waits and rank_there not in path:
+        path.append(rank_there)
+        rank_there = waits[rank_there]["peer"]
+    return (
+        tuple(waits[rank] for rank in path[path.index(rank_there) :]) if rank_there in path else ()
+    )
 
 
 def wrong_answer(scene: Scene) -> tuple[Line, ...]:
@@ -77,7 +79,7 @@ def wrong_answer(scene: Scene) -> tuple[Line, ...]:
     barrier."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
     for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
-        asked, answered = (parting.call(slot, present[at][0]) for at in (asker, answer))
+        asked, answered = (parting.call(slot, present[side][0]) for side in (asker, answer))
         if (
             asks_of(asked).endswith("?")
             and asked["completed_ns"] is not None
@@ -95,18 +97,24 @@ def wrong_answer(scene: Scene) -> tuple[Line, ...]:
 def extra(scene: Scene) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
     parting = scene.parting
-    shift, more = parting.shift, parting.extra
-    if shift is None or len(more) != shift.by:
+    shift, extra_calls = parting.shift, parting.extra
+    if shift is None or len(extra_calls) != shift.by:
         return ()
-    names = {*map(asks_of, more)}
-    each = [{scene.count(rank, more) for rank in side} for side in (shift.ahead, shift.behind)]
-    counts = [max(some) for some in each]
-    if len(names) > 1 or any(len(some) > 1 for some in each) or counts[0] - counts[1] != shift.by:
+    names = {*map(asks_of, extra_calls)}
+    counts_by_side = [
+        {scene.count(rank, extra_calls) for rank in side} for side in (shift.ahead, shift.behind)
+    ]
+    counts = [max(side_counts) for side_counts in counts_by_side]
+    if (
+        len(names) > 1
+        or any(len(side_counts) > 1 for side_counts in counts_by_side)
+        or counts[0] - counts[1] != shift.by
+    ):
         return ()
     fewer = parting.odd == parting.ranks(shift.behind)
     both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
     facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
-    lines = {row["call_site"]: row for row in more[::-1]}
+    lines = {row["call_site"]: row for row in extra_calls[::-1]}
     headline = scene.headline("fewer" if fewer else "more", both, [*lines.values()][::-1], **facts)
     return (headline, *_since(scene, shift), *meeting.causes(scene))
 
@@ -149,13 +157,13 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     parting, slot = scene.parting, scene.parting.slot
     side = parting.present[0]
     absent = slot.absent
-    beside = tuple(rank for rank in parting.ranks(side) if rank in slot.needs)
+    alongside = tuple(rank for rank in parting.ranks(side) if rank in slot.needs)
     which = [rank for rank in absent if scene.ends[rank].kind is not EndKind.HUNG] or absent
     unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
-    how = "nothing"
+    state = "nothing"
     if unrecorded:
         done = parting.call(slot, side[0])["completed_ns"] is not None
-        which, how = unrecorded, "completed" if done else "no_record"
+        which, state = unrecorded, "completed" if done else "no_record"
     elif which:
         end = scene.ends[min(which, key=partial(_ended_later, scene))]
         which = [
@@ -163,22 +171,22 @@ def alone(scene: Scene) -> tuple[Line, ...]:
             for rank in which
             if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)
         ]
-        how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
-        if how == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in beside):
-            how = "timed_out"  # and then their launcher ended the others
-        if how == EndKind.KILLED and all(
-            scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)
+        state = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
+        if state == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in alongside):
+            state = "timed_out"  # and then their launcher ended the others
+        if state == EndKind.KILLED and all(
+            scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *alongside)
         ):
             # perhaps one was killed first, and its launcher then killed the others
-            how = "all_killed"
-    more = {
-        "ranks": tuple(sorted({*which, *beside})),
+            state = "all_killed"
+    fields = {
+        "ranks": tuple(sorted({*which, *alongside})),
         "lines": scene.lines_at(slot),
         "absent": which,
-        "how": how,
+        "how": state,
     }
     return (
-        scene.headline("alone", [beside], [meeting.placed(scene, slot, side)], **more),
+        scene.headline("alone", [alongside], [meeting.placed(scene, slot, side)], **fields),
         *meeting.causes(scene),
     )
 
@@ -203,12 +211,12 @@ FINDERS = (wrong_answer, extra, circle, different, silent.splits, alone)
 
 def _circle(line: Line) -> Text:
     """Up to two calls by name; ENDED has each rank's own."""
-    each = [say("{} in {}", ranks, brief(line, at)) for at, ranks in enumerate(sides(line))]
+    parts = [say("{} in {}", ranks, brief(line, index)) for index, ranks in enumerate(sides(line))]
     if len({(call.name, call.site) for call in line.calls}) == 1:
         return say("{} wait for each other, each in {}.", line.ranks, brief(line, 0))
-    if len(each) > 2:
+    if len(parts) > 2:
         return say("{} wait for each other in a circle.", line.ranks)
-    return say("{} wait for each other: {}.", line.ranks, listing(each))
+    return say("{} wait for each other: {}.", line.ranks, listing(parts))
 
 
 def _wrong_answer(line: Line) -> Text:
@@ -223,19 +231,21 @@ def _wrong_answer(line: Line) -> Text:
 
 
 def _extra(line: Line) -> Text:
-    who_has, other = sides(line)
+    who_has, lagging = sides(line)
     by, counts = line.facts["by"], line.facts["counts"]
     many = "one" if by == 1 else f"{by} calls of"
     call = say("{} {}{}", many, noun(line, 0, quote=False), "".join(map(place, line.calls)))
     return say(
-        "{} issued {} {} than {} ({} and {}).", who_has, call, line.form, other, *map(str, counts)
+        "{} issued {} {} than {} ({} and {}).", who_has, call, line.form, lagging, *map(str, counts)
     )
 
 
 def _other_call(line: Line) -> Text:
-    each = [say("{} called {}", ranks, noun(line, at)) for at, ranks in enumerate(sides(line))]
+    parts = [
+        say("{} called {}", ranks, noun(line, index)) for index, ranks in enumerate(sides(line))
+    ]
     finished = [say("{} finished", line.facts["finished"])] if line.facts["finished"] else []
-    return say("{}, where {}.", each[0], listing([*each[1:], *finished]))
+    return say("{}, where {}.", parts[0], listing([*parts[1:], *finished]))
 
 
 def _other_data(line: Line) -> Text:
@@ -246,17 +256,19 @@ def _other_data(line: Line) -> Text:
             noun(line, 0),
             differing_text(line.facts["differs"]),
         )
-    given = line.facts["given"]
+    values = line.facts["given"]
     names = [
-        say(" called {}", noun(line, at)) if one.op != line.calls[0].op else ()
-        for at, one in enumerate(line.calls)
+        say(" called {}", noun(line, index)) if call.op != line.calls[0].op else ()
+        for index, call in enumerate(line.calls)
     ]
-    rest = [
-        say("{}{} with {}", ranks, names[at], given[at])
-        for at, ranks in enumerate(sides(line))
-        if at
+    others_text = [
+        say("{}{} with {}", ranks, names[index], values[index])
+        for index, ranks in enumerate(sides(line))
+        if index
     ]
-    return say("{} called {} with {}, {}.", sides(line)[0], noun(line, 0), given[0], listing(rest))
+    return say(
+        "{} called {} with {}, {}.", sides(line)[0], noun(line, 0), values[0], listing(others_text)
+    )
 
 
 _ALONE = {
@@ -274,16 +286,16 @@ _ALONE = {
 
 
 def _alone(line: Line) -> Text:
-    absent, how = line.facts["absent"], line.facts["how"]
+    absent, state = line.facts["absent"], line.facts["how"]
     parts: dict[str, Part] = {
         "ranks": line.ranks,
         "absent": absent,
         "mine": sides(line)[0],
         "call": brief(line, 0),
     }
-    if how in _ALONE:
-        return say(_ALONE[how], **parts)
-    return say("{ends}; nothing meets {mine}'s {call}.", ends=ends(absent, how), **parts)
+    if state in _ALONE:
+        return say(_ALONE[state], **parts)
+    return say("{ends}; nothing meets {mine}'s {call}.", ends=ends(absent, state), **parts)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

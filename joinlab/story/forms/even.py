@@ -34,14 +34,14 @@ def cut_short(scene: Scene) -> tuple[Line, ...]:
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """The headline, if every call has its partner."""
-    every = range(len(scene.ends))
-    wrong = [rank for rank in every if not good(scene.ends[rank])]
+    all_ranks = range(len(scene.ends))
+    wrong = [rank for rank in all_ranks if not good(scene.ends[rank])]
     facts: dict[str, object] = {"world": len(scene.ends)}
     if {end.kind for end in scene.ends} == {EndKind.FINISHED}:
         facts["pending"] = wrong
-        return (Line(LineKind.HEADLINE, "all_finished", tuple(every), facts=facts),)
+        return (Line(LineKind.HEADLINE, "all_finished", tuple(all_ranks), facts=facts),)
     if not wrong:
-        runs = tuple(rank for rank in every if scene.ends[rank].runs)
+        runs = tuple(rank for rank in all_ranks if scene.ends[rank].runs)
         return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
     # The text may have omitted calls; and a call that never ends does not fit, though the place is
     # not known.
@@ -65,12 +65,12 @@ def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
         return say("{} [was|were] still running when the time was up{}.", line.ranks, fits)
-    each = [
-        ends(one["ranks"], one["kind"], one["pending"])
-        for one in line.facts["ends"]
-        if not one["good"]
+    texts = [
+        ends(group["ranks"], group["kind"], group["pending"])
+        for group in line.facts["ends"]
+        if not group["good"]
     ]
-    return say("{}{}.", listing(each, "; "), fits)
+    return say("{}{}.", listing(texts, "; "), fits)
 
 
 def _cut_short(line: Line) -> Text:

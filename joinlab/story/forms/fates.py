@@ -36,11 +36,11 @@ TIMED_OUT = ("Timed out waiting", "Socket Timeout", "collective operation timeou
 
 
 def is_peer_gone(text: str) -> bool:
-    return any(words in text for words in PEER_GONE)
+    return any(phrase in text for phrase in PEER_GONE)
 
 
 def is_timeout(text: str) -> bool:
-    return any(words in text for words in TIMED_OUT)
+    return any(phrase in text for phrase in TIMED_OUT)
 
 
 MOST = 240
@@ -53,11 +53,11 @@ how they ended."""
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
-    known = None if scene.parting.circle else scene.clash  # of a circle, each call needs its reason
-    found: dict[str, Line] = {}
+    clash = None if scene.parting.circle else scene.clash  # of a circle, each call needs its reason
+    lines: dict[str, Line] = {}
     for lane, ranks in scene.parting.lanes.items():
-        line = _Fate(scene, lane, known).line()
-        same = repr(
+        line = _Fate(scene, lane, clash).line()
+        key = repr(
             (
                 line.form,
                 [replace(call, rank=-1, seq=-1) for call in line.calls],
@@ -65,20 +65,20 @@ def find(scene: Scene) -> tuple[Line, ...]:
                 line.lines,
             )
         )
-        if same in found:
-            ranks = (*found[same].ranks, *ranks)
-            line = found[same]
-        found[same] = replace(line, ranks=tuple(sorted(ranks)))
+        if key in lines:
+            ranks = (*lines[key].ranks, *ranks)
+            line = lines[key]
+        lines[key] = replace(line, ranks=tuple(sorted(ranks)))
     ends = scene.ends
-    return tuple(sorted(found.values(), key=lambda line: (good(ends[line.ranks[0]]), line.ranks)))
+    return tuple(sorted(lines.values(), key=lambda line: (good(ends[line.ranks[0]]), line.ranks)))
 
 
 class _Fate:
     """How one rank ended. `known`: the slot in which the ranks part, which the cause already
     describes."""
 
-    def __init__(self, scene: Scene, rank: int, known: Slot | None) -> None:
-        self.scene, self.rank, self.known = scene, rank, known
+    def __init__(self, scene: Scene, rank: int, clash: Slot | None) -> None:
+        self.scene, self.rank, self.known = scene, rank, clash
         self.end = scene.ends[rank]
         self.rows, self.slot_of = scene.matched.row_of, scene.slot_of
         self.calls: list[Call] = []
@@ -96,12 +96,12 @@ class _Fate:
                 "modelled": scene.meta.get("engine") == "emulated",
             }
             # How the model found it is not said, and differs from rank to rank.
-            told = (
+            reason = (
                 ""
                 if end.proven and text.startswith(("no rank can go on", "it made no progress"))
                 else text
             )
-            facts["text"] = told.removeprefix("only suspected: ")
+            facts["text"] = reason.removeprefix("only suspected: ")
         sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
         if awaited is None:
             if self.rank in scene.last and end.kind in (
@@ -163,11 +163,11 @@ class _Fate:
                 continue
             if blocker.seq is not None:
                 lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
-            elif (other := self.slot_of[key].calls.get(blocker.rank)) is not None:
-                lacks.append(self.held_up((blocker.rank, group, other)))
+            elif (other_seq := self.slot_of[key].calls.get(blocker.rank)) is not None:
+                lacks.append(self.held_up((blocker.rank, group, other_seq)))
             else:
                 lacks.append(self.absent(blocker.rank, self.rows[key]))
-        return _grouped([one for one in lacks if one], self.calls)
+        return _grouped([lack for lack in lacks if lack], self.calls)
 
     def held_up(self, key: Key) -> Why | None:
         """The call behind which another rank issued its part of this one."""
@@ -182,42 +182,57 @@ class _Fate:
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
         end, pair = self.scene.ends[rank], str(COUNTERPART.get(row["op"], ""))
-        at = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
-        how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
-        call = None if at is None else self.cite(at)
-        return {"ranks": [rank], "how": how, "call": call, "end": end.kind.value, "pair": pair}
+        awaited = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
+        whereabouts = (
+            "elsewhere"
+            if awaited
+            else "outside"
+            if end.runs or end.kind is EndKind.HUNG
+            else "ended"
+        )
+        call = None if awaited is None else self.cite(awaited)
+        return {
+            "ranks": [rank],
+            "how": whereabouts,
+            "call": call,
+            "end": end.kind.value,
+            "pair": pair,
+        }
 
-    def unlike(self, key: Key, other: Key) -> Why | None:
+    def unlike(self, key: Key, other_key: Key) -> Why | None:
         """What another rank issued in the place of a call; None if it issued the same."""
-        mine, row = self.rows[key], self.rows[other]
-        found: Why = {"ranks": [other[0]], "how": "instead", "call": self.cite(other)}
-        if self.slot_of[key] is not self.slot_of[other]:
-            return found | {"how": "before"}
-        if row["op"] != mine["op"]:
-            return found | {"how": "kinds" if self.on_gloo(other) else "instead"}
-        differ = {name for name in ("root", "dtype", "shape") if row[name] != mine[name]}
-        if "root" in differ or (differ and row["origin"] == mine["origin"]):
-            return found | {
+        own_row, row = self.rows[key], self.rows[other_key]
+        why: Why = {"ranks": [other_key[0]], "how": "instead", "call": self.cite(other_key)}
+        if self.slot_of[key] is not self.slot_of[other_key]:
+            return why | {"how": "before"}
+        if row["op"] != own_row["op"]:
+            return why | {"how": "kinds" if self.on_gloo(other_key) else "instead"}
+        differ = {name for name in ("root", "dtype", "shape") if row[name] != own_row[name]}
+        if "root" in differ or (differ and row["origin"] == own_row["origin"]):
+            return why | {
                 "how": "values",
                 "theirs": given(row, differ),
-                "mine": given(mine, differ),
+                "mine": given(own_row, differ),
             }
-        if row["origin"] != mine["origin"]:
-            return found
-        return found | {"how": "done"} if row["completed_ns"] is not None else None
+        if row["origin"] != own_row["origin"]:
+            return why
+        return why | {"how": "done"} if row["completed_ns"] is not None else None
 
 
-def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
+def _grouped(reasons: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
     """The same reasons, with ranks that share one merged."""
-    found: dict[str, Why] = {}
-    for one in told:
-        call = calls[one["call"]] if one.get("call") is not None else None
-        same = (call.name, call.group, call.number, call.site, call.peer) if call else None
+    merged: dict[str, Why] = {}
+    for reason in reasons:
+        call = calls[reason["call"]] if reason.get("call") is not None else None
+        call_key = (call.name, call.group, call.number, call.site, call.peer) if call else None
         key = repr(
-            ({name: value for name, value in one.items() if name not in ("ranks", "call")}, same)
+            (
+                {name: value for name, value in reason.items() if name not in ("ranks", "call")},
+                call_key,
+            )
         )
-        found.setdefault(key, one | {"ranks": []})["ranks"] += one["ranks"]
-    return list(found.values())
+        merged.setdefault(key, reason | {"ranks": []})["ranks"] += reason["ranks"]
+    return list(merged.values())
 
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
@@ -261,12 +276,14 @@ def _in(line: Line) -> Text:
     if "in" not in line.facts:
         return ()
     its = "their" if len(line.ranks) > 1 else "its"
-    behind = [say(", behind {} own {}", its, full(line, at)) for at in line.facts.get("behind", ())]
+    behind = [
+        say(", behind {} own {}", its, full(line, index)) for index in line.facts.get("behind", ())
+    ]
     return say(" in {}{}{}", full(line, line.facts["in"]), tuple(chain(*behind)), _why(line))
 
 
 def _why(line: Line) -> Text:
-    lacks = [_lack(line, one) for one in line.facts.get("why", ())]
+    lacks = [_lack(line, reason) for reason in line.facts.get("why", ())]
     return say(": {}", listing(lacks, "; ")) if lacks else ()
 
 
@@ -312,13 +329,13 @@ def _hung(line: Line) -> Text:
     )
     if not proven:
         verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
-        said = "{} " + verb + "{}. A hang is only suspected: {}."
-        return say(said, line.ranks, _in(line) or _after(line), text or "it made no progress")
+        template = "{} " + verb + "{}. A hang is only suspected: {}."
+        return say(template, line.ranks, _in(line) or _after(line), text or "it made no progress")
     modelled = line.facts["modelled"] and not inside
-    how = "in the model no rank can go on" if modelled else "no issued call can end this wait"
-    more = f" {text[:1].upper()}{text[1:]}." if text else ""
-    where = _in(line) if inside else say(" outside any recorded call{}", _after(line))
-    return say("{} hang[s|]{}.{} Proven: {}.", line.ranks, where, more, how)
+    proof = "in the model no rank can go on" if modelled else "no issued call can end this wait"
+    detail = f" {text[:1].upper()}{text[1:]}." if text else ""
+    location = _in(line) if inside else say(" outside any recorded call{}", _after(line))
+    return say("{} hang[s|]{}.{} Proven: {}.", line.ranks, location, detail, proof)
 
 
 def _raised(line: Line) -> Text:
@@ -328,11 +345,15 @@ def _raised(line: Line) -> Text:
             line.ranks,
             _in(line),
         )
-    sites = [short_site(one.site) for line in line.lines for one in (line, *line.via[:CALLERS])]
-    at = f" ({', called from '.join(sites)})" if sites else ""
-    where = say(",{}", _in(line)) if "in" in line.facts else ()
+    sites = [
+        short_site(source_line.site)
+        for line in line.lines
+        for source_line in (line, *line.via[:CALLERS])
+    ]
+    trail = f" ({', called from '.join(sites)})" if sites else ""
+    location = say(",{}", _in(line)) if "in" in line.facts else ()
     return say(
-        "{} raised {}{}{}.", line.ranks, str(line.facts.get("text") or "an error"), at, where
+        "{} raised {}{}{}.", line.ranks, str(line.facts.get("text") or "an error"), trail, location
     )
 
 
@@ -349,9 +370,11 @@ def _killed(line: Line) -> Text:
     if len(line.ranks) > 1:
         for its, their in _PLURAL:
             text = text.replace(its, their)
-    how, why = (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
-    more = " Gloo aborts a process that is sent more bytes than its call has room for."
-    where = (
+    ending, why = (
+        (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
+    )
+    overrun = " Gloo aborts a process that is sent more bytes than its call has room for."
+    location = (
         _in(line)
         if "in" in line.facts
         else _after(line) or ("" if why else " before its program returned")
@@ -359,10 +382,10 @@ def _killed(line: Line) -> Text:
     return say(
         "{} [was|were] {}{}{}.{}",
         line.ranks,
-        how,
-        where,
+        ending,
+        location,
         why,
-        more * bool(line.facts.get("overrun")),
+        overrun * bool(line.facts.get("overrun")),
     )
 
 

@@ -40,9 +40,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
     raised = tuple(_raised(scene))
     fixes: Any = scene.meta.get("fixes") or ()
-    tried = tuple(_plain(fix, len(set(scene.meta.get("inputs") or ())) == 1) for fix in fixes)
-    if tried or raised or all(map(good, scene.ends)) or "fixes" in scene.meta:
-        return (*raised, *tried)
+    edits = tuple(_plain(fix, len(set(scene.meta.get("inputs") or ())) == 1) for fix in fixes)
+    if edits or raised or all(map(good, scene.ends)) or "fixes" in scene.meta:
+        return (*raised, *edits)
     return _untried(scene)
 
 
@@ -87,7 +87,7 @@ def _parts_at(scene: Scene, rank: int) -> str:
     if tests:
         return f"{tests[-1]['file']}:{tests[-1]['line']}"
     slot = scene.slot_of[scene.last[rank]]
-    rows = (scene.matched.row_of[other, slot.group, seq] for other, seq in slot.calls.items())
+    rows = (scene.matched.row_of[peer, slot.group, seq] for peer, seq in slot.calls.items())
     return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
 
 
@@ -101,34 +101,34 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
     over = not any(end.runs for end in scene.ends)
     if not over or meta.get("engine") not in ("launched", "recorded"):
         return ()
-    given = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
-    how = f"joinlab.emulate({given})" if meta["engine"] == "launched" else ""
-    return (Line(LineKind.FIX, "untried", facts={"how": how}),)
+    arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
+    call = f"joinlab.emulate({arguments})" if meta["engine"] == "launched" else ""
+    return (Line(LineKind.FIX, "untried", facts={"how": call}),)
 
 
 # ---------------------------------------------------------------- words
 
 
 def _edit(line: Line) -> Text:
-    facts, tried = line.facts, line.facts["tried"]
+    facts, passed = line.facts, line.facts["tried"]
     fewer = " Some inputs or calls are then left out." * bool(facts["fewer"])
     does = DOES.get(facts["kind"], "Change these lines.")
     if facts.get("root"):
         does += f" It is then always rank 0, whatever {facts['root']} is."
     if facts.get("often"):
-        then, now = facts["often"]
-        does += f" A rank then makes it more often, {now} times and not {then}."
+        before, now = facts["often"]
+        does += f" A rank then makes it more often, {now} times and not {before}."
     if facts.get("uneven"):
         many = ", ".join(map(str, facts["uneven"]))
         does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
-    counts = f"{tried} of {tried} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
+    counts = f"{passed} of {passed} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
     return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)
 
 
 def _untried_words(line: Line) -> Text:
-    how = line.facts["how"]
-    again = say("{} looks for one", code(how)) if how else "a recorded job is not run again"
-    return say("No fix was tried: {}.", again)
+    call = line.facts["how"]
+    remedy = say("{} looks for one", code(call)) if call else "a recorded job is not run again"
+    return say("No fix was tried: {}.", remedy)
 
 
 def _raised_words(line: Line) -> Text:
@@ -136,8 +136,8 @@ def _raised_words(line: Line) -> Text:
 
 
 def _behind_words(line: Line) -> Text:
-    said = "Look at {}, where the ranks part: {}'s error follows from a call that met another."
-    return say(said, code(short_site(line.lines[0].site)), line.ranks)
+    template = "Look at {}, where the ranks part: {}'s error follows from a call that met another."
+    return say(template, code(short_site(line.lines[0].site)), line.ranks)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

@@ -26,11 +26,12 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if not graph.culprits or (scene.parting.first is not None and _shows(scene, graph)):
         return ()
     causes = [
-        Line(LineKind.CAUSE, one.why.form, one.ranks, facts=one.why.facts) for one in graph.culprits
+        Line(LineKind.CAUSE, culprit.why.form, culprit.ranks, facts=culprit.why.facts)
+        for culprit in graph.culprits
     ]
     culprits = tuple(sorted(graph.ranks)) or graph.culprits[0].ranks
     behind = sorted({rank for culprit in graph.culprits for rank in culprit.waiting})
-    waits = bool({one.rank for one in graph.waits} & {*culprits})
+    waits = bool({wait.rank for wait in graph.waits} & {*culprits})
     facts = {"sides": [list(culprits), behind], "circle": not graph.ranks, "waits": waits}
     return (Line(LineKind.HEADLINE, "keeps_waiting", culprits, facts=facts), *causes)
 
@@ -55,11 +56,11 @@ def _shows(scene: Scene, graph: WaitGraph) -> bool:
         or parting.odd not in ((), tuple(sorted(graph.ranks)))
     ):
         return False
-    here = {rank for side in parting.present for rank in parting.ranks(side)}
+    shown_ranks = {rank for side in parting.present for rank in parting.ranks(side)}
     stuck = any(
         parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls
     )
-    return stuck and here >= {*graph.ranks}
+    return stuck and shown_ranks >= {*graph.ranks}
 
 
 # ---------------------------------------------------------------- words
@@ -102,8 +103,8 @@ def _keeps(line: Line) -> Text:
         )
     if not behind:
         return say("{} wait[s|], and no other rank does.", ranks)
-    alone = f", and wait{'s' * (len(ranks) == 1)} for no other rank" * (not line.facts["waits"])
-    return say("{} keep[s|] {} waiting{}.", ranks, behind, alone)
+    ending = f", and wait{'s' * (len(ranks) == 1)} for no other rank" * (not line.facts["waits"])
+    return say("{} keep[s|] {} waiting{}.", ranks, behind, ending)
 
 
 def _words(line: Line) -> Text:
@@ -156,9 +157,13 @@ def _call(call: Mapping[str, Any]) -> str:
 def _waits(facts: Mapping[str, Any]) -> Text:
     """Who waits for a rank, and in which call; a rank that waits for it in another call may not be
     in that group."""
-    more = say(", and {} elsewhere", facts["elsewhere"]) if facts["elsewhere"] else ""
+    elsewhere = say(", and {} elsewhere", facts["elsewhere"]) if facts["elsewhere"] else ""
     return say(
-        "{} wait[s|] for {} in {}{}", facts["waiting"], (facts["rank"],), _call(facts["call"]), more
+        "{} wait[s|] for {} in {}{}",
+        facts["waiting"],
+        (facts["rank"],),
+        _call(facts["call"]),
+        elsewhere,
     )
 
 

@@ -65,23 +65,23 @@ def placed(scene: Scene, slot: Slot, side: Side) -> CallRow:
 def given(row: CallRow, names: Collection[str]) -> str:
     """What a call gave for each of `names`, see Slot.differs: "float32[2] and root 1"."""
     # Of a scatter, only the root gives all parts.
-    one: CallRow = {**row, "shape": (row["shape"] or [])[:1]} if row["op"] == Op.SCATTER else row
-    part = tensor(one)
-    said = {
+    call: CallRow = {**row, "shape": (row["shape"] or [])[:1]} if row["op"] == Op.SCATTER else row
+    part = tensor(call)
+    texts = {
         "root": f"root {row['root']}",
         "reduce_op": row["reduce_op"] or "",
         "dtype": part,
         "shape": part,
     }
-    return " and ".join(dict.fromkeys(text for name, text in said.items() if name in names))
+    return " and ".join(dict.fromkeys(text for name, text in texts.items() if name in names))
 
 
 def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
-    values = [value for one in decode_values(row["value_out"]) or () for value in one]
-    _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
+    values = [value for number in decode_values(row["value_out"]) or () for value in number]
+    _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
     return Value(
-        scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken
+        scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
     )
 
 
@@ -90,9 +90,9 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
 
 def _met_words(line: Line) -> Text:
     gave = line.facts.get("given") or [""] * len(line.calls)
-    told = [
-        say("{}'s {}{}", ranks, at_place(line, at), f" with {what}" * bool(what))
-        for at, (ranks, what) in enumerate(zip(sides(line), gave, strict=True))
+    parts = [
+        say("{}'s {}{}", ranks, at_place(line, index), f" with {values}" * bool(values))
+        for index, (ranks, values) in enumerate(zip(sides(line), gave, strict=True))
     ]
     verb = (
         "met"
@@ -106,17 +106,20 @@ def _met_words(line: Line) -> Text:
     return say(
         "{}{} {} {}{}.",
         "" if number is None else f"Call {line.calls[0].label or number}: ",
-        told[0],
+        parts[0],
         verb,
-        listing(told[1:]),
+        listing(parts[1:]),
         why,
     )
 
 
 def _made_words(line: Line) -> Text:
     got = line.facts["got"]
-    told = [say("{} {}", ranks, conclusion(*got[at]) or "") for at, ranks in enumerate(sides(line))]
-    return say("{}.", listing(told, "; "))
+    parts = [
+        say("{} {}", ranks, conclusion(*got[index]) or "")
+        for index, ranks in enumerate(sides(line))
+    ]
+    return say("{}.", listing(parts, "; "))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

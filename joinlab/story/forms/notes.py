@@ -35,20 +35,20 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
     if number is None or timeline.calls.is_empty():  # not run yet: this would give its end away
         return
     case, gloo = DOCUMENTED[number], timeline.meta.get("backend") == "gloo"
-    then, here = (
+    documented, traces = (
         case.ends(timeline.meta.get("inputs") or ()),
         tuple(ENDINGS[end.kind].trace for end in timeline.ends),
     )
-    other = here != then and (then is not None or set(here) != {"finishes"})
+    differs = traces != documented and (documented is not None or set(traces) != {"finishes"})
     facts = {
         "case": number,
-        "then": list(then or ()),
-        "same": here == then,
-        "gloo": gloo and other,
+        "then": list(documented or ()),
+        "same": traces == documented,
+        "gloo": gloo and differs,
     }
     today = (timeline.meta.get("emulation") or {}).get("era") == "today"
-    facts["today"] = bool(other and not gloo and case.join and case.barrier and today)
-    if then or (facts["gloo"] and case.gloo):
+    facts["today"] = bool(differs and not gloo and case.join and case.barrier and today)
+    if documented or (facts["gloo"] and case.gloo):
         yield Line(LineKind.NOTE, "documented", facts=facts)
 
 
@@ -83,8 +83,8 @@ def _watchdog(timeline: Timeline) -> Iterator[Line]:
     if knobs.get("assumes"):
         yield Line(LineKind.NOTE, "assumed", facts={"what": knobs["assumes"]})
     watched = knobs.get("watchdog") or ()
-    for seconds in sorted({one["after_s"] for one in watched}):
-        ranks = tuple(one["rank"] for one in watched if one["after_s"] == seconds)
+    for seconds in sorted({entry["after_s"] for entry in watched}):
+        ranks = tuple(entry["rank"] for entry in watched if entry["after_s"] == seconds)
         yield Line(LineKind.NOTE, "watchdog", ranks, facts={"seconds": seconds})
 
 
@@ -102,20 +102,20 @@ _TODAY = "Its barrier all-reduced a byte that nobody set; today's is a float zer
 
 
 def _then(line: Line) -> Text:
-    facts, said = line.facts, ""
+    facts, text = line.facts, ""
     if facts["same"]:
         return say("As documented, on NCCL with PyTorch 1.9.")
     if facts["then"]:
         # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note
         # form.
         both = "finishes in one report, and raises an error in the other"
-        one, other = (both if ";" in end else end for end in facts["then"])
-        said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {one}; rank 1 {other}."
+        first_end, second_end = (both if ";" in end else end for end in facts["then"])
+        text = f"Documented, on NCCL with PyTorch 1.9: rank 0 {first_end}; rank 1 {second_end}."
     gloo, today = (
         DOCUMENTED[facts["case"]].gloo if facts["gloo"] else "",
         _TODAY if facts["today"] else "",
     )
-    return say("{}", " ".join(filter(None, (said, gloo, today))))
+    return say("{}", " ".join(filter(None, (text, gloo, today))))
 
 
 def _watchdog_words(line: Line) -> Text:
@@ -128,11 +128,11 @@ def _watchdog_words(line: Line) -> Text:
 
 
 def _tags_words(line: Line) -> Text:
-    each = [
-        say("{}'s {} with tag {}", ranks, at_place(line, at), str(line.facts["tags"][at]))
-        for at, ranks in enumerate(sides(line))
+    parts = [
+        say("{}'s {} with tag {}", ranks, at_place(line, index), str(line.facts["tags"][index]))
+        for index, ranks in enumerate(sides(line))
     ]
-    return say("{} met {}: NCCL ignores tags.", *each)
+    return say("{} met {}: NCCL ignores tags.", *parts)
 
 
 def _replicas_words(line: Line) -> Text:

@@ -20,17 +20,17 @@ LONGEST = 80
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for the test at which the ways finally part, then for the tests that set the values it
     read."""
-    found = scene.meta.get("parting")
-    if found is None:
+    parting = scene.meta.get("parting")
+    if parting is None:
         return ()
-    if "why" in found:
-        return (Line(LineKind.NOTE, "not_followed", facts={"why": found["why"]}),)
-    more = (
-        (Line(LineKind.NOTE, "left_out", facts={"count": found["left_out"]}),)
-        if found.get("left_out")
+    if "why" in parting:
+        return (Line(LineKind.NOTE, "not_followed", facts={"why": parting["why"]}),)
+    left_out = (
+        (Line(LineKind.NOTE, "left_out", facts={"count": parting["left_out"]}),)
+        if parting.get("left_out")
         else ()
     )
-    return (*_lines([test for test in found["tests"] if _branches(test)]), *more)
+    return (*_lines([test for test in parting["tests"] if _branches(test)]), *left_out)
 
 
 def _branches(test: Mapping[str, Any]) -> bool:
@@ -42,15 +42,16 @@ def _branches(test: Mapping[str, Any]) -> bool:
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    for at, test in enumerate(reversed(tests)):
+    for index, test in enumerate(reversed(tests)):
         ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
         yield Line(
             LineKind.PARTING,
-            "parted_before" if at else "parted",
+            "parted_before" if index else "parted",
             ranks,
             lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
             values=tuple(
-                Value(tuple(one["ranks"]), one["name"], one["value"]) for one in test["values"]
+                Value(tuple(value["ranks"]), value["name"], value["value"])
+                for value in test["values"]
             ),
             facts={"line": test["line"], "went": [dict(side) for side in test["sides"]]},
         )
@@ -60,10 +61,12 @@ def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 
 
 def _words(line: Line) -> Text:
-    test, each = line.lines[0], [_side(line, one) for one in line.facts["went"]]
+    test, sides_text = line.lines[0], [_side(line, side) for side in line.facts["went"]]
     before = "Before, " * (line.form == "parted_before")
     text = test.text if len(test.text) <= LONGEST else f"{test.text[:LONGEST]}…"
-    return say("{}{} ({}): {}.", before, code(text), short_site(test.site), listing(each, "; "))
+    return say(
+        "{}{} ({}): {}.", before, code(text), short_site(test.site), listing(sides_text, "; ")
+    )
 
 
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
@@ -71,16 +74,16 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
     line 7"."""
     ranks = side["ranks"]
     had: dict[str, list[Value]] = {}
-    for one in line.values:
-        had.setdefault(one.name, []).extend([one] if {*one.ranks} & {*ranks} else [])
-    each = [
-        f"{name} = {_listed([_shown(name, one.value) for one in some])}"
-        for name, some in had.items()
-        if {*ranks} <= {rank for one in some for rank in one.ranks}
+    for value in line.values:
+        had.setdefault(value.name, []).extend([value] if {*value.ranks} & {*ranks} else [])
+    texts = [
+        f"{name} = {_listed([_shown(name, value.value) for value in values_of])}"
+        for name, values_of in had.items()
+        if {*ranks} <= {rank for value in values_of for rank in value.ranks}
     ]
-    values = listing([say("{}", code(text)) for text in each])
-    kind, _, where = side["text"].partition(" ")  # of an exception
-    went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=where)
+    values = listing([say("{}", code(text)) for text in texts])
+    kind, _, location = side["text"].partition(" ")  # of an exception
+    went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=location)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
     return say("{} {}{}", ranks, say("had {} and ", values) if values else "", went)
@@ -105,8 +108,8 @@ _WENT = {
 
 def _listed(values: Sequence[str]) -> str:
     """Different values: "1, 2"; of more than FEW the first and the last: "0 ... 15"."""
-    each = [*dict.fromkeys(values)]
-    return ", ".join(each) if len(each) <= FEW else f"{each[0]} ... {each[-1]}"
+    distinct = [*dict.fromkeys(values)]
+    return ", ".join(distinct) if len(distinct) <= FEW else f"{distinct[0]} ... {distinct[-1]}"
 
 
 def _shown(name: str, value: object) -> str:

@@ -98,15 +98,15 @@ def _failed(scene: Scene) -> Line | None:
     errors = {
         rank for rank, error in scene.timeline.calls.select("rank", "error").iter_rows() if error
     }
-    own = [
+    own_errors = [
         rank
         for rank, end in enumerate(scene.ends)
         if rank not in errors
         and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED)
         and not _waited(end.text)
     ]
-    first = [rank for rank in own if FIRST_FAILED in scene.ends[rank].text][:1]
-    return _said(scene, "failed" if first else "raised", first or own)
+    first = [rank for rank in own_errors if FIRST_FAILED in scene.ends[rank].text][:1]
+    return _said(scene, "failed" if first else "raised", first or own_errors)
 
 
 def _victims(scene: Scene) -> Line | None:
@@ -116,7 +116,7 @@ def _victims(scene: Scene) -> Line | None:
 
 
 def _waited(error: str) -> bool:
-    return any(words in error for words in WAITED)
+    return any(phrase in error for phrase in WAITED)
 
 
 def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
@@ -147,9 +147,9 @@ def _stood(scene: Scene) -> Line | None:
         for rank, threads in sorted(scene.meta.get("stood", {}).items())
     )
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
-    found = sorted(texts.items(), key=lambda one: (len(one[1]), one[1]))
-    facts = {"sides": [ranks for _, ranks in found], "texts": [text for text, _ in found]}
-    return _headline("stood", chain(*texts.values()), facts=facts) if found else None
+    by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
+    facts = {"sides": [ranks for _, ranks in by_size], "texts": [text for text, _ in by_size]}
+    return _headline("stood", chain(*texts.values()), facts=facts) if by_size else None
 
 
 def _hints(scene: Scene) -> Line | None:
@@ -178,11 +178,15 @@ def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
             return _differ(scene, kinds)
     exact = _exact(scene, group)
     for number in sorted(by):
-        here = {row["rank"] for row in by[number]}
+        ranks_here = {row["rank"] for row in by[number]}
         if behind := [
-            rank for rank, count in exact.items() if count < (number or 1) and rank not in here
+            rank
+            for rank, count in exact.items()
+            if count < (number or 1) and rank not in ranks_here
         ]:
-            return _headline("behind", {*here, *behind}, **_calls(scene, [by[number]], [behind]))
+            return _headline(
+                "behind", {*ranks_here, *behind}, **_calls(scene, [by[number]], [behind])
+            )
     first: dict[int, int] = {}
     for number in sorted(by):
         for row in by[number]:
@@ -205,13 +209,13 @@ def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
 def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
     """Rows of calls that differ: in the op, in the size where all ranks must have one, and in the
     number if asked."""
-    found: dict[str, list[CallRow]] = {}
+    kinds: dict[str, list[CallRow]] = {}
     for row in rows:
-        sized = row["op"] in ONE_SIZE and all(one["shape"] for one in rows)
+        sized = row["op"] in ONE_SIZE and all(other_row["shape"] for other_row in rows)
         sized = sized or _NOT_MET in (row["error"] or "")
         key = (row["origin"], row["shape"] if sized else None, row["number"] if numbers else None)
-        found.setdefault(repr(key), []).append(row)
-    return list(found.values())
+        kinds.setdefault(repr(key), []).append(row)
+    return list(kinds.values())
 
 
 def _differ(scene: Scene, kinds: list[list[CallRow]]) -> Line:
@@ -221,12 +225,16 @@ def _differ(scene: Scene, kinds: list[list[CallRow]]) -> Line:
 
 
 def _calls(
-    scene: Scene, sides: list[list[CallRow]], more: Sequence[list[int]] = ()
+    scene: Scene, sides: list[list[CallRow]], without_call: Sequence[list[int]] = ()
 ) -> dict[str, Any]:
-    """One call of each side, and what its words need; `more`: ranks without a call."""
+    """One call of each side, and what its words need; `without_call`: ranks without a call."""
     calls, sizes = [scene.call(rows[0]) for rows in sides], [_size(rows[0]) for rows in sides]
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
-    facts = {"sides": [*ranks, *more], "numbers": [call.label for call in calls], "sizes": sizes}
+    facts = {
+        "sides": [*ranks, *without_call],
+        "numbers": [call.label for call in calls],
+        "sizes": sizes,
+    }
     return {"calls": tuple(calls), "facts": facts}
 
 
@@ -241,23 +249,27 @@ def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
     many."""
     for group in sorted({row["group"] for row in open_}):
         progress = sorted(scene.meta.get("progress", {}).get(group, {}).items())
-        found = by_key((one["enqueued"], rank) for rank, one in progress)
-        if len(found) > 1:
-            facts = {"sides": list(found.values()), "numbers": list(found)}
+        by_count = by_key((counts["enqueued"], rank) for rank, counts in progress)
+        if len(by_count) > 1:
+            facts = {"sides": list(by_count.values()), "numbers": list(by_count)}
             yield Line(
-                LineKind.CAUSE, "text_enqueued", tuple(sorted(chain(*found.values()))), facts=facts
+                LineKind.CAUSE,
+                "text_enqueued",
+                tuple(sorted(chain(*by_count.values()))),
+                facts=facts,
             )
 
 
 def _exact(scene: Scene, group: str) -> dict[int, int]:
     """By rank: how many calls of the group it had enqueued, where the text says so."""
-    found = scene.meta.get("skipped", {}).get(group, {})
+    skipped = scene.meta.get("skipped", {}).get(group, {})
     rows = {row["rank"] for row in scene.timeline.rows("calls") if row["group"] == group}
     exact = {
-        rank: before for rank, before in found.items() if before < _UNKNOWN and rank not in rows
+        rank: before for rank, before in skipped.items() if before < _UNKNOWN and rank not in rows
     }
     return exact | {
-        rank: one["enqueued"] for rank, one in scene.meta.get("progress", {}).get(group, {}).items()
+        rank: counts["enqueued"]
+        for rank, counts in scene.meta.get("progress", {}).get(group, {}).items()
     }
 
 
@@ -279,20 +291,20 @@ def _place(scene: Scene, rank: int) -> list[str]:
 
 def _each(line: Line, name: str) -> Text:
     """Each side with its call and number, or with its number alone."""
-    numbers, found = line.facts["numbers"], []
-    same = len(set(numbers)) == 1 and name == "differ"
-    for ranks, number, at in zip(sides(line), numbers, range(len(numbers)), strict=True):
-        call = _call(line, at, not same) if line.calls else ""
+    numbers, parts = line.facts["numbers"], []
+    one_number = len(set(numbers)) == 1 and name == "differ"
+    for ranks, number, index in zip(sides(line), numbers, range(len(numbers)), strict=True):
+        call = _call(line, index, not one_number) if line.calls else ""
         count = f"{number or 0} call{'s' * (number != 1)}"
-        found.append(say(SENTENCES[name], who=ranks, call=call, number=count))
+        parts.append(say(SENTENCES[name], who=ranks, call=call, number=count))
     label = str(numbers[0] or "")
-    where = f", as {'call ' * label.isdecimal()}{label}" if same and label else ""
-    return say("{}{}.", listing(found), where)
+    label_text = f", as {'call ' * label.isdecimal()}{label}" if one_number and label else ""
+    return say("{}{}.", listing(parts), label_text)
 
 
-def _call(line: Line, at: int, numbered: bool = True) -> Text:
-    number = f" {number}" if numbered and (number := line.facts["numbers"][at]) else ""
-    return say("{}{}{}", noun(line, at), number, line.facts["sizes"][at])
+def _call(line: Line, index: int, numbered: bool = True) -> Text:
+    number = f" {number}" if numbered and (number := line.facts["numbers"][index]) else ""
+    return say("{}{}{}", noun(line, index), number, line.facts["sizes"][index])
 
 
 def _waiting(line: Line, name: str) -> Text:
@@ -302,19 +314,21 @@ def _waiting(line: Line, name: str) -> Text:
 
 def _errors(line: Line, name: str) -> Text:
     texts = line.facts["texts"]
-    found = [
+    parts = [
         say(SENTENCES[name], who=ranks, text=text)
         for ranks, text in zip(sides(line), texts, strict=True)
     ]
-    if len(found) > 2:
-        others = sorted(chain(*sides(line)[2:]))
-        found[2:] = [say(SENTENCES["elsewhere" if name == "stood" else "others"], who=others)]
-    return say("{}.", listing(found))
+    if len(parts) > 2:
+        further_ranks = sorted(chain(*sides(line)[2:]))
+        parts[2:] = [
+            say(SENTENCES["elsewhere" if name == "stood" else "others"], who=further_ranks)
+        ]
+    return say("{}.", listing(parts))
 
 
 def _reached(line: Line) -> Text:
-    rest = say(SENTENCES["missing"], who=line.ranks) if line.ranks else ""
-    return say(SENTENCES["reach"] + "{}.", rest, of=line.facts["of"])
+    missing = say(SENTENCES["missing"], who=line.ranks) if line.ranks else ""
+    return say(SENTENCES["reach"] + "{}.", missing, of=line.facts["of"])
 
 
 def _all(line: Line, name: str) -> Text:

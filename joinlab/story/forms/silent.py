@@ -33,8 +33,8 @@ _MISSING = re.compile(
 def not_come(scene: Scene) -> tuple[Line, ...]:
     """The ranks that rank 0's error names."""
     for end in scene.ends:
-        if end.kind is EndKind.RAISED and (found := _MISSING.search(end.text)):
-            missing = [int(rank) for rank in found[1].replace(",", " ").split()]
+        if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
+            missing = [int(rank) for rank in match[1].replace(",", " ").split()]
             if all(rank < len(scene.ends) for rank in missing):
                 return (scene.headline("not_come", [missing]),)
     return ()
@@ -51,15 +51,21 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
         row = next(unmet)
         if row["op"] == Op.SEND and row["completed_ns"] is not None:
             rows = [row, *(last for _, last in received[-1:])]
-            lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
-            more = {
+            lines = tuple(
+                line for end_row in rows if (line := scene.line_of(end_row, (end_row["rank"],)))
+            )
+            details = {
                 "ranks": (row["rank"], row["peer"]),
                 "sent": len(sent),
                 "received": len(received),
             }
             return (
                 scene.headline(
-                    "left_over", [[one["rank"]] for one in rows], rows, lines=lines, **more
+                    "left_over",
+                    [[end_row["rank"]] for end_row in rows],
+                    rows,
+                    lines=lines,
+                    **details,
                 ),
             )
     return ()
@@ -73,8 +79,8 @@ def out_of_phase(scene: Scene) -> tuple[Line, ...]:
         for span in scene.timeline.rows("spans")
         if span["name"] == "backward"
     }
-    every = scene.folding.matched.rows
-    only_ran = ran - {(row["rank"], row["input"]) for row in every if are_gradients([row])}
+    rows_of_all = scene.folding.matched.rows
+    only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if are_gradients([row])}
     for slot in scene.parting.slots:
         rows = [scene.parting.call(slot, rank) for rank in slot.calls]
         by_input = by_key(
@@ -84,9 +90,9 @@ def out_of_phase(scene: Scene) -> tuple[Line, ...]:
         )
         if len(by_input) != 2:
             continue
-        (one, mine), (other, theirs) = by_input.items()
-        if all((rank, other) in only_ran for rank in mine) and all(
-            (rank, one) in only_ran for rank in theirs
+        (first_input, first_ranks), (second_input, second_ranks) = by_input.items()
+        if all((rank, second_input) in only_ran for rank in first_ranks) and all(
+            (rank, first_input) in only_ran for rank in second_ranks
         ):
             inputs = [at_input(number, scene.meta) for number in by_input]
             return _averaged(scene, slot, "out_of_phase", by_input.values(), inputs=inputs)
@@ -98,10 +104,11 @@ def two_models(scene: Scene) -> tuple[Line, ...]:
     mixed = scene.meta.get("mixed", ())
     for slot in scene.parting.slots if mixed else ():
         if all(
-            slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"]
-            for one in mixed
+            slot.group == gradient["group"]
+            and slot.calls.get(gradient["rank"], -1) == gradient["seq"]
+            for gradient in mixed
         ):
-            return _averaged(scene, slot, "two_models", [[one["rank"]] for one in mixed])
+            return _averaged(scene, slot, "two_models", [[gradient["rank"]] for gradient in mixed])
     return ()
 
 
@@ -146,10 +153,10 @@ def splits(scene: Scene) -> tuple[Line, ...]:
         if over or waits or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
             facts = {"sent": sent, "received": received, "over": over, "waits": waits}
-            each = [[rank] for rank in ranks]
+            sides = [[rank] for rank in ranks]
             return (
-                scene.headline("splits", each, rows, lines=lines, **facts),
-                scene.line(LineKind.CAUSE, "sent", each, rows, lines=lines, sent=sent),
+                scene.headline("splits", sides, rows, lines=lines, **facts),
+                scene.line(LineKind.CAUSE, "sent", sides, rows, lines=lines, sent=sent),
             )
     return ()
 
@@ -157,17 +164,17 @@ def splits(scene: Scene) -> tuple[Line, ...]:
 def replicas(scene: Scene) -> tuple[Line, ...]:
     """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of
     its own."""
-    found = scene.meta.get("replicas")
-    if found is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
+    difference = scene.meta.get("replicas")
+    if difference is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
         return ()
-    if "over" in found:  # by design: a note says so
+    if "over" in difference:  # by design: a note says so
         return ()
-    ranks = list(scene.groups.get(found["group"], range(len(scene.ends))))
-    rates = found.get("rates")
+    ranks = list(scene.groups.get(difference["group"], range(len(scene.ends))))
+    rates = difference.get("rates")
     cause = (
         [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})] if rates else []
     )
-    return (scene.headline("replicas_differ", [ranks], **found), *cause)
+    return (scene.headline("replicas_differ", [ranks], **difference), *cause)
 
 
 FIRST = (not_come,)
@@ -184,55 +191,57 @@ def _times(count: int) -> str:
 
 def _left_over(line: Line) -> Text:
     sent, received = (_times(line.facts[name]) for name in ("sent", "received"))
-    beside = say(", beside {}", at_place(line, 1)) if line.calls[1:] else ""
-    said = "{} sent {} to {}, which received {}: a {} is left over{}."
-    return say(said, line.ranks[:1], sent, line.ranks[1:], received, at_place(line, 0), beside)
+    nearest = say(", beside {}", at_place(line, 1)) if line.calls[1:] else ""
+    template = "{} sent {} to {}, which received {}: a {} is left over{}."
+    return say(template, line.ranks[:1], sent, line.ranks[1:], received, at_place(line, 0), nearest)
 
 
 def _out_of_phase(line: Line) -> Text:
-    each = [
-        say("{}'s of {}", ranks, of)
-        for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)
+    parts = [
+        say("{}'s of {}", ranks, input_text)
+        for ranks, input_text in zip(sides(line), line.facts["inputs"], strict=True)
     ]
-    return say("Gradients of different inputs were averaged: {}.", listing(each))
+    return say("Gradients of different inputs were averaged: {}.", listing(parts))
 
 
 def _two_models(line: Line) -> Text:
-    each = [say("{}'s {}", ranks, at_place(line, at)) for at, ranks in enumerate(sides(line))]
-    return say("Gradients of two models were averaged: {}.", listing(each))
+    parts = [
+        say("{}'s {}", ranks, at_place(line, index)) for index, ranks in enumerate(sides(line))
+    ]
+    return say("Gradients of two models were averaged: {}.", listing(parts))
 
 
 def _splits(line: Line) -> Text:
     facts = line.facts
     if facts["waits"]:
-        more = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
+        problem = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
     elif facts["over"]:
-        more = say("{} got too much", facts["over"])
+        problem = say("{} got too much", facts["over"])
     else:
         counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
-        more = say("{} sent {}", line.ranks, counts)
-    return say("The splits of {} do not fit: {}.", at_place(line, 0), more)
+        problem = say("{} sent {}", line.ranks, counts)
+    return say("The splits of {} do not fit: {}.", at_place(line, 0), problem)
 
 
 def _sent(line: Line) -> Text:
-    each = [
+    parts = [
         say("{} by {}", str(sent), ranks)
         for ranks, sent in zip(sides(line), line.facts["sent"], strict=True)
     ]
-    return say("Elements sent: {}.", listing(each))
+    return say("Elements sent: {}.", listing(parts))
 
 
 def _replicas(line: Line) -> Text:
     facts: Any = line.facts
     by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
-    each = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
+    steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
     since = (
         say(f"since step {next(iter(by_step))}")
-        if len(each) == 1
-        else say("since {}", listing(each))
+        if len(steps_text) == 1
+        else say("since {}", listing(steps_text))
     )
-    said = "{} finished, but their replicas differ {}: {}."
-    return say(said, line.ranks, since if each else "at the end", differing(facts))
+    template = "{} finished, but their replicas differ {}: {}."
+    return say(template, line.ranks, since if steps_text else "at the end", differing(facts))
 
 
 def differing(replica: Replica) -> Text:
@@ -244,8 +253,8 @@ def differing(replica: Replica) -> Text:
 
 def _rates(line: Line) -> Text:
     by_rate = by_key((rate, int(rank)) for rank, rate in line.facts["rates"].items())
-    each = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
-    return say("The learning rate of that step was {}.", listing(each))
+    rates_text = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
+    return say("The learning rate of that step was {}.", listing(rates_text))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

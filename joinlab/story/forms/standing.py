@@ -24,44 +24,46 @@ MOST_RANKS, MOST_THREADS = 4, 3
 def find(scene: Scene) -> tuple[Line, ...]:
     """A line for each rank that is, or was to its end, outside any call while a peer is in one or
     has raised, or while all ranks stand; and for what ranks raise or call in other threads."""
-    ends, stood = scene.ends, scene.meta.get("stood", {})
+    ends, stacks = scene.ends, scene.meta.get("stood", {})
     inside = [
         scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED
         for rank, end in enumerate(ends)
     ]
-    kept = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(scene)
-    processes, found = scene.meta.get("processes", {}), list[Line]()
-    for rank in sorted({*processes, *stood}) if kept else ():
+    relevant = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(scene)
+    processes, lines_found = scene.meta.get("processes", {}), list[Line]()
+    for rank in sorted({*processes, *stacks}) if relevant else ():
         end, recorded = ends[rank], rank in processes
         goes_on = end.kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
         if inside[rank] or not goes_on or (end.runs and not recorded):
             continue
         if recorded and processes[rank].get("stopped"):
-            where = {"pid": processes[rank]["pid"], "host": processes[rank]["host"]}
-            found.append(Line(LineKind.CAUSE, "stopped_process", (rank,), facts=where))
+            process = {"pid": processes[rank]["pid"], "host": processes[rank]["host"]}
+            lines_found.append(Line(LineKind.CAUSE, "stopped_process", (rank,), facts=process))
         elif threads := standing_of(scene, rank):
-            lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
-            told = [[one.name, one.text()] for one in threads]
-            facts = {"threads": told, "outside": recorded, "past": end.kind is EndKind.KILLED}
-            found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
+            lines = tuple(
+                SourceLine(thread.frames[0][0], "", (rank,), thread.callers) for thread in threads
+            )
+            texts = [[thread.name, thread.text()] for thread in threads]
+            facts = {"threads": texts, "outside": recorded, "past": end.kind is EndKind.KILLED}
+            lines_found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             facts = {"host": processes[rank]["host"], "pid": pid}
-            found.append(Line(LineKind.NOTE, "look", (rank,), facts=facts))
-    return (*found[:MOST_RANKS], *_raising(stood), *_two_threads(scene))
+            lines_found.append(Line(LineKind.NOTE, "look", (rank,), facts=facts))
+    return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(scene))
 
 
 def apart(scene: Scene) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
     if not all_stand(scene) or scene.parting.clash is not None:
         return ()
-    rest = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
-    places = by_key((standing_of(scene, rank)[0].frames[0][0], rank) for rank in rest)
+    unfinished = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
+    places = by_key((standing_of(scene, rank)[0].frames[0][0], rank) for rank in unfinished)
     if len(places) < 2:
         return ()
     sides = sorted(places.items(), key=lambda place: (len(place[1]), place[1]))[:2]
     lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
     facts = {"sides": [ranks for _, ranks in sides], "more": len(places) > 2}
-    return (Line(LineKind.HEADLINE, "stand_apart", tuple(rest), lines=lines, facts=facts),)
+    return (Line(LineKind.HEADLINE, "stand_apart", tuple(unfinished), lines=lines, facts=facts),)
 
 
 def standing_of(scene: Scene, rank: int) -> list[Standing]:
@@ -72,15 +74,15 @@ def standing_of(scene: Scene, rank: int) -> list[Standing]:
 
 def all_stand(scene: Scene) -> bool:
     """Whether no rank was in a call, and each that had not finished wrote where it stands."""
-    rest = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
-    return bool(rest) and all(
-        scene.awaited(rank) is None and standing_of(scene, rank) for rank in rest
+    unfinished = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
+    return bool(unfinished) and all(
+        scene.awaited(rank) is None and standing_of(scene, rank) for rank in unfinished
     )
 
 
-def _raising(stood: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
+def _raising(stacks: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
     """The exceptions that were on their way while ranks stood."""
-    for rank, threads in stood.items():
+    for rank, threads in stacks.items():
         for error in (thread["error"] for thread in threads if "error" in thread):
             yield Line(LineKind.CAUSE, "raising", (rank,), facts={"error": error})
 
@@ -88,29 +90,31 @@ def _raising(stood: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
 def _two_threads(scene: Scene) -> Iterator[Line]:
     """The first rank of which two threads stand in calls of torch.distributed."""
     for rank in sorted(scene.meta.get("stood", {})):
-        inside = [one for one in standing_of(scene, rank) if one.is_in_call]
+        inside = [thread for thread in standing_of(scene, rank) if thread.is_in_call]
         if len(inside) > 1:
-            told = [[one.name, one.text()] for one in inside]
-            lines = tuple(SourceLine(one.frames[0][0], "", (rank,)) for one in inside)
-            yield Line(LineKind.NOTE, "two_threads", (rank,), lines=lines, facts={"threads": told})
+            texts = [[thread.name, thread.text()] for thread in inside]
+            lines = tuple(SourceLine(thread.frames[0][0], "", (rank,)) for thread in inside)
+            yield Line(LineKind.NOTE, "two_threads", (rank,), lines=lines, facts={"threads": texts})
             return
 
 
 class Standing:
     """One thread's stack: `frames`, site and function of the program's own, the innermost first."""
 
-    def __init__(self, stood: Stood) -> None:
-        self.name = stood["thread"]
-        every = [frame.rpartition(" ")[::2] for frame in reversed(stood["frames"])]
+    def __init__(self, stack: Stood) -> None:
+        self.name = stack["thread"]
+        all_frames = [frame.rpartition(" ")[::2] for frame in reversed(stack["frames"])]
         self.frames = [
-            (site, name) for site, name in every if kind_of(site.rpartition(":")[0]) == "program"
+            (site, name)
+            for site, name in all_frames
+            if kind_of(site.rpartition(":")[0]) == "program"
         ]
         self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
-        self.is_in_call = any("distributed/distributed_c10d.py:" in site for site, _ in every)
+        self.is_in_call = any("distributed/distributed_c10d.py:" in site for site, _ in all_frames)
         self.library = ""
-        if self.frames and every[0] not in self.frames:
-            site, name = every[0]
-            above = [site for site, _ in every[: every.index(self.frames[0])]]
+        if self.frames and all_frames[0] not in self.frames:
+            site, name = all_frames[0]
+            above = [site for site, _ in all_frames[: all_frames.index(self.frames[0])]]
             self.library = f"called {name} of {PurePath(site.rpartition(':')[0]).name}"
             if any(_LOADER in site for site in above):
                 self.library = "its DataLoader waits for a worker"
@@ -124,13 +128,17 @@ class Standing:
 
 def _stands(line: Line) -> Text:
     threads = [
-        ("" if not at else f"its thread {name} ", text)
-        for at, (name, text) in enumerate(line.facts["threads"])
+        ("" if not index else f"its thread {name} ", text)
+        for index, (name, text) in enumerate(line.facts["threads"])
     ]
-    told = [say("{}in {}", name, text) for name, text in threads]
+    parts = [say("{}in {}", name, text) for name, text in threads]
     verb = "stood" if line.facts["past"] else "stands"
     return say(
-        "{} {}{} {}.", line.ranks, verb, " outside any call:" * line.facts["outside"], listing(told)
+        "{} {}{} {}.",
+        line.ranks,
+        verb,
+        " outside any call:" * line.facts["outside"],
+        listing(parts),
     )
 
 
@@ -142,22 +150,22 @@ def _look(line: Line) -> Text:
 
 
 def _apart_words(line: Line) -> Text:
-    told = [
-        say("{} stand[s|] at {}", ranks, short_site(at.site))
-        for ranks, at in zip(sides(line), line.lines, strict=True)
+    parts = [
+        say("{} stand[s|] at {}", ranks, short_site(source_line.site))
+        for ranks, source_line in zip(sides(line), line.lines, strict=True)
     ]
-    rest = say(", others elsewhere") if line.facts["more"] else ()
-    return say("No rank is in a recorded call: {}{}.", listing(told), rest)
+    elsewhere = say(", others elsewhere") if line.facts["more"] else ()
+    return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 
 
 def _stopped_words(line: Line) -> Text:
-    how = f"kill -CONT {line.facts['pid']} on {line.facts['host']} continues it"
-    return say("{}'s process is stopped, by a signal or a debugger: {}.", line.ranks, how)
+    remedy = f"kill -CONT {line.facts['pid']} on {line.facts['host']} continues it"
+    return say("{}'s process is stopped, by a signal or a debugger: {}.", line.ranks, remedy)
 
 
 def _threads_words(line: Line) -> Text:
-    told = [say("{} in {}", name or "a thread", text) for name, text in line.facts["threads"]]
-    return say("{} issues calls in two threads: {}.", line.ranks, listing(told))
+    parts = [say("{} in {}", name or "a thread", text) for name, text in line.facts["threads"]]
+    return say("{} issues calls in two threads: {}.", line.ranks, listing(parts))
 
 
 _LOADER = "torch/utils/data/dataloader.py:"

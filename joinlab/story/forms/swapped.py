@@ -26,20 +26,22 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
         return ()
     lanes = sorted(scene.parting.lanes, key=lambda rank: (len(scene.parting.lanes[rank]), -rank))
-    most = lanes[-1]
+    largest = lanes[-1]
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
-            mine, theirs = paths.get(lane, []), paths.get(most, [])
-            places, others = ([step.place for step in path] for path in (mine, theirs))
-            found = departure(places, others)
-            if not found or not found.turned or _comes_too_late(scene, group, found.at):
+            path, largest_path = paths.get(lane, []), paths.get(largest, [])
+            places, largest_places = (
+                [step.place for step in path] for path in (path, largest_path)
+            )
+            turn = departure(places, largest_places)
+            if not turn or not turn.turned or _comes_too_late(scene, group, turn.at):
                 continue
-            one, other = places[found.at], others[found.at]
-            if any(places.count(each) != others.count(each) for each in (one, other)):
+            left, right = places[turn.at], largest_places[turn.at]
+            if any(places.count(place) != largest_places.count(place) for place in (left, right)):
                 # one rank has issued more of them, so the two that fit may be of different rounds
                 continue
-            if one[:-1] != other[:-1]:  # not merely for another input
-                return _told(scene, mine[found.at :], theirs[found.at :])
+            if left[:-1] != right[:-1]:  # not merely for another input
+                return _told(scene, path[turn.at :], largest_path[turn.at :])
     return ()
 
 
@@ -53,46 +55,57 @@ class Step(NamedTuple):
 def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
     """The collectives of each lane, by group. Gradients have no lines: a backward pass issues
     them."""
-    found: dict[str, dict[int, list[Step]]] = {}
+    paths: dict[str, dict[int, list[Step]]] = {}
     for row in scene.folding.matched.rows:
         if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
             label, site, op, root, *callers = place_of(row, scene.parting.joins)
-            of = None  # gradients of another epoch are no step that was taken in another order
+            input = None  # gradients of another epoch are no step that was taken in another order
             if are_gradients([row]):
-                site, callers, of = "", [], None if counts_steps(scene.meta) else row["input"]
-            place = (label, site, op, root, row["dtype"], elements_of(row["shape"]), *callers, of)
-            found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(Step(row, place))
-    return found
+                site, callers, input = "", [], None if counts_steps(scene.meta) else row["input"]
+            place = (
+                label,
+                site,
+                op,
+                root,
+                row["dtype"],
+                elements_of(row["shape"]),
+                *callers,
+                input,
+            )
+            paths.setdefault(row["group"], {}).setdefault(row["rank"], []).append(Step(row, place))
+    return paths
 
 
-def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
+def _comes_too_late(scene: Scene, group: str, index: int) -> bool:
     """Whether the ranks part before, or in another group."""
     parting = scene.parting
     if parting.clash is None or parting.slot.pair or parting.slot.group != group:
         return parting.clash is not None
-    return at > sum(one.group == group and not one.pair for one in parting.slots[: parting.clash])
+    return index > sum(
+        slot.group == group and not slot.pair for slot in parting.slots[: parting.clash]
+    )
 
 
-def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step]) -> tuple[Line, ...]:
-    first, other = mine[0].row, theirs[0].row
-    second = next(step.row for step in mine if step.place == theirs[0].place)
-    fourth = next(step.row for step in theirs if step.place == mine[0].place)
-    rows = (first, second, other, fourth)
-    both = scene.sides(((first["rank"],), (other["rank"],)))
+def _told(scene: Scene, path: Sequence[Step], other_path: Sequence[Step]) -> tuple[Line, ...]:
+    first, third = path[0].row, other_path[0].row
+    second = next(step.row for step in path if step.place == other_path[0].place)
+    fourth = next(step.row for step in other_path if step.place == path[0].place)
+    rows = (first, second, third, fourth)
+    both = scene.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
     facts = {"tensors": [tensor(row) for row in rows]} if one_line else {}
     sides = [both[0], both[0], both[1], both[1]]
     return (
         scene.headline("other_order", sides, rows, meant=((0, 3), (1, 2)), **facts),
-        *_met(scene, first, other),
+        *_met(scene, first, third),
     )
 
 
-def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
+def _met(scene: Scene, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
     for slot in scene.parting.slots:
         if slot.group == first["group"] and slot.calls.get(first["rank"]) == first["seq"]:
-            if slot.calls.get(other["rank"]) == other["seq"]:
-                yield meeting.met(scene, slot, ((first["rank"],), (other["rank"],)))
+            if slot.calls.get(peer_call["rank"]) == peer_call["seq"]:
+                yield meeting.met(scene, slot, ((first["rank"],), (peer_call["rank"],)))
             return
 
 
@@ -108,23 +121,23 @@ def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
 
 
 def _key_words(line: Line) -> Text:
-    (one, key), (other, theirs) = (
+    (left, key), (right, right_key) = (
         (ranks, code(f"{value.name} = {value.value!r}"))
         for ranks, value in zip(sides(line), line.values, strict=True)
     )
     second = say(" {}", noun(line, 1)) if line.calls[1].name != line.calls[0].name else ""
-    said = "{}'s {} of {} met {}'s{} of {}{}: both have both, in another order."
-    return say(said, one, noun(line, 0), key, other, second, theirs, place(line.calls[0]))
+    template = "{}'s {} of {} met {}'s{} of {}{}: both have both, in another order."
+    return say(template, left, noun(line, 0), key, right, second, right_key, place(line.calls[0]))
 
 
 def _words(line: Line) -> Text:
     tensors = line.facts.get("tensors")
-    one, two = (
-        say("{} of {}", noun(line, at), tensors[at]) if tensors else brief(line, at)
-        for at in (0, 1)
+    first, two = (
+        say("{} of {}", noun(line, index), tensors[index]) if tensors else brief(line, index)
+        for index in (0, 1)
     )
     return say(
-        "{} issued {} before {}, {} in the other order.", sides(line)[0], one, two, sides(line)[2]
+        "{} issued {} before {}, {} in the other order.", sides(line)[0], first, two, sides(line)[2]
     )
 
 
