@@ -204,6 +204,7 @@ def test_the_projector_shows_one_question_a_screen_and_counts_hands(
         page.goto((folder / "notebooks" / "01_six_loops.html").as_uri())
         page.get_by_role("button", name="Projector").click()
         expect(page.locator("form.ask:visible")).to_have_id("ask-wait")
+        expect(page.locator(".where")).to_be_visible()
         hands = page.locator("#ask-wait .hands").nth(1)
         hands.click()
         hands.click()

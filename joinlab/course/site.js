@@ -42,6 +42,7 @@ function project(number) {
   for (const child of main.children) child.classList.remove("slide");
   if (!on) return history.replaceState(null, "", location.pathname);
   for (const part of slide(forms[number])) part.classList.add("slide");
+  document.querySelector(".bar").classList.add("slide");
   history.replaceState(null, "", `#project=${number + 1}`);
   document.querySelector(".where").textContent = `${number + 1} of ${forms.length}`;
   scrollTo(0, 0);

@@ -39,9 +39,11 @@ from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.outcomes import endings
 from joinlab.emulator.recorded import MOST, recorded
+from joinlab.picture.both_themes import in_both_themes
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, write_html, write_sliders
+from joinlab.picture.tables import slots
 from joinlab.story.judge import tell
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import EndKind, Timeline
@@ -123,6 +125,8 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             yield _figure(rest, figures)
         elif what == "clock":
             yield _clock(rest, " ".join(iter(lines.__next__, ":::")), figures)
+        elif what == "slots":
+            yield _slots(rest)
         elif what == "moving":
             yield f'<figure class="wide">{moving(ONCE, once=True)}</figure>'
         elif what == "bench":
@@ -136,7 +140,7 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             yield _table()
         else:
             raise ValueError(
-                f"essay.md has a block {what!r}; it can have figure, clock, moving, bench, ask, loops and table"
+                f"essay.md has a block {what!r}; it can have figure, clock, slots, moving, bench, ask, loops and table"
             )
     yield _markdown.render("\n".join(markdown))
 
@@ -170,6 +174,21 @@ def _framed(name: str, label: str, after: str, caption: str, address: str = "") 
     return (
         f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="{source}"></iframe>'
         f'<figcaption>{caption} <a href="{source}">Alone on a page</a></figcaption></figure>'
+    )
+
+
+def _slots(words: str) -> str:
+    """The last calls of a case that met, one a row: what each rank puts in, reads and concludes.
+
+    words  "case=4 inputs=5,6 era=1.9 from=29 after=QUESTION"
+    """
+    options = dict(pair.split("=") for pair in words.split())
+    first, second = map(int, options["inputs"].split(","))
+    run = _shipped(int(options["case"]), (first, second), "nccl", options["era"])
+    picture = in_both_themes(slots(run, int(options["from"])).svg())
+    return (
+        f'<figure class="wide answer" data-after="{options["after"]}" hidden>{picture}'
+        "<figcaption>The same calls in words: what each rank puts in, reads, and concludes.</figcaption></figure>"
     )
 
 
