@@ -190,3 +190,25 @@ def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypat
 def test_a_test_of_none_is_decided_without_a_warning(value, result, recwarn):
     assert outcome(ast.parse("self.item is None", mode="eval").body, {"self.item": value}) is result
     assert not recwarn
+
+
+class Sized:
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+
+def test_the_length_of_an_object_is_read_and_is_no_step():
+    loader, way = Sized([1, 2]), Way(lambda: 0)
+
+    def walk():
+        while loader and not loader.items:  # which asks for its length once
+            break
+
+    way.follow(walk)
+    values = [pair for step in way.steps for pair in step.values]
+    assert ("len(loader)", 2) in values
+    asked = [step for step in way.steps if (step.function, step.event) == ("__len__", "call")]
+    assert len(asked) == 1

@@ -97,6 +97,7 @@ class Way:
         self._depth = 0
         self._closes = 0  # the depth of a generator that is being closed
         self._over = False
+        self._asks = False  # it runs code of the program's classes itself
         self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
         self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
@@ -178,6 +179,8 @@ class Way:
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own
         exceptions end the way."""
+        if self._asks:
+            return
         if issubclass(kind, GeneratorExit):
             return self._close()
         ends = issubclass(kind, (StopIteration, StopAsyncIteration))
@@ -199,6 +202,8 @@ class Way:
         self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()
     ) -> None:
         """Keep an event of a program's frame."""
+        if self._asks:
+            return
         if event == "call":
             self._depth += 1
         if not self._over and not self._closes:
@@ -263,7 +268,7 @@ class Way:
             if value is frame:  # the item cannot be read: use its container
                 name = name.partition("[")[0]
                 value = _named(frame, name)
-            pair = told_of(name, value)
+            pair = told_of(name, value) or self._length(name, value)
             if pair is not None:
                 if pair[0] == name and _is_tensor(value):
                     tensors.append((len(values), value))
@@ -272,6 +277,20 @@ class Way:
             self._unsure = values, tensors
             return values
         return tuple(values)
+
+    def _length(self, name: str, value: Any) -> tuple[str, Plain] | None:
+        """The length of an object whose class says it, such as a DataLoader's; its `__len__` is no
+        step of the way."""
+        kind = type(value)
+        if not hasattr(kind, "__len__") or _is_module(value):
+            return None
+        self._asks = True
+        try:
+            return f"len({name})", int(kind.__len__(value))
+        except Exception:  # it knows none
+            return None
+        finally:
+            self._asks = False
 
     def _settle(self) -> None:
         """Drop numbers of tensors that differ after the test: a call in flight may have set
@@ -450,6 +469,12 @@ def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
 
 
 _SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, range, Inputs)
+
+
+def _is_module(value: Any) -> bool:
+    """Whether it is a model: how many layers it has explains nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _is_tensor(value: Any) -> bool:

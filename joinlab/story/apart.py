@@ -75,6 +75,8 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
         slot, *further = lacking
         return None if further else _before(scene, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
+        if _refused_there(scene, parting.slot):
+            return None
         return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
@@ -96,6 +98,15 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
             (raised_outside, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks))
         )
     return None
+
+
+def _refused_there(scene: Scene, slot: Slot) -> bool:
+    """Whether all ranks came to the same line, and the backend refused the call of those that lack
+    it: its error says why, and no test parts them."""
+    sites = {scene.parting.call(slot, rank)["call_site"] for rank in slot.calls}
+    last = [scene.matched.row_of[scene.last[rank]] for rank in slot.absent if rank in scene.last]
+    refused = [row for row in last if row["error"] is not None and row["number"] is None]
+    return 0 < len(refused) == len(slot.absent) and {row["call_site"] for row in refused} == sites
 
 
 def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:

@@ -326,7 +326,7 @@ def candidates(
     for place in places:
         place.models = models
     runners = {f"self.{place.tree.name}": place.runs(place.tree) for place in places}
-    hint = any("find_unused_parameters" in error for error in errors)
+    hint = any(text in error for error in errors for text in _UNUSED_HINTS)
     texts = {place.text for place in places}
     for make in (_unused, _agree, _behind, _module, _out, _late, _flag, _join, _root, _same):
         for place in places:
@@ -351,6 +351,11 @@ def _functions(names: Mapping[str, Any]) -> Iterator[FunctionType]:
             member = getattr(member, "__func__", member)
             if isinstance(member, FunctionType) and member.__globals__ is names:
                 yield member
+
+
+_UNUSED_HINTS = ("find_unused_parameters", "training graph has changed")
+"""In the errors of Reducer::ensure_prior_reduction_finished (reducer.cpp, PyTorch v2.13.0): one of
+them names the cure, the other, of a static graph, what is wrong."""
 
 
 def _unused(place: Place) -> Iterator[Edited]:

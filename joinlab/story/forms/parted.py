@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from joinlab.analysis.wording import short_site
+from joinlab.analysis.wording import by_key, short_site
 from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, listing, say
@@ -49,12 +49,19 @@ def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
             "parted_before" if index else "parted",
             ranks,
             lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
-            values=tuple(
-                Value(tuple(value["ranks"]), value["name"], value["value"])
-                for value in test["values"]
-            ),
-            facts={"line": test["line"], "went": [dict(side) for side in test["sides"]]},
+            values=tuple(_differing(test["values"])),
+            facts={
+                "line": test["line"],
+                "went": sorted(map(dict, test["sides"]), key=lambda side: min(side["ranks"])),
+            },
         )
+
+
+def _differing(values: Sequence[Mapping[str, Any]]) -> list[Value]:
+    """The values in a test; without those that are equal on all ranks, unless all are."""
+    by_name = by_key((read["name"], repr(read["value"])) for read in values)
+    telling = [read for read in values if len({*by_name[read["name"]]}) > 1] or values
+    return [Value(tuple(read["ranks"]), read["name"], read["value"]) for read in telling]
 
 
 # ---------------------------------------------------------------- words
