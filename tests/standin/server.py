@@ -23,18 +23,18 @@ def standing_in(version: str = "", **environ: str) -> Iterator[Network]:
         network() as opened,
         mock.patch.dict(os.environ, {PATH: opened.path, **environ}),
         mock.patch.object(forkclient, "SERVER", __name__),
-        mock.patch.object(ForkServer, "_shared", None),
+        mock.patch.object(ForkServer, "_shared", {}),
     ):
         try:
             yield opened
         finally:
-            if ForkServer._shared is not None:
-                ForkServer._shared.close(kill=True)
+            for server in [*ForkServer._shared.values()]:
+                server.close(kill=True)
 
 
-def main(control_fd: int, launcher: int) -> None:
+def main(control_fd: int, launcher: int, warm: bool) -> None:
     from joinlab.launcher import forkserver
     from tests.standin.nccl import take_place
 
     take_place()
-    forkserver.main(control_fd, launcher)
+    forkserver.main(control_fd, launcher, warm)
