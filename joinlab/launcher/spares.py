@@ -31,12 +31,12 @@ class Spares:
     def begin(self, server: ForkServer, request: dict[str, Any]) -> socket.socket:
         """Begin a run, on one that waits if there is any; returns its socket."""
         with self._lock:
-            links = [link for owner, link in self._waiting if owner is server]
-            self._waiting = []
-        for link in links:
-            with suppress(OSError):  # its keeper is gone
-                send(link, request)
-                return link
+            waiting, self._waiting = self._waiting, []
+        for owner, link in waiting:
+            if owner is server:
+                with suppress(OSError):  # its keeper is gone
+                    send(link, request)
+                    return link
             link.close()
         return server.open(request)
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 from joinlab.launcher import forkclient
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.spares import SPARES
 from tests.standin.network import Network, network
 
 PATH = "JOINLAB_TEST_NETWORK"
@@ -28,6 +29,7 @@ def standing_in(version: str = "", **environ: str) -> Iterator[Network]:
         try:
             yield opened
         finally:
+            SPARES.close()
             for server in [*ForkServer._shared.values()]:
                 server.close(kill=True)
 
