@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,18 @@ def test_results_of_another_machine_are_not_gone_on_with(
     with two_gpus(tmp_path):
         assert check_gpus(path, ["sends"], tell=told.append) == 0
     assert any("PASS" in line for line in told)
+
+
+def test_facts_of_two_ranks_stay_apart_in_their_common_pipe() -> None:
+    """print writes its words one by one where Python does not buffer."""
+    text = gpu.SAY + "for _ in range(3000): say('rank', 0, 'reads', [2.0, 2.0])"
+    read_end, write_end = os.pipe()
+    ranks = [
+        subprocess.Popen([sys.executable, "-u", "-c", text], stdout=write_end) for _ in range(2)
+    ]
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        lines = pipe.read().splitlines()
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    assert len(lines) == 6000
+    assert {*lines} == {"FACT rank 0 reads [2.0, 2.0]"}

@@ -3,7 +3,9 @@
     python -m tests.standin.checks          about five minutes
     python -m tests.standin.checks job      only the checks with this word
 
-What a check finds is that of a stand-in without a device "cuda", so some lines are FAIL.
+What a check finds is that of a stand-in, so some lines are FAIL: "smallest launch" (it has no device
+"cuda:0"), "not blocked" (the network lets a rank go on only when the other has asked, and that one
+sleeps) and "tests" (a CPU build of torch has no ProcessGroupNCCL).
 """
 
 from __future__ import annotations
