@@ -79,3 +79,19 @@ def test_facts_of_two_ranks_stay_apart_in_their_common_pipe() -> None:
     assert [rank.wait(60) for rank in ranks] == [0, 0]
     assert len(lines) == 6000
     assert {*lines} == {"FACT rank 0 reads [2.0, 2.0]"}
+
+
+def test_what_is_recorded_over_the_stand_in_is_not_kept_with_what_is_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def output(words: list[str], **_: object) -> str:
+        commands.append(words)
+        return ""
+
+    monkeypatch.setattr(gpu, "_output", output)
+    gpu.RECORDED.relative_to(gpu.ROOT / "data")
+    with two_gpus(tmp_path):
+        check_gpus(tmp_path / "gpu.json", ["recordings"], tell=lambda line: None)
+    assert commands[0][-2:] == ["--out", str(tmp_path / gpu.RECORDED.name)]

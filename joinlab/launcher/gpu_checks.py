@@ -36,6 +36,8 @@ LIMIT_S = 180
 """A job that a check starts is ended after so long."""
 DEVICE = "cuda"
 ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "data" / "recorded_nccl.json.gz"
+"""What a checkout keeps of launches on real GPUs."""
 
 Line = tuple[str, str]
 Program = Callable[[int, Any], Any]
@@ -376,11 +378,9 @@ def _tests() -> Iterator[Line]:
 
 
 def _recordings() -> Iterator[Line]:
-    said = _output(
-        [sys.executable, "-m", "tests.recordings", "--backend", "nccl"], cwd=ROOT, limit_s=900
-    )
-    path = ROOT / "data" / "recorded_nccl.json.gz"
-    yield LOOK if path.exists() else FAIL, f"{said[-600:]}"
+    words = ["-m", "tests.recordings", "--backend", "nccl", "--out", str(RECORDED)]
+    output = _output([sys.executable, *words], cwd=ROOT, limit_s=900)
+    yield LOOK if RECORDED.exists() else FAIL, output[-600:]
 
 
 _MODEL = "joinlab's model"

@@ -41,6 +41,7 @@ def two_gpus(folder: Path) -> Iterator[None]:
     (folder / "sitecustomize.py").write_text(SITE)
     with (
         mock.patch.object(gpu, "DEVICE", "cpu"),
+        mock.patch.object(gpu, "RECORDED", folder / gpu.RECORDED.name),
         mock.patch.object(torch.cuda, "device_count", lambda: 2),
         mock.patch.object(torch.cuda, "get_device_name", lambda number: "stand-in"),
         mock.patch.object(torch.cuda.nccl, "version", lambda: (2, 29, 7)),
