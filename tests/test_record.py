@@ -485,6 +485,44 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
     assert len(timeline.meta["groups"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("raise ValueError('a bad label')", "ValueError: a bad label"),
+        ("sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_spawned_rank_that_fails_has_the_error_that_it_failed_by(
+    tmp_path: Path, ending: str, text: str
+) -> None:
+    script = SPAWNED.replace("    dist.destroy_process_group()", f"    if rank: {ending}")
+    (tmp_path / "spawned.py").write_text(script)
+    done = python(tmp_path, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store"))
+    assert done.returncode == 1
+    line = next(n for n, row in enumerate(script.splitlines(), 1) if ending in row)
+    ends = loaded(tmp_path).ends
+    assert (ends[1].kind, ends[1].text) == (EndKind.RAISED, text)
+    assert f"spawned.py:{line}" in str(joinlab.diagnose(loaded(tmp_path)))
+
+
+def test_a_script_that_exits_with_a_code_has_its_line_unless_it_caught_the_exit(
+    tmp_path: Path,
+) -> None:
+    harm = "try: sys.exit(4)\nexcept SystemExit: pass\ndist.all_reduce(torch.ones(1))"
+    assert alone(tmp_path, harm).returncode == 0
+    assert loaded(tmp_path).ends[0].kind is EndKind.FINISHED
+    (tmp_path / "again").mkdir()
+    script = ALONE.replace("HARM", "sys.exit(3)")
+    (tmp_path / "again" / "leaves.py").write_text(script)
+    words = (str(tmp_path / "again" / "runs"), str(tmp_path / "again" / "store"))
+    done = python(tmp_path / "again", "leaves.py", *words, RANK="0", WORLD_SIZE="1")
+    assert done.returncode == 3
+    line = script.splitlines().index("sys.exit(3)") + 1
+    timeline = loaded(tmp_path / "again")
+    assert timeline.ends[0].text == "SystemExit: 3"
+    assert f"leaves.py:{line}" in str(joinlab.diagnose(timeline))
+
+
 def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: Path) -> None:
     done = python(tmp_path, "-c", "import joinlab; joinlab.record('runs')")
     assert (done.returncode, done.stdout) == (0, "")

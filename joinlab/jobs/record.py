@@ -7,16 +7,18 @@ recorder adds no collective and no wait. If recording fails, the job continues a
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import itertools
 import os
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from joinlab.program.log_events import ProgramRaised, ProgramReturned
@@ -69,7 +71,7 @@ class Recording:
         self.over = False
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
-        self._left: tuple[int, BaseException] | None = None
+        self._left: tuple[int, Any, ProgramReturned | ProgramRaised] | None = None
         sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
@@ -81,34 +83,35 @@ class Recording:
     def end(self, error: BaseException | None = None) -> None:
         """Record the end of the program, which returned, or left by this exception. Later calls do
         nothing."""
-        from joinlab.program.outcome import site_of, text_of, traceback_text
+        self._end(_ending(error))
 
+    def _end(self, ending: ProgramReturned | ProgramRaised) -> None:
         if self.over or self.pid != os.getpid():  # a forked child does not write its parent's end
             return
         self.over = True
         self.recorder.completions.settle()
-        exited = isinstance(error, SystemExit) and not error.code
-        if error is None or exited:
-            site = site_of(error) if error is not None else None
+        if isinstance(ending, ProgramReturned):
             self.recorder.misuse.ended()
-            self.log.write(ProgramReturned(left_at=site, time_ns=now()))
-        else:
-            trace = traceback_text(error)
-            self.log.write(ProgramRaised(text=text_of(error), traceback=trace, time_ns=now()))
+        self.log.write(dataclasses.replace(ending, time_ns=now()))
 
     def _leaves(self, code: Any = None) -> NoReturn:
-        """sys.exit: keeps what it leaves by until the process ends. In an `except`, that is the
-        exception, as in torch.multiprocessing's processes."""
-        error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
-        try:
-            self._exit(code)
-        except SystemExit as exit:
-            self._left = self.recorder.issued, error if code and error is not None else exit
-            raise
+        """sys.exit: keeps how the program leaves until the process ends. In an `except`, it leaves
+        by that exception, as in torch.multiprocessing's processes.
+
+        It keeps texts: an exception would keep the program's tensors from being freed."""
+        caller = sys._getframe(1)
+        passes_on = caller.f_globals.get("__name__") == "multiprocessing.spawn"
+        if not (passes_on and self._left is not None and self._left[1] == code):
+            error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
+            failed = error if code and error is not None else None
+            ending = _ending(failed) if failed is not None else _exit_from(caller, code)
+            self._left = self.recorder.issued, code, ending
+        self._exit(code)
 
     def _exits(self) -> None:
-        issued, error = self._left or (None, None)
-        self.end(error if issued == self.recorder.issued else None)  # it went on otherwise
+        issued, _, ending = self._left or (None, None, _ending(None))
+        # If calls were issued since, the program caught the exit and went on.
+        self._end(ending if issued == self.recorder.issued else _ending(None))
         if self.pid == os.getpid():
             self.log.close()
 
@@ -120,6 +123,34 @@ class Recording:
 
     def _failed(self, error: Exception) -> None:
         warn(self.rank, error)
+
+
+def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:
+    """The end of a program that returned, or that this exception left."""
+    from joinlab.program.outcome import site_of, text_of, traceback_text
+
+    if error is None:
+        return ProgramReturned()
+    if isinstance(error, SystemExit) and not error.code:
+        return ProgramReturned(left_at=site_of(error))
+    return ProgramRaised(text=text_of(error), traceback=traceback_text(error))
+
+
+def _exit_from(caller: FrameType, code: Any) -> ProgramReturned | ProgramRaised:
+    """The end of a program that calls sys.exit(code) in this frame. The exception has no traceback
+    yet, so the stack stands for it."""
+    from joinlab.program.labels import is_ours, kind_of
+    from joinlab.program.outcome import text_of
+
+    stack = traceback.extract_stack(caller)
+    frames = [frame for frame in stack if not is_ours(frame.filename)]
+    if not code:
+        sites = [f"{at.filename}:{at.lineno}" for at in frames if kind_of(at.filename) == "program"]
+        return ProgramReturned(left_at=sites[-1] if sites else None)
+    text = text_of(SystemExit(code))
+    trace = "".join(traceback.StackSummary.from_list(frames).format())
+    head = "Traceback (most recent call last):\n"
+    return ProgramRaised(text=text, traceback=f"{head}{trace}{text}\n")
 
 
 def record(
