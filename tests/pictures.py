@@ -75,7 +75,7 @@ def loops(names: Names) -> str:
     parts = []
     for i, rows in enumerate(side_by_side([loop(run) for run in runs])):
         left, top = 16 + 320 * (i % 3), 16 + 170 * (i // 3)
-        parts.append(words(left, top + 16, f"case {i + 1}", more=' font-weight="600"'))
+        parts.append(words(left, top + 16, f"case {i + 1}", attributes=' font-weight="600"'))
         for j, (line, differs) in enumerate(row for row in rows if row[0]):
             y = top + 42 + 20 * j
             if differs:
@@ -84,7 +84,9 @@ def loops(names: Names) -> str:
                 )
             text = line.replace("\t", " " * 4)
             indent = len(text) - len(text.lstrip())
-            parts.append(words(left + 8 * indent, y, text.strip(), more=' font-family="monospace"'))
+            parts.append(
+                words(left + 8 * indent, y, text.strip(), attributes=' font-family="monospace"')
+            )
     return framed(976, 352, "The six loops", parts)
 
 

@@ -68,24 +68,26 @@ class Judge:
 
 
 def run(
-    program: Callable[[int, Any], Any], counts: Sequence[int], given: str, **options: Any
+    program: Callable[[int, Any], Any], counts: Sequence[int], situation: str, **options: Any
 ) -> Timeline:
     """Emulate a program; raise Wrong with the rank and the reason if a rank does not finish."""
     try:
         timeline = emulate(program, counts, timeout=SECONDS, **options)
     except LaunchError as error:
-        raise Wrong(f"with {given}: {error}") from None
+        raise Wrong(f"with {situation}: {error}") from None
     for rank, end in enumerate(timeline.ends):
         # On gloo the peers of a rank that raised lose their connection to it; report the rank that
         # raised first.
         if end.kind is EndKind.RAISED and not end.text.startswith("RuntimeError: Connection"):
-            who = f"rank {rank}" if len(counts) > 1 else "it"
-            raise Wrong(f"with {given}, {who} raised {shorten(end.text, 300, placeholder=' ...')}")
+            subject = f"rank {rank}" if len(counts) > 1 else "it"
+            raise Wrong(
+                f"with {situation}, {subject} raised {shorten(end.text, 300, placeholder=' ...')}"
+            )
     for rank, end in enumerate(
         timeline.ends
     ):  # diagnosing finished runs would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
-            raise Wrong(f"with {given}: {tell(timeline).told(rank)}")
+            raise Wrong(f"with {situation}: {tell(timeline).told(rank)}")
     return timeline
 
 
@@ -115,11 +117,11 @@ class Fed(Sequence[torch.Tensor]):
 def trained() -> Iterator[list[float]]:
     """Within it, the inputs on which this rank computes gradients of a `Linear` that are not all
     zero, whichever way it calls the layer. Reading them makes no rank wait."""
-    own = dist.get_rank()
+    rank = dist.get_rank()
     inputs: list[float] = []
 
     def called(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
-        if isinstance(layer, torch.nn.Linear) and output.requires_grad and dist.get_rank() == own:
+        if isinstance(layer, torch.nn.Linear) and output.requires_grad and dist.get_rank() == rank:
             output.register_hook(lambda gradient: computed(arguments[0], gradient))
 
     def computed(argument: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -133,11 +135,13 @@ def trained() -> Iterator[list[float]]:
         handle.remove()
 
 
-def compare_trained(got: Sequence[float], expected: Sequence[float], given: str, who: str) -> None:
+def compare_trained(
+    got: Sequence[float], expected: Sequence[float], situation: str, subject: str
+) -> None:
     """Raise Wrong unless a rank trained once on each of these inputs, in any order."""
     if _difference(sorted(got), sorted(expected)):
         raise Wrong(
-            f"with {given}, {who} has trained on the inputs {_list(got)}; expected "
+            f"with {situation}, {subject} has trained on the inputs {_list(got)}; expected "
             f"{_list(expected)}, each of them once."
         )
 
@@ -157,13 +161,13 @@ def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
     ]
 
 
-def call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
+def call(answer: Answer, arguments: Sequence[Any], situation: str) -> Any:
     """The value that the answer returns, as lists and numbers; Wrong if it raises, exits, or
     computes forever.
 
     It runs in an emulated rank, so the thread that called `check` survives it.
     """
-    return run(lambda rank, inputs: plain(answer(*arguments)), (1,), given).returns[0]
+    return run(lambda rank, inputs: plain(answer(*arguments)), (1,), situation).returns[0]
 
 
 def call_each(answer: Answer, calls: Sequence[tuple[Sequence[Any], str]]) -> list[Any]:
@@ -174,11 +178,11 @@ def call_each(answer: Answer, calls: Sequence[tuple[Sequence[Any], str]]) -> lis
             lambda rank, inputs: [plain(answer(*arguments)) for arguments, _ in calls], (1,), "it"
         )
     except Wrong:
-        return [call(answer, arguments, given) for arguments, given in calls]
+        return [call(answer, arguments, situation) for arguments, situation in calls]
     return list(together.returns[0])
 
 
-def compare(got: Any, expected: Any, given: str, what: str, close: float = CLOSE) -> None:
+def compare(got: Any, expected: Any, situation: str, quantity: str, close: float = CLOSE) -> None:
     """Raise Wrong at the first difference: lists are compared by element, numbers within `close`.
 
     >>> compare([1.0, 5.0], [1.0, 2.0], "2 ranks", "what rank 0 returns")
@@ -186,7 +190,7 @@ def compare(got: Any, expected: Any, given: str, what: str, close: float = CLOSE
     joinlab.course.judge.Wrong: with 2 ranks, what rank 0 returns is wrong: element 1: expected 2, got 5.
     """
     if difference := _difference(plain(got), plain(expected), close):
-        raise Wrong(f"with {given}, {what} is wrong: {difference}.")
+        raise Wrong(f"with {situation}, {quantity} is wrong: {difference}.")
 
 
 def plain(value: Any) -> Any:
@@ -202,21 +206,21 @@ def plain(value: Any) -> Any:
 
 
 def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, ...] = ()) -> str:
-    where = f"element {', '.join(map(str, path))}: " if path else ""
+    position_text = f"element {', '.join(map(str, path))}: " if path else ""
     if not isinstance(expected, list):
-        same = (
+        equal = (
             isclose(got, expected, rel_tol=close, abs_tol=close)
             if _is_number(got) and _is_number(expected)
             else got == expected
         )
-        return "" if same else f"{where}expected {_short(expected)}, got {_short(got)}"
+        return "" if equal else f"{position_text}expected {_short(expected)}, got {_short(got)}"
     if not isinstance(got, list):
-        return f"{where}expected a list of {len(expected)}, got {_short(got)}"
-    for at, (own, wanted) in enumerate(zip(got, expected, strict=False)):
-        if difference := _difference(own, wanted, close, (*path, at)):
+        return f"{position_text}expected a list of {len(expected)}, got {_short(got)}"
+    for index, (value, wanted) in enumerate(zip(got, expected, strict=False)):
+        if difference := _difference(value, wanted, close, (*path, index)):
             return difference
     if len(got) != len(expected):
-        return f"{where}expected {len(expected)} elements, got {len(got)}"
+        return f"{position_text}expected {len(expected)} elements, got {len(got)}"
     return ""
 
 

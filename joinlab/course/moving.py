@@ -45,10 +45,10 @@ def framed(width: int, height: int, label: str, parts: Sequence[str]) -> str:
 
 
 def words(
-    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", more: str = ""
+    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", attributes: str = ""
 ) -> str:
     return (
-        f'<text x="{x:.0f}" y="{y:.0f}" fill="{LIGHT[color]}" text-anchor="{anchor}"{more}>'
+        f'<text x="{x:.0f}" y="{y:.0f}" fill="{LIGHT[color]}" text-anchor="{anchor}"{attributes}>'
         f"{escape(text)}</text>"
     )
 
@@ -113,11 +113,11 @@ def moving(frames: Sequence[Frame] = README, once: bool = False) -> str:
     assert lines == last_lines and barrier.strip() == last_barrier.strip()
     code = ' font-family="monospace" font-size="14" xml:space="preserve"'
     for i, line in enumerate(lines):
-        parts.append(words(32, 38 + 24 * i, line.replace("\t", " " * 4), more=code))
+        parts.append(words(32, 38 + 24 * i, line.replace("\t", " " * 4), attributes=code))
     indent = 4 * LETTER * barrier.count("\t")
     y = 38 + 24 * len(lines)
     mark = f'<rect x="{28 + indent:.0f}" y="{y - 17}" width="134" height="24" rx="4"'
-    line = words(32 + indent, y, barrier.strip(), more=code + ' font-weight="700"')
+    line = words(32 + indent, y, barrier.strip(), attributes=code + ' font-weight="700"')
     parts.append(f'<g class="barrier">{mark} fill="{LIGHT["mark"]}"/>{line}</g>')
     label = "A loop under join() with a barrier: with one more input on a rank, one rank hangs"
     moved = indent - 4 * LETTER * last_barrier.count("\t")
@@ -128,7 +128,7 @@ def _dots(inputs: tuple[int, int]) -> Iterator[str]:
     """A dot for each input of a rank; those that the other rank lacks have another colour."""
     for rank, count in enumerate(inputs):
         y = 76 + 34 * rank
-        yield words(560, y, f"rank {rank}", more=' font-weight="700" font-size="15"')
+        yield words(560, y, f"rank {rank}", attributes=' font-weight="700" font-size="15"')
         for i in range(count):
             fill = ink_of(RowKind.BACKWARD) if i < min(inputs) else LIGHT["bad"]
             yield f'<circle cx="{640 + 26 * i}" cy="{y - 5}" r="9" fill="{fill}"/>'

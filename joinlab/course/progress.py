@@ -59,11 +59,11 @@ def state() -> dict[str, dict[str, bool]]:
 def record(kind: Kind, name: str, right: bool) -> None:
     """Keep the first answer to a question, since it is a prediction, and the last one to an
     exercise."""
-    known = state()[kind]
+    answers = state()[kind]
     if kind == "questions":
-        known.setdefault(name, right)
+        answers.setdefault(name, right)
     else:
-        known[name] = right
+        answers[name] = right
     place = path()
     if place is None or (
         place.exists() and not place.is_file()
@@ -86,19 +86,19 @@ def forget() -> None:
 
 
 def _read() -> dict[str, dict[str, bool]]:
-    found: dict[str, dict[str, bool]] = {"questions": {}, "exercises": {}}
+    progress: dict[str, dict[str, bool]] = {"questions": {}, "exercises": {}}
     place = path()
     if place is None or not place.is_file():
-        return found
+        return progress
     try:
         read = json.loads(place.read_text("utf-8"))
     except (OSError, ValueError):
-        return found
-    for kind, known in found.items():
+        return progress
+    for kind, kept_answers in progress.items():
         answers = read.get(kind) if isinstance(read, dict) else None
         if isinstance(answers, dict):
             # "6-byte" was the name of a question until questions lost their notebook's number
-            known.update(
+            kept_answers.update(
                 {name: right is True for name, right in answers.items() if "-" not in name}
             )
-    return found
+    return progress

@@ -87,14 +87,14 @@ def spread(name: str, choices: Sequence[str], answer: str) -> list[str]:
     >>> spread("byte", ["yes", "no", "perhaps"], "no")
     ['yes', 'perhaps', 'no']
     """
-    others = [choice for choice in choices if choice != answer]
+    wrong_choices = [choice for choice in choices if choice != answer]
     place = sha256(name.encode()).digest()[2] % len(choices)
-    return [*others[:place], answer, *others[place:]]
+    return [*wrong_choices[:place], answer, *wrong_choices[place:]]
 
 
 def of_notebook(notebook: str) -> tuple[Question, ...]:
     """The questions of a notebook, in order."""
-    return tuple(one for one in questions().values() if one.notebook == notebook)
+    return tuple(question for question in questions().values() if question.notebook == notebook)
 
 
 def with_questions(markdown: str) -> str:

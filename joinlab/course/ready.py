@@ -44,8 +44,8 @@ class Check:
 
 def install_command() -> str:
     """How to install what the notebooks need: in a copy of the repository, or from PyPI."""
-    here = Path(__file__).parents[2]
-    return "make setup" if (here / "Makefile").is_file() else "pip install 'joinlab[lab]'"
+    root = Path(__file__).parents[2]
+    return "make setup" if (root / "Makefile").is_file() else "pip install 'joinlab[lab]'"
 
 
 def _packages() -> str:
@@ -93,7 +93,7 @@ def _for_gloo() -> str:
     if not hasattr(os, "fork"):
         return "wsl --install"
     interfaces = psutil.net_if_stats()
-    name = next((one for one in ("lo", "lo0") if one in interfaces), "lo")
+    name = next((interface for interface in ("lo", "lo0") if interface in interfaces), "lo")
     if name not in interfaces or not interfaces[name].isup:
         return (
             f"sudo ifconfig {name} up"
@@ -109,15 +109,15 @@ def _judges() -> str:
     from joinlab.course.answers.solutions import last_joiner
     from joinlab.course.exercises import check
 
-    kept = os.environ.get("JOINLAB_PROGRESS")
+    previous = os.environ.get("JOINLAB_PROGRESS")
     os.environ["JOINLAB_PROGRESS"] = "off"  # this is no answer of the learner
     try:
         verdict = check("last_joiner", last_joiner)
     finally:
-        if kept is None:
+        if previous is None:
             del os.environ["JOINLAB_PROGRESS"]
         else:
-            os.environ["JOINLAB_PROGRESS"] = kept
+            os.environ["JOINLAB_PROGRESS"] = previous
     if not verdict:
         raise NotReady(f"a right answer was refused: {verdict.sentence}", install_command())
     return "a right answer is right"
@@ -138,8 +138,8 @@ def _browses() -> str:
             kernel = sys.executable  # as jupyter_client does
     except NoSuchKernel as error:
         raise NotReady("JupyterLab has no kernel python3", install_command()) from error
-    found = subprocess.run([kernel, "-c", "import joinlab"], capture_output=True, text=True)
-    if found.returncode:
+    process = subprocess.run([kernel, "-c", "import joinlab"], capture_output=True, text=True)
+    if process.returncode:
         user = f"{sys.executable} -m ipykernel install --sys-prefix"
         raise NotReady(f"the kernel python3 is {kernel}, which has no joinlab", user)
     return "JupyterLab, its widgets and its kernel"
@@ -163,7 +163,7 @@ def check_course(checks: Sequence[Check] = CHECKS) -> int:
     for check in checks:
         begun = time.monotonic()
         try:
-            seen = check.run()
+            result = check.run()
         except Exception as error:
             repair = error.repair if isinstance(error, NotReady) else install_command()
             reason = (
@@ -174,6 +174,8 @@ def check_course(checks: Sequence[Check] = CHECKS) -> int:
                 f"Not ready for the course. Run: {repair}", style="bold red", markup=False
             )
             return 1
-        console.print(f"✓ {check.name:22} {seen} ({time.monotonic() - begun:.0f} s)", markup=False)
+        console.print(
+            f"✓ {check.name:22} {result} ({time.monotonic() - begun:.0f} s)", markup=False
+        )
     console.print("This machine is ready for the course.", style="bold green")
     return 0

@@ -120,37 +120,37 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             continue
         yield _markdown.render("\n".join(markdown))
         markdown = []
-        what, _, rest = line[3:].partition(" ")
-        if what == "figure":
-            yield _figure(rest, figures)
-        elif what == "clock":
-            yield _clock(rest, " ".join(iter(lines.__next__, ":::")), figures)
-        elif what == "slots":
-            yield _slots(rest)
-        elif what == "moving":
+        block, _, arguments = line[3:].partition(" ")
+        if block == "figure":
+            yield _figure(arguments, figures)
+        elif block == "clock":
+            yield _clock(arguments, " ".join(iter(lines.__next__, ":::")), figures)
+        elif block == "slots":
+            yield _slots(arguments)
+        elif block == "moving":
             yield f'<figure class="wide">{moving(ONCE, once=True)}</figure>'
-        elif what == "bench":
+        elif block == "bench":
             write_handout(figures / "all.html", progress=False)
             yield _framed("all", "All six cases", "", "All six cases, modelled.")
-        elif what == "ask":
-            yield _question(rest, list(iter(lines.__next__, ":::")))
-        elif what == "loops":
+        elif block == "ask":
+            yield _question(arguments, list(iter(lines.__next__, ":::")))
+        elif block == "loops":
             yield _loops()
-        elif what == "table":
+        elif block == "table":
             yield _table()
         else:
             raise ValueError(
-                f"essay.md has a block {what!r}; it can have figure, clock, slots, moving, bench, ask, loops and table"
+                f"essay.md has a block {block!r}; it can have figure, clock, slots, moving, bench, ask, loops and table"
             )
     yield _markdown.render("\n".join(markdown))
 
 
-def _figure(words: str, figures: Path) -> str:
+def _figure(arguments: str, figures: Path) -> str:
     """A case with sliders, on a page of its own that can be linked to.
 
     words  "NAME case=4 inputs=5,6 era=1.9 after=QUESTION"; `after` hides it until that question is answered
     """
-    name, *pairs = words.split()
+    name, *pairs = arguments.split()
     options = dict(pair.split("=") for pair in pairs)
     case, era = int(options["case"]), options.get("era", "today")
     first, second = map(int, options["inputs"].split(","))
@@ -208,12 +208,12 @@ MOST_ON_CLOCK = 4
 """Inputs of a rank, at most, that a figure with a clock can be moved to, and at least one."""
 
 
-def _clock(words: str, caption: str, figures: Path) -> str:
+def _clock(arguments: str, caption: str, figures: Path) -> str:
     """A case on the clock: the program of each rank, and its GPU's queue.
 
     words  "NAME case=2 inputs=2,3 after=QUESTION"; case=2,2+item adds the program that reads a result
     """
-    name, *pairs = words.split()
+    name, *pairs = arguments.split()
     options = dict(pair.split("=") for pair in pairs)
     programs = {}
     for number in options["case"].split(","):
@@ -237,18 +237,18 @@ def _clock(words: str, caption: str, figures: Path) -> str:
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
-    found = recorded(case, inputs, backend, era)
-    assert found is not None, (case, inputs, backend, era)
-    return found
+    timeline = recorded(case, inputs, backend, era)
+    assert timeline is not None, (case, inputs, backend, era)
+    return timeline
 
 
 def _question(name: str, lines: Sequence[str]) -> str:
     """A question with choices, the right one marked by (x); the text after "= " is hidden until a
     choice is made."""
-    at = next(i for i, line in enumerate(lines) if line.startswith("= "))
-    choices = [line for line in lines[:at] if line.startswith("- (")]
-    asked = " ".join(line for line in lines[:at] if line not in choices)
-    answer = _markdown.render("\n".join(lines[at:]).removeprefix("= "))
+    index = next(i for i, line in enumerate(lines) if line.startswith("= "))
+    choices = [line for line in lines[:index] if line.startswith("- (")]
+    asked = " ".join(line for line in lines[:index] if line not in choices)
+    answer = _markdown.render("\n".join(lines[index:]).removeprefix("= "))
     return _form(
         name,
         _markdown.renderInline(asked),
@@ -315,10 +315,10 @@ def _others(number: int, backend: str, era: str) -> str:
     thread = case.documentation and case.documentation.ends((5, 6))
     listed = ""
     for outcome in outcomes:
-        words = tuple(THREAD_WORDS.get(end.kind, "") for end in outcome.ends)
+        ending_words = tuple(THREAD_WORDS.get(end.kind, "") for end in outcome.ends)
         error = next((end.text.partition(":")[0] for end in outcome.ends if end.text), "")
         ended = _ended(outcome.timeline).replace("an error", escape(error))
-        listed += f"<li>{ended}{' (the thread)' * (words == thread)}</li>"
+        listed += f"<li>{ended}{' (the thread)' * (ending_words == thread)}</li>"
     return (
         f"<details><summary>one of {len(outcomes)} endings</summary>Memory that nobody has set decides:"
         f"<ul>{listed}</ul></details>"
@@ -330,13 +330,13 @@ THREAD_WORDS = {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs"}
 
 def _ended(timeline: Timeline) -> str:
     groups = tell(timeline).headline.facts["ends"]
-    if all(one["good"] for one in groups):
+    if all(group["good"] for group in groups):
         return '<span class="good">both finish</span>'
     if len(groups) == 1:
         return f"both {ENDINGS[EndKind(groups[0]['kind'])].many}"
     texts = (
-        "".join(piece.text for piece in ends(one["ranks"], one["kind"], one["pending"]))
-        for one in groups
+        "".join(piece.text for piece in ends(group["ranks"], group["kind"], group["pending"]))
+        for group in groups
     )
     return escape("; ".join(texts))
 
@@ -360,16 +360,16 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
     assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), (
         symptom.name
     )
-    said = "".join(
+    sentences = "".join(
         f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(tell(run).sentence)}</p>"
         for backend, run in runs.items()
     )
     if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
-        said += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
+        sentences += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
     engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)
     body = (
         f'<h1>{_code(symptom.title)}</h1><figure><iframe title="The run" src="{_run(symptom)}"></iframe>'
-        f"<figcaption>With {_counts(symptom.inputs)} inputs, modelled.</figcaption></figure>{said}"
+        f"<figcaption>With {_counts(symptom.inputs)} inputs, modelled.</figcaption></figure>{sentences}"
         f"<h2>The program</h2>{_python(symptom.text)}"
         f"<h2>The cause</h2><p>{_code(symptom.cause)}</p><h2>The cure</h2><p>{_code(symptom.cure)}</p>"
         f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {engines}.</p>'
@@ -411,15 +411,15 @@ def _counts(inputs: Sequence[int]) -> str:
 
 
 def _python(text: str) -> str:
-    found: str = highlight(text, PythonLexer(), HtmlFormatter())
-    return found
+    markup: str = highlight(text, PythonLexer(), HtmlFormatter())
+    return markup
 
 
 def _code(text: str) -> str:
     """A sentence with Python's names, "join()" or "find_unused_parameters=True", as code."""
     return re.sub(
         r"[\w.]+\([\w=]*\)|\w+=\w+|\w+_\w+",
-        lambda found: f"<code>{found[0]}</code>",
+        lambda match: f"<code>{match[0]}</code>",
         escape(text, quote=False),
     )
 

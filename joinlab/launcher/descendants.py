@@ -77,10 +77,10 @@ def below(root: int, spared: Collection[int] = ()) -> list[int]:
         children.setdefault(process.info["ppid"], []).append(process.pid)
         if process.info["status"] == psutil.STATUS_ZOMBIE:
             zombies.add(process.pid)
-    found = [pid for pid in children.get(root, ()) if pid not in spared]
-    for pid in found:
-        found += children.get(pid, ())
-    return [pid for pid in found if pid not in zombies]
+    pids = [pid for pid in children.get(root, ()) if pid not in spared]
+    for pid in pids:
+        pids += children.get(pid, ())
+    return [pid for pid in pids if pid not in zombies]
 
 
 def stop_all(spared: Collection[int] = ()) -> list[int]:

@@ -109,7 +109,7 @@ class EmulatedRun:
         if outcome.broken:
             raise LaunchError(outcome.broken)
         with no_collection():
-            logs = [_log(rank, found.log) for rank, found in enumerate(outcome.ranks)]
+            logs = [_log(rank, rank_outcome.log) for rank, rank_outcome in enumerate(outcome.ranks)]
             self._check_beginnings(logs)
             rows = [row for log in logs for row in log.calls.values()]
             timeline = timeline_from_rows(
@@ -170,15 +170,15 @@ class EmulatedRun:
         }
         rows = [row for log in logs for row in log.calls.values()]
         marks = {log.rank: log.marks for log in logs}
-        about = about_ranks(logs, knobs.backend)
-        nccl = {name: value for name, value in about.get("nccl", {}).items() if value}
-        known: dict[str, Any] = {
-            **about,
+        facts = about_ranks(logs, knobs.backend)
+        nccl = {name: value for name, value in facts.get("nccl", {}).items() if value}
+        values: dict[str, Any] = {
+            **facts,
             "nccl": nccl,
             **about_calls(logs, meta["source"]),
             "replicas": differing_replicas(marks, rows, outcome.groups),
         }
-        meta.update({name: value for name, value in known.items() if value})  # type: ignore[typeddict-item]
+        meta.update({name: value for name, value in values.items() if value})  # type: ignore[typeddict-item]
         return meta
 
 

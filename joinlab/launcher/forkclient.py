@@ -72,16 +72,16 @@ class ForkServer:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         except OSError as error:
             raise LaunchError(no_temporary_folder(error)) from error
-        here, there = map(_above_streams, socket.socketpair())
-        self.control = here
+        ours, server_end = map(_above_streams, socket.socketpair())
+        self.control = ours
         self._ready = threading.Lock()
-        serve = f"from {SERVER} import main; main({there.fileno()}, {self.owner}, {warm})"
+        serve = f"from {SERVER} import main; main({server_end.fileno()}, {self.owner}, {warm})"
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
         try:
-            with there:
+            with server_end:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", code],
-                    pass_fds=[there.fileno()],
+                    pass_fds=[server_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=self._errors,
                     stderr=self._errors,
@@ -92,7 +92,7 @@ class ForkServer:
                     start_new_session=True,
                 )
         except BaseException as error:
-            here.close()
+            ours.close()
             self._errors.close()
             if isinstance(error, OSError):
                 size = sum(len(name) + len(value) + 2 for name, value in os.environ.items())
@@ -165,9 +165,10 @@ class ForkServer:
         if "torch" not in hello:
             self._errors.seek(0)
             detail = hello.get("error") or self._errors.read().decode(errors="replace")
-            said = detail.strip().splitlines() or ["it ended without a message"]
+            lines_said = detail.strip().splitlines() or ["it ended without a message"]
             raise LaunchError(
-                f"the process that ranks are forked from did not start: {said[-1][-500:]}. It imports torch: check "
+                f"the process that ranks are forked from did not start: {lines_said[-1][-500:]}. "
+                "It imports torch: check "
                 f'whether {sys.executable} -c "import torch" works here.'
             )
         return dict(hello)
@@ -194,27 +195,27 @@ class ForkServer:
     def open(self, request: Any, kind: bytes = RUN) -> socket.socket:
         """Begin a run, or a process for calls, and return its socket; closing the socket ends the
         processes."""
-        here, there = socket.socketpair()
+        ours, server_end = socket.socketpair()
         try:
-            with there:
-                socket.send_fds(self.control, [kind], [there.fileno()])
-            here.settimeout(TAKE_S)
+            with server_end:
+                socket.send_fds(self.control, [kind], [server_end.fileno()])
+            ours.settimeout(TAKE_S)
             if kind == RUN:
-                send(here, request)
+                send(ours, request)
             else:
-                here.sendall(json.dumps(request).encode() + b"\n")
-            here.settimeout(None)
+                ours.sendall(json.dumps(request).encode() + b"\n")
+            ours.settimeout(None)
         except OSError as error:
-            here.close()
+            ours.close()
             self.close(kill=True)
             raise LaunchError(
                 f"the process that ranks are forked from is gone ({error}); call launch again"
             ) from error
         except BaseException:
-            here.close()
+            ours.close()
             raise
-        _LINKS.add(here)
-        return here
+        _LINKS.add(ours)
+        return ours
 
     def close(self, kill: bool = False) -> None:
         """End the server and all runs. `kill` it at once: its keepers then end by themselves."""

@@ -188,9 +188,9 @@ class Server:
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] in self.keepers:
-                    self.keepers.discard(found[0])
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] in self.keepers:
+                    self.keepers.discard(reaped[0])
                     descendants.kill_all(spared=self.keepers)  # its orphans, if it was killed
 
     def _leave(self) -> None:

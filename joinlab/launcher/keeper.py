@@ -190,7 +190,7 @@ class Keeper:
             if rank < len(self.children) and self.children[rank].pid in self.living:
                 continue  # it was forked ahead
             try:
-                here, there = socket.socketpair()
+                ours, rank_end = socket.socketpair()
                 log, output = shared_memory(), _nameless_file()
                 pid = os.fork()
             except OSError as error:
@@ -198,10 +198,10 @@ class Keeper:
                 self.tell({"error": f"could not start the process of rank {rank}: {error}"})
                 return False
             if pid == 0:
-                here.close()
-                self._be_rank(rank, there, log, output)
-            there.close()
-            child = Child(rank, pid, here, log, Output(output))
+                ours.close()
+                self._be_rank(rank, rank_end, log, output)
+            rank_end.close()
+            child = Child(rank, pid, ours, log, Output(output))
             self.children[rank:] = [child]
             self.living[pid] = child
         return True
@@ -248,9 +248,9 @@ class Keeper:
                 self.end_everything()
             self.ended(child, status)
         with suppress(ChildProcessError):  # reap an orphan of a rank that has ended
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if self.living and found is not None and found.si_pid not in self.living:
-                os.waitpid(found.si_pid, os.WNOHANG)
+            orphan = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self.living and orphan is not None and orphan.si_pid not in self.living:
+                os.waitpid(orphan.si_pid, os.WNOHANG)
 
     def _tell_end(self, child: Child, status: int) -> None:
         """The process of a rank has ended."""

@@ -177,7 +177,7 @@ def _run(
         folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
     except OSError as error:
         raise LaunchError(no_temporary_folder(error)) from error
-    held = _hold(folder)
+    lock = _hold(folder)
     try:
         try:
             str(folder).encode()
@@ -208,7 +208,7 @@ def _run(
     finally:
         SPARES.prepare(server, len(counts))
         _remove(folder)
-        os.close(held)
+        os.close(lock)
 
 
 def _remove(folder: Path) -> None:
@@ -226,13 +226,13 @@ def _hold(folder: Path) -> int:
     it."""
     import fcntl  # missing on Windows, where ForkServer has refused already
 
-    held = os.open(folder, os.O_RDONLY)
+    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(held)
+        os.close(lock)
         raise
-    return held
+    return lock
 
 
 def _sweep() -> None:
@@ -245,9 +245,9 @@ def _sweep() -> None:
         pid = folder.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             with suppress(OSError):
-                held = _hold(folder)
+                lock = _hold(folder)
                 shutil.rmtree(folder, ignore_errors=True)  # another user's folder cannot be removed
-                os.close(held)
+                os.close(lock)
 
 
 def loopback() -> str:
@@ -258,8 +258,8 @@ def loopback() -> str:
             with socket.socket(family) as probe:
                 probe.bind((host, 0))
                 return host
-        except OSError as found:
-            error = error or found
+        except OSError as failure:
+            error = error or failure
     raise LaunchError(
         f"ranks on gloo connect over the loopback interface, and none of its ports can be bound: {error}. Bring it up "
         "(ip link set lo up), or end processes that hold its ports."

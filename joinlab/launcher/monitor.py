@@ -109,28 +109,28 @@ class Watch:
         while len(self.statuses) < len(self.counts):
             take_interrupt()
             heard = self._hear(link, POLL_S)
-            at = time.monotonic()
+            instant = time.monotonic()
             if self.files.look() or heard:
-                moved, used = at, -1.0
-                if bar is not None and bar.due(at):
+                moved, used = instant, -1.0
+                if bar is not None and bar.due(instant):
                     self.files.take_in(set(self.verdict))
                     bar.show(sum(log.inputs_done for log in self.logs))
-            elif at - moved >= STILL_S and asked < moved:
+            elif instant - moved >= STILL_S and asked < moved:
                 self.files.take_in(set(self.verdict))  # once: both look at the same events
-                if self._limited(at - began, timeout):
-                    moved = at
+                if self._limited(instant - began, timeout):
+                    moved = instant
                 else:
                     self._prove()
-                    asked, used = at, self._working()
-            if not self.pids and at - began > min(timeout, BEGIN_S):
+                    asked, used = instant, self._working()
+            if not self.pids and instant - began > min(timeout, BEGIN_S):
                 self._judge(EndKind.KILLED, f"not started within {min(timeout, BEGIN_S):g} s")
-            elif at - moved > no_progress:
+            elif instant - moved > no_progress:
                 if used >= 0 and self._working() - used > BUSY * no_progress:
-                    moved, used = at, self._working()
+                    moved, used = instant, self._working()
                 else:
                     text = f"nothing happened for {no_progress:g} s (no_progress={no_progress:g})"
                     self._judge(EndKind.HUNG, text, proven=False)
-            if not self.cut_short and at - began > timeout:
+            if not self.cut_short and instant - began > timeout:
                 self._judge(
                     EndKind.KILLED, f"ended by joinlab: still running after timeout={timeout:g} s"
                 )
@@ -171,8 +171,8 @@ class Watch:
         gone."""
         send(link, "kill")
         give_up = time.monotonic() + ANSWER_S
-        while (left := give_up - time.monotonic()) > 0:
-            self._hear(link, left)
+        while (remaining_s := give_up - time.monotonic()) > 0:
+            self._hear(link, remaining_s)
             if len(self.statuses) == len(self.counts):
                 return
         self.server.close(kill=True)
@@ -200,7 +200,8 @@ class Watch:
                 with suppress(psutil.Error):
                     process = psutil.Process(pid)
                     for times in (
-                        one.cpu_times() for one in (process, *process.children(recursive=True))
+                        member.cpu_times()
+                        for member in (process, *process.children(recursive=True))
                     ):
                         seconds += (
                             times.user + times.system + times.children_user + times.children_system
@@ -215,7 +216,7 @@ class Watch:
         ended.
         """
         end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # may be infinite
-        at = now() - self.origin_ns
+        now_ns = now() - self.origin_ns
         for log in self.logs:
             for ids in log.waits.values() if log.rank not in self._gone() else ():
                 for call in (log.calls[id] for id in ids):
@@ -223,7 +224,7 @@ class Watch:
                     if group is None or group.backend != "gloo" or not group.timeout_ns:
                         continue
                     over = (call["host_wait_begin_ns"] or 0) + group.timeout_ns
-                    if at < over + LIMIT_NS and over < end_ns:
+                    if now_ns < over + LIMIT_NS and over < end_ns:
                         return True
         return False
 
@@ -257,8 +258,8 @@ class Watch:
         self.late = set() if proven else gone - set(self.statuses)
         for log in self.logs:
             if log.rank not in gone:
-                said = "; ".join(filter(None, (log.over, "" if proven else why)))
-                self.verdict[log.rank] = Ending.at(kind, log.awaited(), said, proven=proven)
+                text = "; ".join(filter(None, (log.over, "" if proven else why)))
+                self.verdict[log.rank] = Ending.at(kind, log.awaited(), text, proven=proven)
 
     # ---------------------------------------------------------------- the Timeline
 

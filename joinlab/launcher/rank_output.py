@@ -23,7 +23,7 @@ def cause_of_death(status: int, output: str) -> str:
         return f"its process ended with exit code {os.WEXITSTATUS(status)} before the program returned (os._exit?)"
     name = signal.Signals(os.WTERMSIG(status)).name
     lines = output.splitlines()
-    said = next(
+    message = next(
         (
             line.strip()
             for line in reversed(lines)
@@ -31,7 +31,7 @@ def cause_of_death(status: int, output: str) -> str:
         ),
         "",
     )
-    return f"its process was killed by {name}" + (f": {said}" if said else "")
+    return f"its process was killed by {name}" + (f": {message}" if message else "")
 
 
 class Output:

@@ -92,13 +92,13 @@ def _exchange(fabric: MakeFabric) -> None:
     """The calls of case 1 of two ranks."""
     steps = []
     for _ in range(2):
-        one, numbers = torch.ones(1), torch.zeros(8, dtype=torch.uint8)
+        flag, numbers = torch.ones(1), torch.zeros(8, dtype=torch.uint8)
         both = [torch.ones(1), torch.ones(1)]
         steps.append(
             [
-                Call("all_gather", [one], both),
+                Call("all_gather", [flag], both),
                 Call("broadcast", [numbers]),
-                Call("all_reduce", [one]),
+                Call("all_reduce", [flag]),
                 Call("barrier"),
             ]
         )

@@ -62,17 +62,17 @@ class RunFiles:
         """Read the rest of the output, and pass unfinished last lines to the listener."""
         while self._read_output():
             pass
-        for rank, rest in enumerate(self._lines):
-            if rest and self._listener is not None:
-                self._listener(rank, rest.decode(errors="replace"))
+        for rank, unfinished in enumerate(self._lines):
+            if unfinished and self._listener is not None:
+                self._listener(rank, unfinished.decode(errors="replace"))
 
     def returned(self, rank: int) -> Any:
         """The program's return value on `rank`; None if it did not return."""
         path = self.folder / return_name(rank)
         if not self.logs[rank].returned or not path.exists():
             return None
-        kept = json.loads(path.read_text())
-        return decode(kept["value"], lambda name: b64decode(kept["arrays"][name]))
+        stored = json.loads(path.read_text())
+        return decode(stored["value"], lambda name: b64decode(stored["arrays"][name]))
 
     def ending(self, rank: int, status: int, cut_short: str) -> Ending:
         """The ending of a rank whose process has ended. `cut_short`: why joinlab ended the process,
@@ -99,10 +99,10 @@ class RunFiles:
             data = output.read()
             news = news or bool(data)
             if data and self._listener is not None:
-                *lines, rest = (self._lines[rank] + data).split(b"\n")
-                if len(rest) > LINE:
-                    lines, rest = [*lines, rest], b""
-                self._lines[rank] = rest
+                *lines, unfinished = (self._lines[rank] + data).split(b"\n")
+                if len(unfinished) > LINE:
+                    lines, unfinished = [*lines, unfinished], b""
+                self._lines[rank] = unfinished
                 for line in lines:
                     self._listener(rank, line.decode(errors="replace"))
         return news

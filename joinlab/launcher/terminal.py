@@ -39,8 +39,8 @@ class Bar:
         self._next = time.monotonic() + self.AFTER_S
         self._bar: Any = None
 
-    def due(self, at: float) -> bool:
-        return at >= self._next
+    def due(self, now: float) -> bool:
+        return now >= self._next
 
     def show(self, done: int) -> None:
         """Show that all ranks together have processed `done` inputs."""

@@ -221,8 +221,8 @@ class Bench(View):
         return self._blank or self._trait_values["timeline"]
 
     def _setting(self) -> Setting:
-        own = None if self.case else self.own
-        return Setting(own, self.case, self.counts, self._now, self.barrier_value, self.pad)
+        program = None if self.case else self.own
+        return Setting(program, self.case, self.counts, self._now, self.barrier_value, self.pad)
 
     @traitlets.validate(*CHOSEN)
     def _check(self, proposal: Mapping[str, Any]) -> Any:
@@ -231,21 +231,21 @@ class Bench(View):
             raise ProgramError("a run is under way; bench.stop() ends it")
         if name == "counts":
             return check_counts(value)
-        known = {"case": [number for number, _ in self.programs], "engine": ENGINES}
-        return _one_of(name, value, known[name]) if name in known else value
+        choices = {"case": [number for number, _ in self.programs], "engine": ENGINES}
+        return _one_of(name, value, choices[name]) if name in choices else value
 
     @traitlets.validate("said")
     def _check_said(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
-        said: tuple[str, ...] = proposal["value"]
-        if any(said) and not (self.predict and self.covered):
+        words: tuple[str, ...] = proposal["value"]
+        if any(words) and not (self.predict and self.covered):
             raise ProgramError(
                 "no run is hidden, so there is none to predict; use joinlab.bench(predict=True)"
             )
-        if len(said) != len(self.counts) or not set(said) <= {*self.words}:
+        if len(words) != len(self.counts) or not set(words) <= {*self.words}:
             raise ProgramError(
-                f"predict {', '.join(WORDS[:-1])} or {WORDS[-1]} for each of {len(self.counts)} ranks; got {said}"
+                f"predict {', '.join(WORDS[:-1])} or {WORDS[-1]} for each of {len(self.counts)} ranks; got {words}"
             )
-        return said
+        return words
 
     @contextmanager
     def _asked_by_page(self) -> Iterator[None]:
@@ -306,9 +306,9 @@ class Bench(View):
         )
         self._map.follow(None if hidden else self._setting())
 
-    def _show_map(self, told: dict[str, Any]) -> None:
-        if self.comm is not None and self.map != told:
-            self.map = told
+    def _show_map(self, map_data: dict[str, Any]) -> None:
+        if self.comm is not None and self.map != map_data:
+            self.map = map_data
 
     def _next_step(self) -> str:
         if reason := missing(self._now, len(self.counts)):
@@ -347,22 +347,24 @@ class Bench(View):
     def _engines(self) -> tuple[dict[str, str], ...]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
         chose it."""
-        reasons = {one: "" if self.loading else missing(one, 2) for one in ENGINES.values()}
+        reasons = {
+            engine: "" if self.loading else missing(engine, 2) for engine in ENGINES.values()
+        }
         return tuple(
-            {"name": one.name, "label": one.label, "missing": reason}
-            for one, reason in reasons.items()
-            if one.name != "launched nccl"
-            or one.name == self.engine
+            {"name": engine.name, "label": engine.label, "missing": reason}
+            for engine, reason in reasons.items()
+            if engine.name != "launched nccl"
+            or engine.name == self.engine
             or not (self.loading or reason)
         )
 
-    def _draw(self, timeline: Timeline | None, blank: Timeline | None, **seen: Any) -> None:
+    def _draw(self, timeline: Timeline | None, blank: Timeline | None, **changes: Any) -> None:
         with self.hold_sync():
             self._blank, self.selected = blank, None
             self.timeline = timeline
             self.covered = list(range(len(self.counts))) if blank else []
             self._pack()
-            for name, value in seen.items():
+            for name, value in changes.items():
                 setattr(self, name, value)
 
     def _cover(self) -> None:
@@ -372,8 +374,11 @@ class Bench(View):
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
-        if known := recorded(self.case, (0, 0)):
-            meta["program"], meta["source"] = known.meta["program"], known.meta["source"]
+        if run_recorded := recorded(self.case, (0, 0)):
+            meta["program"], meta["source"] = (
+                run_recorded.meta["program"],
+                run_recorded.meta["source"],
+            )
         elif self.own is not None:
             meta["program"], meta["source"] = program_name(self.own), source_of(self.own)
         ends = [Ending(EndKind.KILLED, text="not shown yet")] * len(self.counts)
@@ -414,17 +419,17 @@ class Bench(View):
 
     def _judge(self, timeline: Timeline) -> None:
         """Compare the prediction with the run, and show the score."""
-        found = Score(self.said, tuple(map(word, timeline.ends)))
-        self.scores.append(found)
+        score = Score(self.said, tuple(map(word, timeline.ends)))
+        self.scores.append(score)
         self.results = [
             "ended by joinlab: not counted"
             if ended is None
             else f"✓ it {ended}"
             if right
             else f"✗ it {ended}"
-            for ended, right in zip(found.ended, found.right, strict=True)
+            for ended, right in zip(score.ended, score.right, strict=True)
         ]
-        self._tell(f"{sum(found.right)} of {len(self.said) - found.ended.count(None)} right.")
+        self._tell(f"{sum(score.right)} of {len(self.said) - score.ended.count(None)} right.")
 
     def _fail(self, error: BaseException) -> None:
         self._failed = error
@@ -467,9 +472,9 @@ class Bench(View):
             ) from None
         if self._failed is not None:
             raise self._failed
-        found: Timeline | None = self.timeline
-        assert found is not None
-        return found
+        timeline: Timeline | None = self.timeline
+        assert timeline is not None
+        return timeline
 
     def start(self) -> None:
         """Start the chosen run and return; an emulated run is over by then. Does nothing during a
@@ -573,12 +578,12 @@ class Bench(View):
                 self._blank or self.running
             ):
                 self.keep()
-            case {"save": what} if not self._blank:  # the browser makes a PNG of the SVG's text
+            case {"save": form} if not self._blank:  # the browser makes a PNG of the SVG's text
                 meta, counts = self._seen.meta, "-".join(map(str, self.counts))
                 name = (
-                    f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
+                    f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{form.lower()}"
                 )
-                self.send({"save": what, "name": name, "text": drawn(self._seen)})
+                self.send({"save": form, "name": name, "text": drawn(self._seen)})
             case {"counts": counts}:
                 with self._asked_by_page():
                     self.counts = tuple(counts)
@@ -601,7 +606,7 @@ class Bench(View):
             done = inputs
 
         try:
-            found: Timeline | BaseException = launch(
+            outcome: Timeline | BaseException = launch(
                 setting.program,
                 setting.counts,
                 setting.engine.backend,
@@ -611,26 +616,26 @@ class Bench(View):
                 stop=asked_to_stop,
             )
         except BaseException as error:  # the bench must survive any error
-            found = error
+            outcome = error
         with self._lock:
             self.running = False
             if self.comm is None:
                 return
             if self._setting() != setting:  # the user moved a control before it was disabled
                 self._refresh()
-            elif isinstance(found, Timeline):
-                self._show_run(found)
+            elif isinstance(outcome, Timeline):
+                self._show_run(outcome)
             else:
-                self._fail(found)
+                self._fail(outcome)
 
     def _goes_on(self, seconds: int, done: int) -> None:
         """Show the run's progress."""
-        told: dict[str, Any] = {
+        status: dict[str, Any] = {
             "text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."
         }
-        told |= {"done": done, "of": sum(self.counts)}
-        if self.status != told and not self._asked_to_stop.is_set():
-            self.status = told
+        status |= {"done": done, "of": sum(self.counts)}
+        if self.status != status and not self._asked_to_stop.is_set():
+            self.status = status
 
 
 bench = Bench
@@ -651,9 +656,9 @@ def _left(bench: Bench) -> dict[str, Any]:
     if run != asked["header"]["msg_id"]:
         before, made = made, []
         _made[cell] = asked["header"]["msg_id"], before, made
-        for one in before:
-            one.stop()
-            one._map.stop()
+        for older in before:
+            older.stop()
+            older._map.stop()
     made.append(bench)
     old = before[len(made) - 1] if len(made) <= len(before) else None
     if old is None or old._made_with != bench._made_with:
@@ -675,7 +680,7 @@ def _event_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    if value not in known:
-        raise ProgramError(f"{name}= is one of {', '.join(map(repr, known))}; got {value!r}")
+def _one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
+    if value not in choices:
+        raise ProgramError(f"{name}= is one of {', '.join(map(repr, choices))}; got {value!r}")
     return value

@@ -106,10 +106,10 @@ class EndingMap:
             self._timer.cancel()
             self._timer = None
 
-    def _schedule(self, rest: float = REST_S) -> None:
+    def _schedule(self, pause_s: float = REST_S) -> None:
         if self._timer is None and self.left and self._base is not None:
             try:
-                self._timer = asyncio.get_running_loop().call_later(rest, self._tick)
+                self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
             except RuntimeError:  # no loop runs here, so there is no background
                 return
 
@@ -136,15 +136,20 @@ class EndingMap:
             self._tell()
 
     def _tell(self, note: str = "") -> None:
-        left = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
+        remaining = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
         self._show(
-            {"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self.cells), "note": note or left}
+            {
+                "most": COUNTS[-1],
+                "kinds": KINDS,
+                "cells": dict(self.cells),
+                "note": note or remaining,
+            }
         )
 
 
-def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _nearest_first(center: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Every cell, those nearest to the sliders first, since a reader asks for them next."""
     return sorted(
         product(COUNTS, repeat=2),
-        key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell),
+        key=lambda cell: (abs(cell[0] - center[0]) + abs(cell[1] - center[1]), cell),
     )

@@ -93,10 +93,10 @@ def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
         return launch(program, options.counts, options.launch, timeout=options.timeout)
     from joinlab.emulator.emulate import emulate
 
-    def told(rank: int, line: str) -> None:
+    def show_line(rank: int, line: str) -> None:
         print(f"rank {rank} | {line}")
 
-    knobs = {"timeout": options.timeout, "on_output": told, "era": options.era or "today"}
+    knobs = {"timeout": options.timeout, "on_output": show_line, "era": options.era or "today"}
     return emulate(program, options.counts, options.emulate or "nccl", **knobs)
 
 

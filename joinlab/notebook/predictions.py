@@ -25,7 +25,7 @@ class Score:
     @property
     def right(self) -> tuple[bool, ...]:
         """Per rank, whether what was said came true."""
-        return tuple(said == ended for said, ended in zip(self.said, self.ended, strict=True))
+        return tuple(word == ended for word, ended in zip(self.said, self.ended, strict=True))
 
 
 def word(ending: Ending) -> str | None:

@@ -100,10 +100,10 @@ class Quiz:
 
     def show(self) -> None:
         """Show whether the chosen answer is right, why, and the run behind the question."""
-        if (at := self._choices.chosen) is None:
+        if (index := self._choices.chosen) is None:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return
-        right = self.question.choices[at] == self.question.answer
+        right = self.question.choices[index] == self.question.answer
         state.record("questions", self.question.name, right)
         self._choices.disabled = self._button.disabled = True
         mark = "✓ Right." if right else f"✕ No: {self.question.answer}."
@@ -150,20 +150,20 @@ def progress(notebook: str = "") -> Progress:
 
     Raises ValueError if no notebook of that name has exercises or questions.
     """
-    notebooks = dict.fromkeys(one.notebook for one in questions().values())
+    notebooks = dict.fromkeys(question.notebook for question in questions().values())
     if notebook and notebook not in notebooks:
         raise ValueError(f"there is no notebook {notebook!r}; there are {', '.join(notebooks)}")
-    known = state.state()
+    answers = state.state()
     marks = {True: "✓", False: "✕ not yet", None: "○ not tried"}
-    tried = [
-        f"{name} {marks[known['exercises'].get(name)]}"
+    marked_exercises = [
+        f"{name} {marks[answers['exercises'].get(name)]}"
         for name, exercise in EXERCISES.items()
         if exercise.notebook == notebook
     ]
-    right = sum(known["questions"].get(name, False) for name in questions())
-    done = sum(known["exercises"].get(name, False) for name in EXERCISES)
-    answered = sum(name in known["questions"] for name in questions())
-    lines = [f"Exercises here: {', '.join(tried)}."] if tried else []
+    right = sum(answers["questions"].get(name, False) for name in questions())
+    done = sum(answers["exercises"].get(name, False) for name in EXERCISES)
+    answered = sum(name in answers["questions"] for name in questions())
+    lines = [f"Exercises here: {', '.join(marked_exercises)}."] if marked_exercises else []
     lines.append(
         f"The course so far: {right} of {answered} answered questions right ({len(questions())} in all), "
         f"{done} of {len(EXERCISES)} exercises solved."

@@ -53,8 +53,12 @@ class Setting:
         engine = self.engine
         if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
             return None
-        found = recorded(self.case, self.counts, engine.backend, engine.era)
-        return found if found is None or not torch_is_loaded() or is_of_this_torch(found) else None
+        timeline = recorded(self.case, self.counts, engine.backend, engine.era)
+        return (
+            timeline
+            if timeline is None or not torch_is_loaded() or is_of_this_torch(timeline)
+            else None
+        )
 
     @property
     def key(self) -> str:
@@ -75,10 +79,12 @@ class Setting:
 
 def check_counts(counts: object) -> tuple[int, ...]:
     """The counts as a tuple. Raises ProgramError if the bench cannot show them."""
-    found = check_inputs(counts, MAX_RANKS)
-    if max(found) > MAX_INPUTS:
-        raise ProgramError(f"a rank of the bench can have at most {MAX_INPUTS} inputs; got {found}")
-    return found
+    checked = check_inputs(counts, MAX_RANKS)
+    if max(checked) > MAX_INPUTS:
+        raise ProgramError(
+            f"a rank of the bench can have at most {MAX_INPUTS} inputs; got {checked}"
+        )
+    return checked
 
 
 class Emulations:
@@ -97,19 +103,19 @@ class Emulations:
         if (now := _cells_run()) != self.cell:
             self.cell = now
             self.kept = OrderedDict(
-                (one, timeline) for one, timeline in self.kept.items() if one.case
+                (key, timeline) for key, timeline in self.kept.items() if key.case
             )
-        if (found := self.kept.get(setting)) is not None:
-            return found
-        found = setting.recorded or self._emulated(setting)
+        if (timeline := self.kept.get(setting)) is not None:
+            return timeline
+        timeline = setting.recorded or self._emulated(setting)
         cut_off = any(
-            end.kind is EndKind.KILLED for end in found.ends
+            end.kind is EndKind.KILLED for end in timeline.ends
         )  # perhaps only because the machine was busy
-        if not cut_off and is_of_this_torch(found) and (setting.case or self.cell is not None):
-            self.kept[setting] = found
+        if not cut_off and is_of_this_torch(timeline) and (setting.case or self.cell is not None):
+            self.kept[setting] = timeline
             if len(self.kept) > KEPT:
                 self.kept.popitem(last=False)
-        return found
+        return timeline
 
     def _emulated(self, setting: Setting) -> Timeline:
         from joinlab.emulator.emulate import emulate  # imports torch
@@ -128,5 +134,5 @@ class Emulations:
 def _cells_run() -> int | None:
     """How many cells of the notebook have run; None outside a notebook."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    found = getattr(shell, "execution_count", None)
-    return found if isinstance(found, int) else None
+    count = getattr(shell, "execution_count", None)
+    return count if isinstance(count, int) else None

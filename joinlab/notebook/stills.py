@@ -55,12 +55,12 @@ def _picture(view: Any) -> str:
 
     if view.beside is None:
         first = bool(view.timeline.again)
-        said = diagnose(view.timeline)
+        story = diagnose(view.timeline)
         if first:
             view.refresh(view._calls)  # with the fixes that were tried
-        told, above, pictures = (
-            said.sentence,
-            said._repr_html_() if view.sentences else "",
+        sentence, above, pictures = (
+            story.sentence,
+            story._repr_html_() if view.sentences else "",
             [drawn(view.timeline)],
         )
     else:
@@ -68,12 +68,15 @@ def _picture(view: Any) -> str:
         from joinlab.picture.svg import svg
 
         both = compared(view.timeline, view.beside)
-        told, pictures = both.sentence, [svg(one, behind=both.behind) for one in both.scenes]
-        above = f"<p><b>{escape(shown(told))}</b></p>"
-    encoded = (b64encode(one.encode()).decode() for one in pictures)
+        sentence, pictures = (
+            both.sentence,
+            [svg(drawing, behind=both.behind) for drawing in both.scenes],
+        )
+        above = f"<p><b>{escape(shown(sentence))}</b></p>"
+    encoded = (b64encode(drawing.encode()).decode() for drawing in pictures)
     images = (
-        f'<img alt="Swimlanes. {escape(shown(told))}" src="data:image/svg+xml;base64,{one}">'
-        for one in encoded
+        f'<img alt="Swimlanes. {escape(shown(sentence))}" src="data:image/svg+xml;base64,{drawing}">'
+        for drawing in encoded
     )
     return f"{above}{''.join(images)}<p>{AGAIN}</p>"
 
@@ -86,11 +89,11 @@ def drawn(timeline: Timeline) -> str:
     return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
 
 
-def put(what: Any) -> None:
+def put(value: Any) -> None:
     """Display an object, or a dict of its forms by MIME type, as output of the cell."""
     from IPython.display import display
 
-    display(what, raw=isinstance(what, dict))  # type: ignore[no-untyped-call]
+    display(value, raw=isinstance(value, dict))  # type: ignore[no-untyped-call]
 
 
 def is_terminal() -> bool:

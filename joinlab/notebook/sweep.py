@@ -41,7 +41,9 @@ LOOKS: Mapping[Overall, tuple[str, str]] = {
 }
 """A cell's sign and its colour, one of the pictures' palette; each colour has its own sign."""
 
-KINDS = [{"name": str(how), "sign": sign, "color": color} for how, (sign, color) in LOOKS.items()]
+KINDS = [
+    {"name": str(overall), "sign": sign, "color": color} for overall, (sign, color) in LOOKS.items()
+]
 """The same for static/map.js, which draws the first without emphasis."""
 
 MOST_CELLS = 289
@@ -91,8 +93,8 @@ class Sweep:
     @property
     def hangs(self) -> list[tuple[int, ...]]:
         """The counts with which a rank hangs, fewest inputs first."""
-        found = [counts for counts, how in self.overall.items() if how is Overall.HANGS]
-        return sorted(found, key=lambda counts: (sum(counts), counts))
+        hanging = [counts for counts, overall in self.overall.items() if overall is Overall.HANGS]
+        return sorted(hanging, key=lambda counts: (sum(counts), counts))
 
     def _repr_html_(self) -> str | None:
         """The map of two ranks, which highlights failures; a click on a cell shows its run."""
@@ -100,33 +102,36 @@ class Sweep:
             return None
         kinds = list(Overall)
         cells = {
-            ",".join(map(str, counts)): kinds.index(how) for counts, how in self.overall.items()
+            ",".join(map(str, counts)): kinds.index(overall)
+            for counts, overall in self.overall.items()
         }
         start = Position(self.program, "", (self.hangs or list(self.timelines))[0])
         runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
-        told = {"most": max(map(max, self.timelines)), "kinds": KINDS, "cells": cells}
+        map_data = {"most": max(map(max, self.timelines)), "kinds": KINDS, "cells": cells}
         name = f"{self.program}: how it ends"
-        return in_frame(name, slider_page(name, runs, start, told))
+        return in_frame(name, slider_page(name, runs, start, map_data))
 
     @property
     def _is_map(self) -> bool:
         return {len(counts) for counts in self.timelines} == {2}
 
     def __repr__(self) -> str:
-        found = self.overall
-        told = ", ".join(
-            f"{list(found.values()).count(how)} x {how}" for how in Overall if how in found.values()
+        endings = self.overall
+        counts_text = ", ".join(
+            f"{list(endings.values()).count(overall)} x {overall}"
+            for overall in Overall
+            if overall in endings.values()
         )
-        lines = [f"<Sweep of {self.program!r}: {told or 'no runs'}>"]
+        lines = [f"<Sweep of {self.program!r}: {counts_text or 'no runs'}>"]
         if self._is_map:
-            every = range(max(map(max, found)) + 1)
-            signs = {counts: LOOKS[how][0] for counts, how in found.items()}
+            axis = range(max(map(max, endings)) + 1)
+            signs = {counts: LOOKS[overall][0] for counts, overall in endings.items()}
             lines += [
-                f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in every)}"
-                for y in reversed(every)
+                f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in axis)}"
+                for y in reversed(axis)
             ]
             lines.append(
-                f"    {' '.join(f'{x:>2}' for x in every)}   inputs: rank 0 across, rank 1 upward"
+                f"    {' '.join(f'{x:>2}' for x in axis)}   inputs: rank 0 across, rank 1 upward"
             )
         return "\n".join(lines)
 
@@ -140,14 +145,14 @@ def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
     [(5, 6, 6)]
     """
     try:
-        found = list(counts)
+        items = list(counts)
     except TypeError:
         raise ProgramError(
             f"counts= takes numbers, such as range(9), or tuples of numbers; got {counts!r}"
         ) from None
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in found):
-        found = [(one, other) for one in found for other in found]
-    return [check_inputs(one) for one in found]
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        items = [(item, second) for item in items for second in items]
+    return [check_inputs(item) for item in items]
 
 
 def sweep(
@@ -169,5 +174,5 @@ def sweep(
     from joinlab.emulator.emulate import emulate  # imports torch
 
     check_program(program)
-    found = {inputs: emulate(program, inputs, **options) for inputs in pairs(counts)}
-    return Sweep(program_name(program), found)
+    timelines = {inputs: emulate(program, inputs, **options) for inputs in pairs(counts)}
+    return Sweep(program_name(program), timelines)

@@ -70,8 +70,8 @@ class View(anywidget.AnyWidget):
 
     @property
     def _seen(self) -> Timeline:
-        found: Timeline = self.timeline
-        return found
+        timeline: Timeline = self.timeline
+        return timeline
 
     @property
     def calls(self) -> pl.DataFrame:
@@ -139,7 +139,7 @@ class View(anywidget.AnyWidget):
     def _pack(self) -> None:
         wanted = self._seen, None if self.covered else self.beside, self._folds
         if self._drawn is None or any(
-            one is not other for one, other in zip(wanted, self._drawn, strict=True)
+            now is not before for now, before in zip(wanted, self._drawn, strict=True)
         ):
             self._drawn = wanted
             self.refresh(self._calls or self.axis != "logical")

@@ -46,8 +46,8 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     >>> parse_segment_name("rank-3.12.jsonl"), parse_segment_name("rank-3.out")
     ((3, 12), None)
     """
-    found = _NAME.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 class BoundedLog(EventLog):
@@ -66,12 +66,12 @@ class BoundedLog(EventLog):
         return self._folder / segment_name(self._rank, number)
 
     def _make_room(self, size: int) -> bool:
-        at = self._seal()
-        return self._begin_next(at, size) if at + size > self._full_at else self._grow(at, size)
+        end = self._seal()
+        return self._begin_next(end, size) if end + size > self._full_at else self._grow(end, size)
 
-    def _begin_next(self, at: int, size: int) -> bool:
+    def _begin_next(self, end: int, size: int) -> bool:
         """Begin the next segment, with room for `size` bytes; the text of the current one ends at
-        `at`."""
+        `end`."""
         full = self._fd
         self.segment += 1
         preamble = "".join(self.preamble()).encode()
@@ -82,7 +82,7 @@ class BoundedLog(EventLog):
             self.segment -= 1
             self.give_up(error)
             return False
-        cut(full, at)
+        cut(full, end)
         with suppress(OSError):
             self._path(self.segment - 2).unlink(missing_ok=True)
         return size <= len(self._map) - len(preamble) or self._grow(self._seal(), size)

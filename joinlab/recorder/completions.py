@@ -158,10 +158,10 @@ class Completions:
         """Record completion, with the output values: now, or at `at_ns`, as far as is known."""
         with self.lock:
             if not call.done:
-                at = at_ns or self.now()
+                done_ns = at_ns or self.now()
                 after = call.group.reader.after(call) if call.outs else None
                 values = "" if after is None else f"{_VALUES}{values_text(after)}"
-                self._end(call, f"{_DONE}{call.id}{_TIME}{at}{values}{LINE_END}")
+                self._end(call, f"{_DONE}{call.id}{_TIME}{done_ns}{values}{LINE_END}")
 
     def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:
         """Record that the backend raised instead of completing the call; `refused`: already at its

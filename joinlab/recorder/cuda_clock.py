@@ -49,5 +49,5 @@ class GpuClock:
         """When a timing event passed that has passed; None where the clock was never seen."""
         if self._known is None or event is None:
             return None
-        known, known_ns = self._known
-        return int(known_ns + round(known.elapsed_time(event) * 1e6))
+        reference, known_ns = self._known
+        return int(known_ns + round(reference.elapsed_time(event) * 1e6))

@@ -262,13 +262,13 @@ class CudaReader(Reader):
         if not self._slots or not all(tensor.is_contiguous() for tensor in tensors):
             return
         slot = self._slots.popleft()
-        at, hosts = slot * SLOT_BYTES, []
+        offset, hosts = slot * SLOT_BYTES, []
         try:
             for tensor in tensors:
                 nbytes = tensor.numel() * tensor.element_size()
-                host = self._memory[at : at + nbytes].view(tensor.dtype)
+                host = self._memory[offset : offset + nbytes].view(tensor.dtype)
                 hosts.append(host.copy_(tensor.detach().view(-1), non_blocking=True))
-                at += -(-nbytes // ALIGN) * ALIGN
+                offset += -(-nbytes // ALIGN) * ALIGN
             arrived = _mark()
         except Exception:  # a sparse or quantised tensor: the call is recorded without its values
             self._slots.append(slot)

@@ -181,9 +181,9 @@ class EventLog:
         text."""
         if self._put is not _refuse:
             self._put = _refuse
-            at = self._map.tell()
+            position = self._map.tell()
             self._map.seek(0, os.SEEK_END)
-            end = self._map.find(b"\0", at)  # behind what another thread has put since
+            end = self._map.find(b"\0", position)  # behind what another thread has put since
             self._end = len(self._map) if end < 0 else end
         return self._end
 
@@ -191,23 +191,23 @@ class EventLog:
         """Make room for `size` bytes; False if that fails. The caller holds the lock."""
         return self._grow(self._seal(), size)
 
-    def _grow(self, at: int, size: int) -> bool:
+    def _grow(self, end: int, size: int) -> bool:
         try:
-            whole = at + size + min(max(len(self._map), CHUNK), MOST_AHEAD)
-            mapped = _mapped(self._fd, whole, self._full_at, at)
+            whole = end + size + min(max(len(self._map), CHUNK), MOST_AHEAD)
+            mapped = _mapped(self._fd, whole, self._full_at, end)
         except OSError as error:  # recording ends here; the program goes on
             self.give_up(error)
             return False
-        mapped.seek(at)
+        mapped.seek(end)
         self._go_on_in(mapped)
         return True
 
 
-def _mapped(fd: int, size: int, most: int, at: int) -> mmap.mmap:
+def _mapped(fd: int, size: int, limit: int, end: int) -> mmap.mmap:
     """The log's file, made `size` bytes long and mapped but for the last RESERVE, so that a zero
     byte ends the text.
 
-    At most `most` bytes are mapped. The pages from `at` on are made ready for writing together: of
+    At most `limit` bytes are mapped. The pages from `end` on are made ready for writing together: of
     1,000 appends the slowest took 130 to 190 us, and 50 to 66 us since, beside a process that
     writes and syncs files.
     """
@@ -217,8 +217,8 @@ def _mapped(fd: int, size: int, most: int, at: int) -> mmap.mmap:
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
-    mapped = mmap.mmap(fd, min(size - RESERVE, most))
-    start = at - at % mmap.PAGESIZE
+    mapped = mmap.mmap(fd, min(size - RESERVE, limit))
+    start = end - end % mmap.PAGESIZE
     with suppress(
         AttributeError, OSError, ValueError
     ):  # older kernels and other systems map each page on first use
@@ -312,14 +312,14 @@ class LogTail:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return b""
-        found = []
+        portions = []
         while True:
             portion = os.pread(self._fd, CHUNK, self._at)
             text, zero, _ = portion.partition(b"\0")
-            found.append(text)
+            portions.append(text)
             self._at += len(text)
             if zero or len(portion) < CHUNK:
-                return b"".join(found)
+                return b"".join(portions)
 
     def close(self) -> None:
         """Close the file."""

@@ -34,8 +34,8 @@ def rings_in(text: bytes) -> list[tuple[int, ...]]:
     >>> rings_in(b"n:1:2 [0] NCCL INFO Channel 00/02 :    0   1   3   2")
     [(0, 1, 3, 2)]
     """
-    found = (_RING.search(line) for line in text.splitlines())
-    return [tuple(map(int, match[1].split())) for match in found if match]
+    matches = (_RING.search(line) for line in text.splitlines())
+    return [tuple(map(int, match[1].split())) for match in matches if match]
 
 
 class NcclLog:
@@ -62,5 +62,5 @@ class NcclLog:
         there is one."""
         if self._tail is None:
             return ()
-        told = [ring for ring in rings_in(self._tail.read()) if sorted(ring) == list(range(size))]
-        return told[0] if len(told) == 1 else ()
+        rings = [ring for ring in rings_in(self._tail.read()) if sorted(ring) == list(range(size))]
+        return rings[0] if len(rings) == 1 else ()

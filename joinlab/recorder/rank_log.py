@@ -240,8 +240,8 @@ class RankLog:
             case TraceStepped():
                 take_step(self.way, event, len(self.calls))
             case CallbackPending():
-                known = event.call in self.calls
-                self.callbacks[event.callback] = event.call if known else None
+                is_known = event.call in self.calls
+                self.callbacks[event.callback] = event.call if is_known else None
             case CallbackRan():
                 self.callbacks.pop(event.callback, None)
             case StackSeen():
@@ -385,13 +385,15 @@ class RankLog:
 
     def stream_waits(self) -> list[list[int | str]]:
         """`AboutRanks.stream_waits` of this rank; empty unless it used only the default stream."""
-        found: list[list[int | str]] = []
+        waits: list[list[int | str]] = []
         for id, first in self.streamed.items() if self.one_stream else ():
             call = self.calls.get(id)
             if call is not None and call.get("completed_ns") is None and call.get("error") is None:
-                then = self.calls[first]
-                found.append([self.rank, call["group"], call["seq"], then["group"], then["seq"]])
-        return found
+                waiting = self.calls[first]
+                waits.append(
+                    [self.rank, call["group"], call["seq"], waiting["group"], waiting["seq"]]
+                )
+        return waits
 
 
 class AboutRanks(TypedDict):
@@ -416,7 +418,7 @@ def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks = {name: group.ranks for name, group in groups.items()}
     descriptions = {name: group.description or "" for name, group in groups.items()}
-    about: AboutRanks = {
+    facts: AboutRanks = {
         "versions": {
             "joinlab": begin.joinlab,
             "python": begin.python,
@@ -431,26 +433,26 @@ def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
         "stream_waits": [wait for log in logs for wait in log.stream_waits()],
     }
     if any(group.backend == "nccl" for group in groups.values()):
-        about["nccl"] = _about_nccl(logs)
-    return about
+        facts["nccl"] = _about_nccl(logs)
+    return facts
 
 
 def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     """Rings and, unless a log comes from an older version, the groups with coalesced calls."""
-    about: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
+    facts: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
     if all(log.begin.coalesced is not None for log in logs):
-        about["coalesced"] = sorted({name for log in logs for name in log.coalesced})
+        facts["coalesced"] = sorted({name for log in logs for name in log.coalesced})
     if captured := sorted({name for log in logs for name in log.captured}):
-        about["captured"] = captured
+        facts["captured"] = captured
     if logs and all(log.gpu_major is not None and log.gpu_major < VOLTA for log in logs):
-        about["warps_apart"] = False
-    return about
+        facts["warps_apart"] = False
+    return facts
 
 
 def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
     """The part of `meta` that calls determine: texts of helper functions, how steps are counted,
     mixed gradients."""
-    about = {
+    facts = {
         "functions": other_functions(
             program, (text for log in logs for text in log.texts.values())
         ),
@@ -463,7 +465,7 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
             for one in log.outside
         ],
     }
-    return {name: value for name, value in about.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _values(tensors: Any) -> str | None:

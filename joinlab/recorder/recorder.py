@@ -204,10 +204,10 @@ class Recorder:
         self.clock.input_begins(index)
         self.input = index
         self.steps.mark()
-        shown = "null" if index is None else index
-        self.step_fields = f"{_INPUT}{shown}"
+        index_text = "null" if index is None else index
+        self.step_fields = f"{_INPUT}{index_text}"
         self._input_event = (
-            f"{_INPUT_BEGINS}{shown}{_DONE}{done}{_INPUT_TIME}{self._now()}{LINE_END}"
+            f"{_INPUT_BEGINS}{index_text}{_DONE}{done}{_INPUT_TIME}{self._now()}{LINE_END}"
         )
         self.log.write_text(self._input_event)
 
@@ -272,23 +272,23 @@ class Recorder:
         self.newest = call = RecordedCall(id_, kind, group)
         numbering = group.numbering
         seq = numbering.next_seq()
-        more = f"{_NUMBER}{numbering.next_number(kind.collective)}"
+        fields = f"{_NUMBER}{numbering.next_number(kind.collective)}"
         if not kind.collective:  # a bounded log may have dropped the earlier collectives
-            more += f"{_BEFORE}{numbering.collectives}"
+            fields += f"{_BEFORE}{numbering.collectives}"
         if kind.small:
             call.outs = outs
             if ins:
                 before = group.reader.before(call, ins)
                 if before is not None:
-                    more += f"{_VALUES}{values_text(before)}"
+                    fields += f"{_VALUES}{values_text(before)}"
         if frame is None and kind.by_reducer:  # a thread of autograd, for tensors on a GPU
-            more += f"{_CALL_SITE}{to_json(self.spans.backward.site)}"
+            fields += f"{_CALL_SITE}{to_json(self.spans.backward.site)}"
         if not group.host_waits and self.waits.newly_streamed:
-            more += f"{_STREAMED}{self.waits.newly_streamed}"
+            fields += f"{_STREAMED}{self.waits.newly_streamed}"
             self.waits.newly_streamed.clear()
         if kind.by_reducer and (model := self.models.of(group.label)) is not None:
-            more += f"{_MODEL}{model}"
-        line = f"{_CALL}{id_}{kind.text}{_SEQ}{seq}{self.step_fields}{more}{_TIME}{self._now()}{LINE_END}"
+            fields += f"{_MODEL}{model}"
+        line = f"{_CALL}{id_}{kind.text}{_SEQ}{seq}{self.step_fields}{fields}{_TIME}{self._now()}{LINE_END}"
         if kind.segment == self.log.segment:
             self.completions.issue(call, line)
         else:
@@ -393,7 +393,7 @@ class Recorder:
             key = source["file"], source["first_line"]
             if (
                 key in self._texts
-                or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS
+                or sum(len(noted["text"]) for noted in self._texts.values()) > MAX_TEXTS
             ):
                 continue
             self._texts[key] = source

@@ -81,12 +81,12 @@ class Spanned:
     def begin(self, frame: FrameType | None, step_fields: str) -> int:
         """Record that the host begins a span, called from `frame`, at Recorder.step_fields; return
         the span's number."""
-        callers, at = self._callers, frame
-        for code, where in callers:
-            if at is None or at.f_code is not code or at.f_lasti != where:
+        callers, caller = self._callers, frame
+        for code, offset in callers:
+            if caller is None or caller.f_code is not code or caller.f_lasti != offset:
                 self._look_up(frame)
                 break
-            at = at.f_back
+            caller = caller.f_back
         if not callers:
             self._look_up(frame)
         spans = self._spans
@@ -101,11 +101,11 @@ class Spanned:
             if kind_of(frame.f_code.co_filename) == "program":
                 break
             frame = frame.f_back
-        key = tuple(part for code, where in callers for part in (id(code), where))
-        known = self._known.get(key)
-        if known is None:
+        key = tuple(part for code, offset in callers for part in (id(code), offset))
+        cached = self._known.get(key)
+        if cached is None:
             self._spans.note(sources_under(frame))
             site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            known = tuple(callers), site, f'{_NAME}"{self._name}"{_CALL_SITE}{to_json(site)}'
-            self._known[key] = known
-        self._callers, self.site, self._fields = known
+            cached = tuple(callers), site, f'{_NAME}"{self._name}"{_CALL_SITE}{to_json(site)}'
+            self._known[key] = cached
+        self._callers, self.site, self._fields = cached

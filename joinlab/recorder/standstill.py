@@ -43,30 +43,30 @@ def watch(recorder: Recorder, still_s: float) -> None:
 
 def follow(log: EventLog, still_s: float) -> None:
     """Write stacks until the log is closed."""
-    seen, since, told = log.place, time.monotonic(), False
+    place, since, written = log.place, time.monotonic(), False
     while not log.failed:
         time.sleep(still_s / 4)
-        if log.place != seen:
-            seen, since, told = log.place, time.monotonic(), False
-        elif not told and time.monotonic() - since >= still_s:
-            told = True
+        if log.place != place:
+            place, since, written = log.place, time.monotonic(), False
+        elif not written and time.monotonic() - since >= still_s:
+            written = True
             begun = time.monotonic()
             line = line_of(ThreadsStand.of(stacks(), at_ns=now()))
             if time.monotonic() - begun <= LATE_S:
                 log.write_text(line)
-            seen = log.place
+            place = log.place
 
 
 def stacks() -> list[Stood]:
     """Names and frames of the program's threads, the main thread first, and what each of them
     raises; frames are file, line and function."""
     names = {thread.ident: thread.name[:MOST_NAME] for thread in threading.enumerate()}
-    main, mine = threading.main_thread().ident, threading.get_ident()
-    found = sorted(sys._current_frames().items(), key=lambda one: (one[0] != main, one[0]))
+    main, own_thread = threading.main_thread().ident, threading.get_ident()
+    frames_of = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, item[0]))
     errors = sys._current_exceptions()
     threads = list[Stood]()
-    for ident, frame in found[:MOST_THREADS]:
-        frames = [str(one) for one in reversed(walk(frame))] if ident != mine else []
+    for ident, frame in frames_of[:MOST_THREADS]:
+        frames = [str(frame_) for frame_ in reversed(walk(frame))] if ident != own_thread else []
         if not frames:
             continue
         threads.append(Stood(thread=names.get(ident, ""), frames=frames))

@@ -92,10 +92,8 @@ class Waits:
         self.end_turns_below(self.completions.own.turn)
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
-        more = f"{_INSIDE}1" if inside else ""
-        line = (
-            f"{_WAIT}[{ids}]{_TIME}{self._now()}{_THREAD}{thread}{_THREADS}{live}{more}{LINE_END}"
-        )
+        inside_field = f"{_INSIDE}1" if inside else ""
+        line = f"{_WAIT}[{ids}]{_TIME}{self._now()}{_THREAD}{thread}{_THREADS}{live}{inside_field}{LINE_END}"
         self.open[thread] = line
         self.log.write_text(line)
 
@@ -116,15 +114,15 @@ class Waits:
         thread = thread or get_ident()
         self.open.pop(thread, None)
         with self.completions.lock:
-            at = self._now()
+            end_ns = self._now()
             ids, values = ",".join([str(call.id) for call in calls]), ""
             if not completed:
                 values = f"{_STILL_OPEN}{[call.id for call in calls if not call.done]}"
             elif len(calls) > 1 or calls[0].outs:
                 values = f"{_VALUES}[{','.join(map(_values, calls))}]"
-            more = "" if span is None else span_end(span, self._now())
+            span_text = "" if span is None else span_end(span, self._now())
             self.log.write_text(
-                f"{_WAKE}[{ids}]{_TIME}{at}{_THREAD}{thread}{values}{LINE_END}{more}"
+                f"{_WAKE}[{ids}]{_TIME}{end_ns}{_THREAD}{thread}{values}{LINE_END}{span_text}"
             )
             if completed:
                 for call in calls:

@@ -60,8 +60,8 @@ def take_step(steps: deque[Step], event: TraceStepped, issued: int) -> None:
     """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a
     way."""
     match event.step, event.values:
-        case [str(what), int(depth), str(file), str(function), int(line), list(values)], _:
-            steps.append(Step(issued, what, depth, file, function, line, _pairs(values)))
+        case [str(event_name), int(depth), str(file), str(function), int(line), list(values)], _:
+            steps.append(Step(issued, event_name, depth, file, function, line, _pairs(values)))
         case _, list(values) if steps:
             steps[-1] = steps[-1]._replace(values=_pairs(values))
         case _:
@@ -86,14 +86,14 @@ class KeptWays:
 
     def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
         """The ways of these ranks, each within its window."""
-        kept = {
+        ways = {
             rank: Way.of(self.steps[rank], window)
             for rank, window in windows.items()
             if self.steps.get(rank)
         }
-        for rank, way in kept.items():
+        for rank, way in ways.items():
             way.dropped = len(self.steps[rank]) == MOST_KEPT
-        return kept
+        return ways
 
 
 def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:

@@ -46,7 +46,7 @@ class Chain(torch.nn.Module):
 
 
 def difference(
-    own: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str]:
     """The number of the first call that differs, counted from 1, and the difference; (0, "") if all
     calls agree.
@@ -54,14 +54,14 @@ def difference(
     >>> difference([{"op": "broadcast", "numbers": 3}], [{"op": "broadcast", "numbers": 5}])
     (1, 'numbers: expected 5, got 3')
     """
-    for at, (mine, wanted) in enumerate(zip(own, real, strict=False), 1):
+    for number, (asked, wanted) in enumerate(zip(calls, real, strict=False), 1):
         for field, value in wanted.items():
-            if mine[field] != value:
-                return at, f"{field}: expected {value}, got {mine[field]}"
-    if len(own) < len(real):
-        return len(own) + 1, f"it is missing: expected {_words(real[len(own)])}"
-    if len(own) > len(real):
-        return len(real) + 1, f"it is one too many: {_words(own[len(real)])}"
+            if asked[field] != value:
+                return number, f"{field}: expected {value}, got {asked[field]}"
+    if len(calls) < len(real):
+        return len(calls) + 1, f"it is missing: expected {_words(real[len(calls)])}"
+    if len(calls) > len(real):
+        return len(real) + 1, f"it is one too many: {_words(calls[len(real)])}"
     return 0, ""
 
 
@@ -96,7 +96,7 @@ def _trained(
     wrap: Callable[[torch.nn.Module], Any],
     case: Situation,
     backend: str,
-    given: str,
+    situation: str,
     computes: Callable[[torch.Tensor], None] = busy,
 ) -> Timeline:
     """Each rank returns its parameters after construction, and its gradients after each input.
@@ -110,21 +110,21 @@ def _trained(
             parameter.register_post_accumulate_grad_hook(computes)  # type: ignore[no-untyped-call]
         model = wrap(module)
         begun = [parameter.tolist() for parameter in module.parameters()]
-        found = []
+        gradients = []
         for i, _ in enumerate(inputs):
             module.zero_grad()
             model(torch.tensor([rank + i + 1.0])).sum().backward()
-            found.append(
+            gradients.append(
                 [
                     parameter.grad.tolist()
                     for parameter in module.parameters()
                     if parameter.grad is not None
                 ]
             )
-        return begun, found
+        return begun, gradients
 
     return run(
-        program, (INPUTS,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks))
+        program, (INPUTS,) * case.ranks, situation, backend=backend, seed=tuple(range(case.ranks))
     )
 
 
@@ -161,43 +161,45 @@ def _hand_out(answer: Answer, case: Situation) -> None:
         return [parameter.tolist() for parameter in module.parameters()]
 
     for backend in case.backends:
-        given = f"{_given(case)} on {backend}"
+        situation = f"{_given(case)} on {backend}"
         timeline = run(
-            program, (1,) * case.ranks, given, backend=backend, seed=tuple(range(case.ranks))
+            program, (1,) * case.ranks, situation, backend=backend, seed=tuple(range(case.ranks))
         )
-        _begins_alike([*timeline.returns], case, backend, given)
+        _begins_alike([*timeline.returns], case, backend, situation)
 
 
-def _begins_alike(begun: Sequence[Any], case: Situation, backend: str, given: str) -> None:
+def _begins_alike(begun: Sequence[Any], case: Situation, backend: str, situation: str) -> None:
     for rank, parameters in enumerate(begun):
         wanted = _by_ddp(case, backend).returns[rank][0]
-        compare(parameters, wanted, given, f"the list of parameters that rank {rank} begins with")
+        compare(
+            parameters, wanted, situation, f"the list of parameters that rank {rank} begins with"
+        )
 
 
 def _buckets_of(answer: Answer, case: Situation) -> None:
     module = _module(case, 0)
     parameters = list(module.parameters())
-    places = {id(parameter): at for at, parameter in enumerate(parameters)}
+    places = {id(parameter): index for index, parameter in enumerate(parameters)}
 
     def numbered(*arguments: Any) -> Any:
-        found = answer(*arguments)
-        if not isinstance(found, (list, tuple)) or not all(
-            isinstance(bucket, (list, tuple)) for bucket in found
+        buckets = answer(*arguments)
+        if not isinstance(buckets, (list, tuple)) or not all(
+            isinstance(bucket, (list, tuple)) for bucket in buckets
         ):
             raise TypeError(
-                f"it returns {found!r:.60}; it should return a list of lists of parameters"
+                f"it returns {buckets!r:.60}; it should return a list of lists of parameters"
             )
-        return [[places.get(id(one), -1) for one in bucket] for bucket in found]
+        return [[places.get(id(parameter), -1) for parameter in bucket] for bucket in buckets]
 
     got = call(numbered, (module, case.bucket), _given(case))
-    left = len(parameters)
+    remaining = len(parameters)
     wanted: list[list[int]] = []
     for row in _reductions(_by_ddp(case, "nccl"), 0):
         if row["input"] == 1:
             bucket: list[int] = []
-            while sum(parameters[at].numel() for at in bucket) < row["numbers"]:
-                left -= 1
-                bucket.append(left)
+            while sum(parameters[index].numel() for index in bucket) < row["numbers"]:
+                remaining -= 1
+                bucket.append(remaining)
             wanted.append(bucket)
     compare(got, wanted, _given(case), "the list of buckets, with the number of each parameter,")
 
@@ -206,37 +208,39 @@ def _small_ddp(answer: Answer, case: Situation) -> None:
     if case in UNEQUAL:
         return _waits_for_all(answer, case)
     for backend in case.backends:
-        given = f"{_given(case)} on {backend}"
-        own, real = (
-            _trained(lambda module: answer(module, case.bucket), case, backend, given),
+        situation = f"{_given(case)} on {backend}"
+        built, real = (
+            _trained(lambda module: answer(module, case.bucket), case, backend, situation),
             _by_ddp(case, backend),
         )
-        _begins_alike([begun for begun, _ in own.returns], case, backend, given)
+        _begins_alike([begun for begun, _ in built.returns], case, backend, situation)
         for rank in range(case.ranks):
-            at, what = difference(_reductions(own, rank), _reductions(real, rank))
-            if at:
+            number, difference_text = difference(_reductions(built, rank), _reductions(real, rank))
+            if number:
                 raise Wrong(
-                    f"with {given}, rank {rank} and a rank of DDP differ from the second input on in their call {at}: "
-                    f"{what}."
+                    f"with {situation}, rank {rank} and a rank of DDP differ "
+                    f"from the second input on in their call {number}: "
+                    f"{difference_text}."
                 )
-            _waits_at_the_end(own, rank, given)
+            _waits_at_the_end(built, rank, situation)
             compare(
-                own.returns[rank][1],
+                built.returns[rank][1],
                 real.returns[rank][1],
-                given,
+                situation,
                 f"the list of rank {rank}'s gradients",
             )
 
 
-def _waits_at_the_end(timeline: Timeline, rank: int, given: str) -> None:
+def _waits_at_the_end(timeline: Timeline, rank: int, situation: str) -> None:
     """Raise Wrong if a wait begins before the input's last call is issued; only gloo makes the host
     wait."""
     rows = [row for row in issued(timeline, rank) if row["input"] is not None]
     for row in rows:
-        last = max(other["enqueued_ns"] for other in rows if other["input"] == row["input"])
+        last = max(later["enqueued_ns"] for later in rows if later["input"] == row["input"])
         if (row["host_wait_begin_ns"] or last) < last:
             raise Wrong(
-                f"with {given}, rank {rank} waits for a bucket of input {row['input']} before it has issued the last "
+                f"with {situation}, rank {rank} waits for a bucket of input {row['input']} "
+                "before it has issued the last "
                 "one. DDP waits for all of them at the end, so that they overlap with backward."
             )
 
@@ -249,16 +253,16 @@ UNEQUAL = tuple(
 
 def _waits_for_all(answer: Answer, case: Situation) -> None:
     """Raise Wrong if a rank goes on before all of its reductions are done."""
-    given = f"{_given(case)} on gloo"
+    situation = f"{_given(case)} on gloo"
     timeline = _trained(
-        lambda module: answer(module, case.bucket), case, "gloo", given, computes=lambda _: None
+        lambda module: answer(module, case.bucket), case, "gloo", situation, computes=lambda _: None
     )
     for rank, input in product(range(case.ranks), range(INPUTS)):
         rows = [row for row in issued(timeline, rank) if row["input"] == input]
         waited = max((row["host_wait_end_ns"] or 0 for row in rows), default=0)
         if any(row["completed_ns"] > waited for row in rows):
             raise Wrong(
-                f"with {given}, rank {rank} goes on while a bucket of input {input} is still being reduced. Call "
+                f"with {situation}, rank {rank} goes on while a bucket of input {input} is still being reduced. Call "
                 "wait() on the work of each bucket: a later one may be done before an earlier one."
             )
 
@@ -298,18 +302,18 @@ def _by_join(case: Situation, backend: str) -> Timeline:
 def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
     """A rank's calls. Successive broadcasts from one root count as one, since DDP packs its
     parameters."""
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for row in issued(timeline, rank):
-        one = {"op": row["op"], "numbers": _numbers(row)}
+        call = {"op": row["op"], "numbers": _numbers(row)}
         if row["op"] == "broadcast":
-            one["root"] = row["root"]
-            if found and found[-1]["op"] == "broadcast" and found[-1]["root"] == row["root"]:
-                found[-1]["numbers"] += one["numbers"]
+            call["root"] = row["root"]
+            if calls and calls[-1]["op"] == "broadcast" and calls[-1]["root"] == row["root"]:
+                calls[-1]["numbers"] += call["numbers"]
                 continue
-        elif one["numbers"] == 1:
-            one["answer"] = json.loads(row["value_out"])[0][0]
-        found.append(one)
-    return found
+        elif call["numbers"] == 1:
+            call["answer"] = json.loads(row["value_out"])[0][0]
+        calls.append(call)
+    return calls
 
 
 def _small_join(answer: Answer, case: Situation) -> None:
@@ -332,18 +336,19 @@ def _small_join(answer: Answer, case: Situation) -> None:
         return [parameter.tolist() for parameter in model.parameters()]
 
     for backend in case.backends:
-        given = f"{case} on {backend}"
-        own, real = run(program, case.counts, given, backend=backend), _by_join(case, backend)
+        situation = f"{case} on {backend}"
+        built, real = run(program, case.counts, situation, backend=backend), _by_join(case, backend)
         for rank in range(case.ranks):
-            at, what = difference(_asked(own, rank), _asked(real, rank))
-            if at:
+            number, difference_text = difference(_asked(built, rank), _asked(real, rank))
+            if number:
                 raise Wrong(
-                    f"with {given}, rank {rank} and a rank of DDP under join() differ in their call {at}: {what}."
+                    f"with {situation}, rank {rank} and a rank of DDP under join() differ "
+                    f"in their call {number}: {difference_text}."
                 )
             compare(
-                own.returns[rank],
+                built.returns[rank],
                 real.returns[rank],
-                given,
+                situation,
                 f"the list of rank {rank}'s parameters at the end",
             )
 

@@ -27,18 +27,25 @@ LOWEST = -3.4e38
 
 def _numbers(case: Situation) -> Numbers:
     """The numbers of a situation: negative, positive, or nearly the lowest."""
-    of = (lambda value: 100 * value, lambda value: -value, lambda value: LOWEST - 1e33 * value)
-    return [[of[case.seed % 3](value) for value in case.inputs(rank)] for rank in range(case.ranks)]
+    scalings = (
+        lambda value: 100 * value,
+        lambda value: -value,
+        lambda value: LOWEST - 1e33 * value,
+    )
+    return [
+        [scalings[case.seed % 3](value) for value in case.inputs(rank)]
+        for rank in range(case.ranks)
+    ]
 
 
 def _largest_last(case: Situation) -> Numbers:
     """The same, but the largest is the last of a rank with the most inputs: it comes when others
     have joined."""
-    numbers = [[*own] for own in _numbers(case)]
+    numbers = [[*rank_numbers] for rank_numbers in _numbers(case)]
     longest = max(numbers, key=len)
-    largest = max((own for own in numbers if own), key=max)
-    at = largest.index(max(largest))
-    longest[-1], largest[at] = largest[at], longest[-1]
+    largest = max((rank_numbers for rank_numbers in numbers if rank_numbers), key=max)
+    position = largest.index(max(largest))
+    longest[-1], largest[position] = largest[position], longest[-1]
     return numbers
 
 
@@ -57,10 +64,10 @@ def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str
         joinable = answer()
         if not isinstance(joinable, Joinable):
             raise TypeError(f"{type(joinable).__name__} is not a Joinable")
-        own = joinable.join_hook
+        join_hook = joinable.join_hook
         if hooks != "both":
             joinable.join_hook = (  # type: ignore[method-assign]
-                lambda **kwargs: JoinHook() if hooks == "none" else _MainOnly(own(**kwargs))
+                lambda **kwargs: JoinHook() if hooks == "none" else _MainOnly(join_hook(**kwargs))
             )
         with Join([joinable]):
             for number, _ in zip(numbers[rank], inputs, strict=True):
@@ -72,12 +79,11 @@ def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str
         return float(joinable.largest.item())  # type: ignore[attr-defined]
 
     counts = tuple(map(len, numbers))
-    given = f"inputs={counts}"
+    situation = f"inputs={counts}"
     if sum(counts) <= MANY:
-        given += (
-            f" and the numbers {[[float(f'{number:.4g}') for number in own] for own in numbers]}"
-        )
-    return run(program, counts, given), given
+        rounded = [[float(f"{number:.4g}") for number in row] for row in numbers]
+        situation += f" and the numbers {rounded}"
+    return run(program, counts, situation), situation
 
 
 MANY = 14
@@ -85,7 +91,7 @@ MANY = 14
 
 
 def _largest(numbers: Numbers) -> float:
-    return max(max(own) for own in numbers if own)
+    return max(max(rank_numbers) for rank_numbers in numbers if rank_numbers)
 
 
 def _is_notice(row: Mapping[str, Any]) -> bool:
@@ -97,31 +103,32 @@ def _is_notice(row: Mapping[str, Any]) -> bool:
 
 def _notify(answer: Answer, case: Situation) -> None:
     numbers = _numbers(case.even())
-    timeline, given = _judged(answer, numbers, "none")
-    for rank, own in enumerate(numbers):
+    timeline, situation = _judged(answer, numbers, "none")
+    for rank, rank_numbers in enumerate(numbers):
         rows = [
             row
             for row in issued(timeline, rank)
             if _is_notice(row) or "join()" not in row["origin"]
         ]
-        told = sum(map(_is_notice, rows))
-        if told != len(own):
+        notices = sum(map(_is_notice, rows))
+        if notices != len(rank_numbers):
             raise Wrong(
-                f"with {given}, rank {rank} called notify_join_context() {told} times; expected "
-                f"{len(own)}, once per input."
+                f"with {situation}, rank {rank} called notify_join_context() {notices} times; expected "
+                f"{len(rank_numbers)}, once per input."
             )
-        if len(rows) - told != len(own):
+        if len(rows) - notices != len(rank_numbers):
             raise Wrong(
-                f"with {given}, rank {rank} made {len(rows) - told} collectives of its own in {len(own)} inputs; "
+                f"with {situation}, rank {rank} made {len(rows) - notices} collectives of its own "
+                f"in {len(rank_numbers)} inputs; "
                 "`largest` takes one per input."
             )
         follows = [not _is_notice(after) for before, after in pairwise(rows) if _is_notice(before)]
         if not _is_notice(rows[0]) or not all(follows):
             raise Wrong(
-                f"with {given}, rank {rank} made its own collective before it called Join.notify_join_context(). A "
+                f"with {situation}, rank {rank} made its own collective before it called Join.notify_join_context(). A "
                 "rank that has joined first asks who is left, and the two calls would meet: notify Join first."
             )
-        compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+        compare(timeline.returns[rank], _largest(numbers), situation, f"`largest` on rank {rank}")
     if case == SHORT[0]:
         _without_join(answer)
 
@@ -142,28 +149,33 @@ notify = Judge(SHORT, draw, _notify)
 
 def _main_hook(answer: Answer, case: Situation) -> None:
     numbers = _numbers(case)
-    timeline, given = _judged(answer, numbers, "main")
-    _alike(timeline, given)
+    timeline, situation = _judged(answer, numbers, "main")
+    _alike(timeline, situation)
     if any("nan" in str(text).lower() for text in timeline.calls["value_in"]):
         raise Wrong(
-            f"with {given}, the hook sends NaN; the backends disagree on the maximum of NaN and a number."
+            f"with {situation}, the hook sends NaN; the backends disagree on the maximum of NaN and a number."
         )
-    for rank, own in enumerate(numbers):
-        if len(own) == max(map(len, numbers)):  # it never shadowed; the others need the post hook
-            compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+    for rank, rank_numbers in enumerate(numbers):
+        if len(rank_numbers) == max(
+            map(len, numbers)
+        ):  # it never shadowed; the others need the post hook
+            compare(
+                timeline.returns[rank], _largest(numbers), situation, f"`largest` on rank {rank}"
+            )
 
 
-def _alike(timeline: Timeline, given: str) -> None:
+def _alike(timeline: Timeline, situation: str) -> None:
     """Raise Wrong where a shadow differs from the call it shadows, even if the sizes happen to fit
     on this backend."""
     for slot in match(timeline):
         rows = {rank: timeline.call(rank, seq, slot.group) for rank, seq in slot.calls.items()}
-        for what in ("op", "dtype", "shape", "reduce_op"):
-            values = {rank: str(row[what]) for rank, row in rows.items()}
+        for field in ("op", "dtype", "shape", "reduce_op"):
+            values = {rank: str(row[field]) for rank, row in rows.items()}
             if len(set(values.values())) > 1:
-                found = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+                values_text = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
                 raise Wrong(
-                    f"with {given}, calls that meet differ in {what}: {found}. Make the hook's call like the others'."
+                    f"with {situation}, calls that meet differ in {field}: {values_text}. "
+                    "Make the hook's call like the others'."
                 )
 
 
@@ -178,10 +190,10 @@ main_hook = Judge(SITUATIONS, draw, _main_hook, _after_step_1)
 
 def _post_hook(answer: Answer, case: Situation) -> None:
     numbers = _largest_last(case)
-    timeline, given = _judged(answer, numbers, "both")
-    _alike(timeline, given)
+    timeline, situation = _judged(answer, numbers, "both")
+    _alike(timeline, situation)
     for rank in range(len(numbers)):
-        compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+        compare(timeline.returns[rank], _largest(numbers), situation, f"`largest` on rank {rank}")
 
 
 def _earlier(judge: Judge, answer: Answer, step: str) -> None:

@@ -47,28 +47,28 @@ def _tensors(case: Situation, rank: int) -> list[torch.Tensor]:
 
 
 def _gather_list(answer: Answer, case: Situation) -> None:
-    given = f"{case.ranks} ranks of {max(case.counts)} tensors each"
+    situation = f"{case.ranks} ranks of {max(case.counts)} tensors each"
 
     def program(rank: int, inputs: Any) -> Any:
-        got = answer(own := _tensors(case, rank))
+        got = answer(tensors := _tensors(case, rank))
         if not isinstance(got, (list, tuple)):
             raise TypeError(f"it returns {type(got).__name__}; it should return a list of tensors")
-        if plain(own) != plain(_tensors(case, rank)):
+        if plain(tensors) != plain(_tensors(case, rank)):
             raise ValueError("it changed the list or the tensors that it was given")
         return plain(got)
 
-    timeline = run(program, (1,) * case.ranks, given)
+    timeline = run(program, (1,) * case.ranks, situation)
     wanted = [tensor for rank in range(case.ranks) for tensor in _tensors(case, rank)]
     for rank, got in enumerate(timeline.returns):
-        compare(got, wanted, given, f"what rank {rank} returns")
+        compare(got, wanted, situation, f"what rank {rank} returns")
         origins = [row["origin"] for row in issued(timeline, rank)]
         if len(origins) != 1:
             raise Wrong(
-                f"with {given}, rank {rank} made {len(origins)} collective calls; one is enough."
+                f"with {situation}, rank {rank} made {len(origins)} collective calls; one is enough."
             )
         if "barrier" in origins[0]:
             raise Wrong(
-                f"with {given}, rank {rank} called only a barrier, which carries no tensor: the "
+                f"with {situation}, rank {rank} called only a barrier, which carries no tensor: the "
                 "ranks are processes and share no memory."
             )
 
@@ -81,7 +81,7 @@ gather_list = Judge(distinct(lambda case: case.ranks), draw, _gather_list)
 def _ring_sum(answer: Answer, case: Situation) -> None:
     shape = case.shapes[0]
 
-    def own(rank: int) -> torch.Tensor:
+    def tensor_of(rank: int) -> torch.Tensor:
         rng = random.Random(f"{case.seed} {rank}")
         return torch.tensor([rng.uniform(-9, 9) for _ in range(torch.Size(shape).numel())]).reshape(
             shape
@@ -89,24 +89,24 @@ def _ring_sum(answer: Answer, case: Situation) -> None:
 
     def program(rank: int, inputs: Any) -> Any:
         _refuse_shared_buffers()
-        return plain(answer(own(rank)))
+        return plain(answer(tensor_of(rank)))
 
-    wanted = sum(own(rank).double() for rank in range(case.ranks))
+    wanted = sum(tensor_of(rank).double() for rank in range(case.ranks))
     for backend in case.backends:
-        given = f"{case.ranks} ranks and a tensor of shape {shape} on {backend}"
-        timeline = run(program, (1,) * case.ranks, given, backend=backend)
+        situation = f"{case.ranks} ranks and a tensor of shape {shape} on {backend}"
+        timeline = run(program, (1,) * case.ranks, situation, backend=backend)
         for rank, got in enumerate(timeline.returns):
-            compare(got, wanted, given, f"the sum on rank {rank}")
+            compare(got, wanted, situation, f"the sum on rank {rank}")
             rows = issued(timeline, rank)
-            if others := {row["op"] for row in rows} - {"send", "recv"}:
+            if other_ops := {row["op"] for row in rows} - {"send", "recv"}:
                 raise Wrong(
-                    f"with {given}, rank {rank} called {', '.join(sorted(others))}; send and receive only."
+                    f"with {situation}, rank {rank} called {', '.join(sorted(other_ops))}; send and receive only."
                 )
             for op, step in (("send", 1), ("recv", -1)):
                 peers = {row["peer"] for row in rows if row["op"] == op}
                 if peers not in ({(rank + step) % case.ranks}, {(rank - step) % case.ranks}):
                     raise Wrong(
-                        f"with {given}, rank {rank} has a {op} with {_ranks(peers)}; in a ring each rank "
+                        f"with {situation}, rank {rank} has a {op} with {_ranks(peers)}; in a ring each rank "
                         "receives from one neighbour and sends to the other."
                     )
 
@@ -155,11 +155,11 @@ class _Curved(torch.nn.Module):
 def _accumulate(answer: Answer, case: Situation) -> None:
     """The answer is called twice, as in two training steps, with other inputs."""
     steps = [[case.even().inputs(rank, step) for rank in range(case.ranks)] for step in range(2)]
-    each = max(case.counts)
+    inputs_each = max(case.counts)
 
     def program(rank: int, inputs: Any) -> list[float]:
         model = DDP(_Curved())
-        found = []
+        gradients = []
         for step in steps:
             model.zero_grad()
             answer(model, [torch.tensor([value]) for value in step[rank]])
@@ -168,41 +168,41 @@ def _accumulate(answer: Answer, case: Situation) -> None:
                     "it returns with no_sync() still active: the next backward would not reduce gradients"
                 )
             grad = model.module.layer.weight.grad
-            found.append(float("nan") if grad is None else grad.item())
-        return found
+            gradients.append(float("nan") if grad is None else grad.item())
+        return gradients
 
     def plainly(rank: int, inputs: Any) -> list[float]:
         model = _Curved()  # seeded alike on all ranks: the weight that DDP hands out
-        found = []
+        gradients = []
         for step in steps:
             model.zero_grad()
-            for own in step:
-                for value in own:
+            for rank_values in step:
+                for value in rank_values:
                     (model(torch.tensor([value])) / case.ranks).backward()
             assert isinstance(model.layer.weight.grad, torch.Tensor)
-            found.append(model.layer.weight.grad.item())
-        return found
+            gradients.append(model.layer.weight.grad.item())
+        return gradients
 
-    given = f"{each} inputs of each of {case.ranks} ranks"
-    timeline = run(program, (1,) * case.ranks, given)
-    wanted = run(plainly, (1,), given).returns[0]
+    situation = f"{inputs_each} inputs of each of {case.ranks} ranks"
+    timeline = run(program, (1,) * case.ranks, situation)
+    wanted = run(plainly, (1,), situation).returns[0]
     for rank in range(case.ranks):
         reductions = len([row for row in issued(timeline, rank) if "backward" in row["origin"]])
         if reductions != 2:
             raise Wrong(
-                f"with {given}, rank {rank} reduced gradients {reductions} times in two calls of accumulate; "
+                f"with {situation}, rank {rank} reduced gradients {reductions} times in two calls of accumulate; "
                 "it should be once per call, for all its inputs together."
             )
         backwards = timeline.spans.filter(
             timeline.spans["rank"] == rank, timeline.spans["name"] == "backward"
         ).height
-        if backwards != 2 * each:
+        if backwards != 2 * inputs_each:
             raise Wrong(
-                f"with {given}, rank {rank} ran {backwards} backwards in two calls of accumulate; it should be one "
+                f"with {situation}, rank {rank} ran {backwards} backwards in two calls of accumulate; it should be one "
                 "per input: only so can each input's graph be freed before the next."
             )
         compare(
-            timeline.returns[rank], wanted, given, f"the gradient on rank {rank}, call by call,"
+            timeline.returns[rank], wanted, situation, f"the gradient on rank {rank}, call by call,"
         )
 
 
@@ -216,10 +216,12 @@ accumulate = Judge(
 
 
 @lru_cache(KEPT)
-def _made_by_ddp(counts: tuple[int, ...], own: tuple[float, ...], by_all: bool) -> list[float]:
+def _made_by_ddp(
+    counts: tuple[int, ...], gradients: tuple[float, ...], by_all: bool
+) -> list[float]:
     def program(rank: int, inputs: Any) -> list[float]:
         scaled = [
-            input * own[rank] / (rank + 1) for input in inputs
+            input * gradients[rank] / (rank + 1) for input in inputs
         ]  # the scenario multiplies by rank + 1
         return scenarios.gradients(rank, scaled, divide_by_initial_world_size=by_all)
 
@@ -230,24 +232,30 @@ def _made_by_ddp(counts: tuple[int, ...], own: tuple[float, ...], by_all: bool) 
 
 def _gradient(answer: Answer, case: Situation) -> None:
     rng = random.Random(case.seed)
-    own = tuple(float(rng.randint(1, 9)) for _ in range(case.ranks))
+    gradients = tuple(float(rng.randint(1, 9)) for _ in range(case.ranks))
     calls, wanted = [], []
     for by_all in (True, False):
-        made = _made_by_ddp(case.counts, own, by_all)
+        made = _made_by_ddp(case.counts, gradients, by_all)
         for step in sorted(
             {*case.counts} - {max(case.counts)} | {0}
         ):  # at each, some have just joined
             if step < len(made):
-                left = [one for one, count in zip(own, case.counts, strict=True) if count > step]
-                who = "1 rank that is" if len(left) == 1 else f"{len(left)} ranks that are"
-                given = (
-                    f"gradients {left} of the {who} left of {case.ranks}, "
+                remaining = [
+                    gradient
+                    for gradient, count in zip(gradients, case.counts, strict=True)
+                    if count > step
+                ]
+                ranks_text = (
+                    "1 rank that is" if len(remaining) == 1 else f"{len(remaining)} ranks that are"
+                )
+                situation = (
+                    f"gradients {remaining} of the {ranks_text} left of {case.ranks}, "
                     f"divide_by_initial_world_size={by_all}"
                 )
-                calls.append(((left, case.ranks, by_all), given))
+                calls.append(((remaining, case.ranks, by_all), situation))
                 wanted.append(made[step])
-    for got, expected, (_, given) in zip(call_each(answer, calls), wanted, calls, strict=True):
-        compare(got, expected, given, "the gradient that DDP makes")
+    for got, expected, (_, situation) in zip(call_each(answer, calls), wanted, calls, strict=True):
+        compare(got, expected, situation, "the gradient that DDP makes")
 
 
 gradient = Judge(SHORT, draw, _gradient)
@@ -308,21 +316,23 @@ def _safe_loop(answer: Answer, case: Situation) -> None:
     if case.backends == BOTH:
         eras.append(("nccl", "1.9"))
     for backend, era in eras:
-        given = f"{case} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
-        timeline = run(program, case.counts, given, backend=backend, era=era)
-        nothing_crosses(timeline, given)
+        situation = f"{case} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
+        timeline = run(program, case.counts, situation, backend=backend, era=era)
+        nothing_crosses(timeline, situation)
         for rank, count in enumerate(case.counts):
             rows = issued(timeline, rank)
             origins = [row["origin"] for row in rows]
             if not any("_get_num_nonjoined_procs" in origin for origin in origins):
-                raise Wrong(f"with {given}, rank {rank} never joined: keep the loop inside join().")
+                raise Wrong(
+                    f"with {situation}, rank {rank} never joined: keep the loop inside join()."
+                )
             worked = sum("backward" in origin for origin in origins)
             if worked != count:
                 raise Wrong(
-                    f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}."
+                    f"with {situation}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}."
                 )
             values, passed = timeline.returns[rank]
-            compare_trained(values, case.inputs(rank), given, f"rank {rank}")
+            compare_trained(values, case.inputs(rank), situation, f"rank {rank}")
             joined = max(
                 row["enqueued_ns"]
                 for row in rows
@@ -331,7 +341,7 @@ def _safe_loop(answer: Answer, case: Situation) -> None:
             barriers = [row["enqueued_ns"] for row in rows if "barrier" in row["origin"]]
             if not passed and max(barriers, default=-1) < joined:
                 raise Wrong(
-                    f"with {given}, rank {rank} calls no barrier after its last call of join(), so it may go on "
+                    f"with {situation}, rank {rank} calls no barrier after its last call of join(), so it may go on "
                     "while others still train."
                 )
 
@@ -361,7 +371,9 @@ def _made_to_shadow(counts: tuple[int, ...], rebuild: bool) -> list[int]:
     made = []
     for rank in range(len(counts)):
         rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
-        asked = [at for at, row in enumerate(rows) if "_get_num_nonjoined_procs" in row["origin"]]
+        asked = [
+            index for index, row in enumerate(rows) if "_get_num_nonjoined_procs" in row["origin"]
+        ]
         shadows = rows[
             asked[0] : asked[-1]
         ]  # the answer to the last question is that no rank is left
@@ -419,23 +431,23 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
             work.wait()
         return [tensor[0].item() for tensor in tensors], late, next(iter(mistakes), "")
 
-    told = ", ".join(f"{list(order)} on rank {rank}" for rank, order in enumerate(orders))
-    given = f"buckets that get ready in the order {told}"
+    orders_text = ", ".join(f"{list(order)} on rank {rank}" for rank, order in enumerate(orders))
+    situation = f"buckets that get ready in the order {orders_text}"
     if buckets > MANY:
-        given = f"{buckets} buckets that get ready in another order on each of {ranks} ranks"
-    timeline = run(program, (1,) * len(orders), given)
+        situation = f"{buckets} buckets that get ready in another order on each of {ranks} ranks"
+    timeline = run(program, (1,) * len(orders), situation)
     for rank, (sums, late, mistake) in enumerate(timeline.returns):
         if mistake:
-            raise Wrong(f"with {given}, rank {rank} {mistake}.")
+            raise Wrong(f"with {situation}, rank {rank} {mistake}.")
         compare(
             sums,
             [float(sum(range(1, len(orders) + 1)))] * buckets,
-            given,
+            situation,
             f"the sum of each bucket on rank {rank}",
         )
         if late:
             raise Wrong(
-                f"with {given}, rank {rank} kept bucket {late[0]} waiting, though it and all before it were ready: "
+                f"with {situation}, rank {rank} kept bucket {late[0]} waiting, though it and all before it were ready: "
                 "its reduction does not overlap with the rest of backward."
             )
 

@@ -83,14 +83,16 @@ class Played:
     def after_training(self, row: Mapping[str, Any]) -> bool:
         """Whether a call comes behind its rank's last reduction of gradients."""
         calls = self.timeline.calls
-        own = calls.filter(calls["rank"] == row["rank"], calls["origin"] == GRADIENTS)
-        return own.is_empty() or bool((own["enqueued_ns"] <= row["enqueued_ns"]).all())
+        reductions = calls.filter(calls["rank"] == row["rank"], calls["origin"] == GRADIENTS)
+        return reductions.is_empty() or bool(
+            (reductions["enqueued_ns"] <= row["enqueued_ns"]).all()
+        )
 
 
 Purpose = Callable[[Played], None]
 
 
-def nothing_crosses(timeline: Timeline, given: str) -> None:
+def nothing_crosses(timeline: Timeline, situation: str) -> None:
     """Raise Wrong if calls met that were not meant for each other, even if nothing hung."""
     for slot in match(timeline):
         if slot.met and not slot.expected:
@@ -99,7 +101,7 @@ def nothing_crosses(timeline: Timeline, given: str) -> None:
                 for rank, seq in slot.calls.items()
             )
             raise Wrong(
-                f"with {given}, calls met that were not meant for each other: {' and '.join(calls)}."
+                f"with {situation}, calls met that were not meant for each other: {' and '.join(calls)}."
             )
 
 
@@ -113,16 +115,16 @@ def _repair(
 
     def hold(answer: Answer, case: Situation) -> None:
         def program(rank: int, inputs: Any) -> Any:
-            own = feed(Fed(inputs, case.inputs(rank)), case)
+            fed = feed(Fed(inputs, case.inputs(rank)), case)
             with trained() as values:
-                returned = plain(answer(rank, own))
+                returned = plain(answer(rank, fed))
             return returned, values
 
         for backend in reversed(case.backends):  # gloo, which the notebook launches, comes first
-            given = f"{case} on {backend}"
-            timeline = run(program, case.counts, given, backend=backend)
-            nothing_crosses(timeline, given)
-            purpose(Played(timeline, case, given))
+            situation = f"{case} on {backend}"
+            timeline = run(program, case.counts, situation, backend=backend)
+            nothing_crosses(timeline, situation)
+            purpose(Played(timeline, case, situation))
 
     return Judge(tuple(known), drawn, hold)
 
@@ -143,27 +145,27 @@ def _reduces(
     The gradient of a layer's weight is its input and that of its bias is 1. Gradients may add up,
     or be zeroed after each reduction.
     """
-    ranks, steps, given = len(inputs), len(inputs[0]), played.given
+    ranks, steps, situation = len(inputs), len(inputs[0]), played.given
     rows = [
         [row for row in issued(played.timeline, rank) if row["origin"] == GRADIENTS]
         for rank in range(ranks)
     ]
     wanted = [i for i in range(1, steps + 1) if reduces(i)]
-    what = "how often each rank reduced its gradients"
-    compare([len(own) for own in rows], [len(wanted)] * ranks, given, what)
+    quantity = "how often each rank reduced its gradients"
+    compare([len(rank_rows) for rank_rows in rows], [len(wanted)] * ranks, situation, quantity)
     by_input = [
-        [sum(own) / ranks, 1.0] + ([own[0] / ranks, 1 / ranks] if partly else [])
-        for own in zip(*inputs, strict=True)
+        [sum(values) / ranks, 1.0] + ([values[0] / ranks, 1 / ranks] if partly else [])
+        for values in zip(*inputs, strict=True)
     ]
     parts = [by_input[begin:end] for begin, end in zip([0, *wanted], wanted, strict=False)]
-    alone = [sorted(map(sum, zip(*part, strict=True))) for part in parts]
+    separately = [sorted(map(sum, zip(*part, strict=True))) for part in parts]
     in_all = [sorted(map(sum, zip(*by_input[:end], strict=True))) for end in wanted]
-    for rank, own in enumerate(rows):
-        got = [sorted(json.loads(row["value_out"])[0]) for row in own]
-        if not any(all(map(_same, got, means)) for means in (alone, in_all)):
+    for rank, rank_rows in enumerate(rows):
+        got = [sorted(json.loads(row["value_out"])[0]) for row in rank_rows]
+        if not any(all(map(_same, got, means)) for means in (separately, in_all)):
             step = next((i for i, numbers in enumerate(got) if not _same(numbers, in_all[i])), 0)
             raise Wrong(
-                f"with {given}, reduction {step + 1} gives rank {rank} the gradients {_short(got[step])}; "
+                f"with {situation}, reduction {step + 1} gives rank {rank} the gradients {_short(got[step])}; "
                 f"expected {_short(in_all[step])}, the means over the ranks. Train every layer on every "
                 "input of every rank, once."
             )
@@ -177,9 +179,9 @@ def _trains(played: Played, steps: int | None = None, **options: Any) -> None:
     _reduces(played, inputs, **options)
 
 
-def _same(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and all(
-        isclose(a, b, rel_tol=1e-5) for a, b in zip(one, other, strict=True)
+def _same(first: Sequence[float], second: Sequence[float]) -> bool:
+    return len(first) == len(second) and all(
+        isclose(a, b, rel_tol=1e-5) for a, b in zip(first, second, strict=True)
     )
 
 
@@ -188,11 +190,11 @@ def _short(numbers: Sequence[float]) -> str:
 
 
 def _exchanged(
-    played: Played, where: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
+    played: Played, matches: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
 ) -> None:
-    """Raise Wrong unless the program itself made a call, `where` it should, in which the ranks'
+    """Raise Wrong unless the program itself made a call, `matches` it should, in which the ranks'
     values differ. `place` says in words where."""
-    if not any(map(where, played.exchanges())):
+    if not any(map(matches, played.exchanges())):
         raise Wrong(
             f"with {played.given}, no call of yours{place} carries one rank's value to another, so the result "
             "cannot depend on all ranks. Reduce or gather the values."
@@ -243,8 +245,8 @@ def _skips(played: Played) -> None:
     sums = [sum(map(sum, inputs)), sum(map(len, inputs))]
     wanted = [number / played.case.ranks for number in sums]
     for rank, got in enumerate(played.returns):
-        what = f"the list of gradients that rank {rank} returns, with all inputs but the second of rank 1 in it,"
-        compare(got, wanted, played.given, what)
+        quantity = f"the list of gradients that rank {rank} returns, with all inputs but the second of rank 1 in it,"
+        compare(got, wanted, played.given, quantity)
 
 
 def _saves(played: Played) -> None:
@@ -266,7 +268,7 @@ def _plain_mean(case: Situation) -> float:
 
     def program(rank: int, _: Any) -> list[float]:
         model = torch.nn.Linear(1, 1)  # seeded alike on all ranks
-        inputs = [value for own in range(case.ranks) for value in case.inputs(own)]
+        inputs = [value for peer in range(case.ranks) for value in case.inputs(peer)]
         return [model(torch.tensor([value])).item() for value in inputs]
 
     losses = run(program, (1,), str(case)).returns[0]
@@ -275,10 +277,10 @@ def _plain_mean(case: Situation) -> float:
 
 def _means(played: Played) -> None:
     inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
-    for rank, own in enumerate(inputs):
+    for rank, rank_inputs in enumerate(inputs):
         worked = sum(row["origin"] == GRADIENTS for row in issued(played.timeline, rank))
-        what = f"of how many inputs rank {rank} reduced the gradients"
-        compare(worked, len(own), played.given, what)
+        quantity = f"of how many inputs rank {rank} reduced the gradients"
+        compare(worked, len(rank_inputs), played.given, quantity)
     played.trained_on(inputs)
     wanted = [_plain_mean(played.case)] * played.case.ranks
     compare(played.returns, wanted, played.given, "the mean that each rank returns")
@@ -304,9 +306,9 @@ def _even(multiple: int = 1, least: int = 1) -> dict[str, Any]:
     """Situations with equal counts, some of them twice, with other values."""
     even = [case.even(multiple, least) for case in SITUATIONS]
     first = distinct(lambda case: case.counts, tuple(even))
-    again = distinct(lambda case: case.counts, tuple(case for case in even if case not in first))
-    known = (*first, *(replace(case, backends=case.backends[:1]) for case in again))
-    return {"known": known, "drawn": lambda rng: draw(rng).even(multiple, least)}
+    repeated = distinct(lambda case: case.counts, tuple(case for case in even if case not in first))
+    situations = (*first, *(replace(case, backends=case.backends[:1]) for case in repeated))
+    return {"known": situations, "drawn": lambda rng: draw(rng).even(multiple, least)}
 
 
 even_out = _repair(_keeps_even, SITUATIONS)

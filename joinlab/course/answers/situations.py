@@ -51,8 +51,8 @@ class Situation:
 
     def even(self, multiple: int = 1, least: int = 1) -> Situation:
         """The same with equally many inputs on each rank, a multiple of `multiple`."""
-        most = -(-max(*self.counts, least) // multiple) * multiple
-        return replace(self, counts=(most,) * self.ranks)
+        count = -(-max(*self.counts, least) // multiple) * multiple
+        return replace(self, counts=(count,) * self.ranks)
 
     def __str__(self) -> str:
         return f"inputs={self.counts}"
@@ -77,11 +77,11 @@ SHORT = SITUATIONS[:-1]
 
 
 def distinct(
-    key: Callable[[Situation], object], of: tuple[Situation, ...] = SITUATIONS
+    key: Callable[[Situation], object], situations: tuple[Situation, ...] = SITUATIONS
 ) -> tuple[Situation, ...]:
     """The first situation for each value of `key`, for judges that use only a part of them."""
     first: dict[object, Situation] = {}
-    for situation in of:
+    for situation in situations:
         first.setdefault(key(situation), situation)
     return tuple(first.values())
 
