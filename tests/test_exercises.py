@@ -28,6 +28,7 @@ from joinlab.course.judge import Judge
 from joinlab.emulator import scheduler
 from joinlab.launcher import apart
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.spares import SPARES
 from tests.answers import SOLVED, fails, nothing, refusal, starters
 from tests.leftovers import alive
 from tests.material.course import fifth, first, fourth, second, third  # noqa: F401
@@ -287,6 +288,7 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 def test_what_never_returns_is_ended_in_time():
     with pytest.raises(apart.Lost, match="did not return within 0 s"):
         apart.apart(signal.pause, name="it", seconds=0.1)
+    SPARES.close()  # a launch of another test may have left a run that waits
     assert (
         psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1]
         == []
@@ -330,6 +332,7 @@ def test_an_interrupt_of_the_learner_ends_the_check_and_its_process(monkeypatch)
         raise KeyboardInterrupt
 
     assert check("last_joiner", solutions.last_joiner)
+    SPARES.close()  # a launch of another test may have left a run that waits
     kept = psutil.Process(ForkServer.get().process.pid).children()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(apart, "take_interrupt", interrupted)

@@ -21,6 +21,7 @@ from joinlab.backend.clock import check_costs
 from joinlab.backend.model import Knobs
 from joinlab.emulator.emulate import emulate
 from joinlab.errors import LaunchInterrupted, ProgramError
+from joinlab.launcher import apart
 from joinlab.launcher.emulate import EmulatedRun, run_all
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.spares import SPARES
@@ -203,6 +204,7 @@ def test_a_function_and_a_class_of_this_test_come_back_by_value() -> None:
 def test_no_process_stays_but_the_run_that_waits() -> None:
     in_processes(cases.case_4, (2, 3))
     SPARES.close()
+    apart.leave()  # a check of another test may have left its process for the next one
     server = psutil.Process(ForkServer.get().process.pid)
     give_up = time.monotonic() + 10
     while server.children(recursive=True) and time.monotonic() < give_up:
