@@ -69,7 +69,7 @@ class Link:
         self.issued = 0
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asking = threading.Lock()
-        send(self.socket, (rank, size))
+        send(self.socket, (os.getppid(), rank, size))  # one process is the parent of a run's ranks
         threading.Thread(target=self._read, name="joinlab-stand-in", daemon=True).start()
 
     def ask(self, *request: Any) -> Any:

@@ -222,6 +222,7 @@ class Network:
         self._listener.listen()
         self._listener.settimeout(0.2)
         self._closed = False
+        self._waiting: dict[tuple[int, int], dict[int, socket.socket]] = {}  # by run and its size
         self._thread = threading.Thread(target=self._serve, name="stand-in", daemon=True)
         self._thread.start()
 
@@ -242,21 +243,24 @@ class Network:
             self.failure = error
 
     def _gather(self) -> dict[int, socket.socket]:
-        """A socket for each rank of the next run."""
-        links: dict[int, socket.socket] = {}
-        size = None
-        while not self._closed and len(links) != size:
+        """A socket for each rank of the next run; those of a run beside it wait for their turn."""
+        while not self._closed:
             with suppress(TimeoutError):
                 link, _ = self._listener.accept()
                 link.settimeout(None)
-                rank, size = receive(link)
-                links[rank] = link
-            if links and any(_gone(link) for link in links.values()):
-                break  # a run that ended before all its ranks had come
-        if len(links) == size:
-            return links
-        for link in links.values():
-            link.close()
+                hello = receive(link)
+                if hello is None:  # its process was ended before it had said who it is
+                    link.close()
+                    continue
+                run, rank, size = hello
+                self._waiting.setdefault((run, size), {})[rank] = link
+            for (run, size), links in list(self._waiting.items()):
+                if len(links) == size:
+                    return self._waiting.pop((run, size))
+                if any(_gone(link) for link in links.values()):
+                    _close(self._waiting.pop((run, size)))  # it ended before all its ranks had come
+        for links in self._waiting.values():
+            _close(links)
         return {}
 
     def _run(self, links: dict[int, socket.socket]) -> None:
@@ -269,8 +273,12 @@ class Network:
                     if receive(link) is None:
                         left.discard(link)
         finally:
-            for link in links.values():
-                link.close()
+            _close(links)
+
+
+def _close(links: dict[int, socket.socket]) -> None:
+    for link in links.values():
+        link.close()
 
 
 def _gone(link: socket.socket) -> bool:
