@@ -6,14 +6,14 @@ import json
 import math
 
 import plotly.io as pio
+import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
+import joinlab
+from joinlab.picture.columns import call_times
 from joinlab.picture.details import call_details
-from joinlab.picture.figures import CONFIG, figure, hover
-from joinlab.picture.rows import RowKind
-from joinlab.picture.scene import scene
-from joinlab.timeline import Ending, timeline_from_rows
+from joinlab.picture.figures import CALLS, CONFIG, PROGRAM, _places, figure, hover
+from joinlab.timeline import Ending
 from tests.drawn import timelines
 from tests.timelines import Writer, case_timeline
 
@@ -41,10 +41,25 @@ def leaves(value):
         yield value
 
 
+def bars_on(made, lane, track):
+    """The bars of a lane's track, as (trace, index, begin, end), in order."""
+    top, high = lane + track[0] - 0.01, track[1] + 0.02
+    return sorted(
+        (
+            (trace, index, trace.base[index], trace.base[index] + trace.x[index])
+            for trace in made.data
+            if trace.type == "bar"
+            for index, y in enumerate(trace.y)
+            if top < y < top + high
+        ),
+        key=lambda bar: bar[2],
+    )
+
+
 @settings(max_examples=25)
-@given(timelines(), st.booleans())
-def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, setup):
-    made = json.loads(pio.to_json(figure(timeline, setup), engine="json"))
+@given(timelines())
+def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline):
+    made = json.loads(pio.to_json(figure(timeline), engine="json"))
     assert all(math.isfinite(leaf) for leaf in leaves(made) if isinstance(leaf, float))
     for trace in made["data"]:
         if trace["type"] == "bar":
@@ -55,32 +70,68 @@ def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, setup):
             )
 
 
-def test_one_bar_trace_a_kind_with_every_box():
-    timeline = case_timeline(4, 2)
-    made, boxes = figure(timeline), [box for one in scene(timeline).columns for box in one.drawn]
-    for kind in RowKind:
-        traces = [trace for trace in made.data if trace.type == "bar" and trace.name == kind.value]
-        assert sum(len(trace.base) for trace in traces) == sum(box.kind is kind for box in boxes)
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_each_call_stands_where_the_clock_had_it(backend):
+    timeline = case_timeline(4, 2, backend)
+    made = figure(timeline)
+    for rank in (0, 1):
+        drawn = bars_on(made, rank, CALLS)
+        calls = timeline.calls.filter(timeline.calls["rank"] == rank)
+        begun, ended, *_ = call_times(calls)
+        assert [begin * 1e6 for _, _, begin, _ in drawn] == pytest.approx(sorted(begun.tolist()))
+        right = made.layout.xaxis.range[1] * 1e6
+        ends = [right if end < 0 else end for end in ended.tolist()]
+        assert sorted(end * 1e6 for *_, end in drawn) == pytest.approx(sorted(ends), abs=2)
 
 
-def test_ranks_stand_side_by_side_and_the_axis_runs_down():
-    made = figure(case_timeline(1, 2), setup=True)
-    assert made.layout.yaxis.range[0] > made.layout.yaxis.range[1]
-    assert [text[:13] for text in made.layout.xaxis.ticktext] == ["<b>rank 0</b>", "<b>rank 1</b>"]
-    backward = bars(made, "DDP backward()")
-    assert {math.floor(x) for x in backward.x} == {0, 1} and set(backward.text) == {"backward"}
+def test_below_a_ranks_calls_is_its_program_hatched_where_it_waits():
+    timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), "gloo")
+    made = figure(timeline)
+    waits = {"host waits": "/", "host works": ""}
+    for rank in (0, 1):
+        drawn = bars_on(made, rank, PROGRAM)
+        assert all(trace.marker.pattern.shape == waits[trace.name] for trace, *_ in drawn)
+        texts = [trace.customdata[index] for trace, index, *_ in drawn]
+        assert sum(text.startswith("<b>backward 1</b>: ") for text in texts) == 1
+        waited = timeline.calls.filter(timeline.calls["rank"] == rank)["host_wait_begin_ns"]
+        assert sum(": " in text and "waits in" in text for text in texts) == waited.count()
+    assert "waits in barrier</b>: it never ends" in texts[-1]
 
 
-def test_still_more_ranks_get_a_wider_figure_that_scrolls():
-    ends = [
-        Ending("raised", text=f"error {'x' * rank}") for rank in range(16)
-    ]  # no two of them alike
-    timeline = timeline_from_rows([], ends, {"backend": "gloo"})
-    assert figure(timeline, setup=True).layout.width > 16 * 100
+def test_calls_in_flight_at_once_lie_below_each_other():
+    assert _places([0, 1, 5, 20], [10, 4, 8, 30]) == [(0, 2), (1, 2), (1, 2), (0, 1)]
+    assert _places([0, 1, 2, 3, 40], [-1, 5, 6, 7, 50]) == [(0, 3), (1, 3), (2, 3), (0, 3), (1, 3)]
 
 
-def test_two_ranks_with_five_inputs_need_no_zooming():
-    assert figure(case_timeline(4, 5)).layout.height < 1000
+def test_the_axis_has_a_unit_and_says_whether_times_were_modelled():
+    modelled = joinlab.emulate(joinlab.cases.case_1, (1, 2))
+    assert figure(modelled).layout.xaxis.title.text == "ms, modelled"
+    assert figure(case_timeline(1, 2)).layout.xaxis.title.text == "ms, recorded"
+
+
+def test_a_call_that_failed_does_not_run_on():
+    writer = Writer(world_size=1)
+    writer.call(0, "all_reduce", "mine", done=False, error="RuntimeError: gone")
+    made = figure(writer.timeline([DONE]))
+    ((trace, index, _begin, end),) = bars_on(made, 0, CALLS)
+    assert end < made.layout.xaxis.range[1] and trace.marker.opacity[index] == 1.0
+    assert trace.marker.line.width[index] == 2.5
+
+
+def test_ranks_that_did_the_same_share_a_lane():
+    made = figure(joinlab.emulate(joinlab.cases.case_4, (2,) * 7 + (3,)))
+    assert [text.split("<br>")[0] for text in made.layout.yaxis.ticktext] == [
+        "<b>ranks 0-6</b>",
+        "<b>rank 7</b>",
+    ]
+
+
+def test_the_title_is_the_headline_and_below_it_stands_what_was_run():
+    made = figure(case_timeline(4, 2)).layout.title
+    assert (
+        made.text.endswith("rank 1 called barrier. Both ranks hang.")
+        and "inputs (2, 3)" in made.subtitle.text
+    )
 
 
 def test_calls_that_should_not_meet_are_marked():
@@ -91,9 +142,8 @@ def test_calls_that_should_not_meet_are_marked():
 
 def test_what_never_completes_is_pale():
     barrier = bars(figure(case_timeline(4, 2)), "barrier")
-    assert barrier.marker.opacity == (0.45,) and barrier.marker.line.width == (
-        2.5,
-    )  # and it met what it should not
+    assert barrier.marker.opacity[-1] == 0.55 and barrier.marker.line.width[-1] == 2.5
+    assert set(barrier.marker.opacity[:-1]) == {1.0}
 
 
 def test_the_tooltip_holds_every_detail_and_is_escaped():
@@ -117,12 +167,10 @@ def test_nothing_from_a_program_is_taken_for_markup():
 
 
 def test_endings_stand_at_the_lanes():
-    names = figure(case_timeline(2, 2)).layout.xaxis.ticktext
-    assert "✓ finished" in names[0] and "✕ raised" in names[1]
-    assert (
-        "! finished (a call still<br>pending)"
-        in figure(case_timeline(2, 2, backend="nccl")).layout.xaxis.ticktext[1]
-    )
+    names = figure(case_timeline(2, 2)).layout.yaxis.ticktext
+    assert "✓ finished" in names[0] and "✕ raises<br>RuntimeError" in names[1]
+    pending = figure(case_timeline(2, 2, backend="nccl")).layout.yaxis.ticktext[1]
+    assert pending.endswith("✓ finished<br>call pending")
 
 
 def test_background_is_transparent_and_nothing_offers_a_cloud():

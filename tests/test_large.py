@@ -201,11 +201,8 @@ def test_the_table_of_a_page_holds_what_tells(timeline, tmp_path):
 
 def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
     drawn = figure(timeline)
-    assert (
-        sum(len(trace.x) for trace in figure(timeline, setup=True).data if trace.type == "bar")
-        < 1000
-    )
-    assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.text
+    assert 0 < sum(len(trace.x) for trace in drawn.data if trace.type == "bar") < 3000
+    assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.subtitle.text
     assert any("Met, but should not have" in str(trace.customdata) for trace in drawn.data)
 
 

@@ -113,13 +113,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     not_begun = calls["started_ns"].is_null().to_numpy()
     queued = open_ & not_begun & (not not_begun.all())
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
-    slots = folding.every.slots  # of a few calls each is judged already
-    judged = (
-        wrong(timeline)
-        if folding.every.is_part
-        else np.array([not slot_shown.expected for slot_shown in slots], bool)
-    )
-    bad = judged[slot] if len(slot) else open_
+    bad = mistaken(timeline, folding)[slot] if len(slot) else open_
     flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
     flags += waits * WAITS + waits_on * WAITS_ON
     stops, over = [], []
@@ -181,6 +175,13 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "rows": reading.count,
     }
     return data, codes, begin, b"".join(column for _, _, column in written)
+
+
+def mistaken(timeline: Timeline, folding: Folding) -> npt.NDArray[np.bool_]:
+    """By slot: whether its calls met, or missed each other, by mistake."""
+    if folding.every.is_part:
+        return wrong(timeline)
+    return np.array([not slot.expected for slot in folding.every.slots], bool)  # judged already
 
 
 def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Column]:

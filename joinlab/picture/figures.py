@@ -1,9 +1,8 @@
-"""The lanes as a Plotly figure, for people who want a picture that they can edit, combine and
-export.
+"""The lanes on the clock as a Plotly figure, for people who want a picture that they can zoom,
+combine and export.
 
-It draws the boxes of `scene`. A figure does not know whether its notebook is light or dark, so its
-background is transparent, and the grey of the text outside boxes is readable on both white and
-black.
+It draws what the view draws on the clock. A figure does not know whether its notebook is light or
+dark, so its background is transparent, and the grey of its text is readable on both.
 """
 
 from __future__ import annotations
@@ -16,127 +15,173 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
+import polars as pl
 
+from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import read
-from joinlab.analysis.wording import sign, title
+from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
-from joinlab.picture.details import call_details
-from joinlab.picture.places import along
-from joinlab.picture.rows import RowKind
-from joinlab.picture.scene import Scene, scene
+from joinlab.picture.columns import MARGIN, call_times, mistaken
+from joinlab.picture.details import call_details, duration
+from joinlab.picture.rows import RowKind, kind
+from joinlab.picture.scene import Scene, folded, scene
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
 
-CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
-"""Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud
-service."""
+CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
+"""For `figure.show(config=...)`: the wheel zooms, and nothing offers to send the figure to a cloud."""
 
-WIDE = 0.78  # of the room of a lane: its boxes
+CALLS, PROGRAM = (0.08, 0.5), (0.64, 0.22)
+"""Across time, where the two tracks of a lane begin, and how high they are; a lane is 1 high."""
+
+MOST_AT_ONCE = 3  # calls in flight that share the height of their track
+OUTLINED = 300  # bars of a kind; of more, an outline would be all that one sees
 
 
 class Bar(NamedTuple):
-    """A box: its lane, begin, length, label and tooltip."""
+    """A call, or what the program did: when, in ns, and where across time. `end`: -1: never."""
 
     kind: RowKind
-    lane: int
-    begin: float
-    length: float
+    begin: int
+    end: int
+    top: float
+    high: float
     label: str
-    told: str
-    open: bool
-    wrong: bool
+    hover: str
+    wrong: bool = False
 
 
-def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
-    """The lanes of a Timeline, with calls that met side by side; with many calls, only those of the
-    story.
-
-    setup  True shows every call, instead of stacks of rounds in which all agree
+def figure(timeline: Timeline) -> go.Figure:
+    """The lanes of a Timeline on the clock: the calls of each rank, and below them its program, hatched
+    where it waits. What never ends runs to the right edge. With many calls, only those of the story.
 
         joinlab.figure(timeline).show()
     """
-    reading, made = read(timeline), scene(timeline, unfold=setup)
-    places, length = along(made, inf, "column")
-    bars = list(_bars(made, places))
-    part = (
-        f"; {len(reading.told):,} of {reading.count:,} rows: where ranks part, begin or end"
-        if reading.is_part
-        else ""
-    )
-    ends = (f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks)
-    lane_labels = zip(made.names, ends, strict=True)
-    names = [
-        f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in lane_labels
-    ]
-    plain = {"showgrid": False, "zeroline": False, "ticks": ""}
-    lanes = plain | {
-        "tickvals": [index + 0.45 for index in range(len(names))],
-        "ticktext": names,
-        "fixedrange": True,
-    }
-    lanes |= {"range": [0, len(names)], "side": "top"}
-    following = plain | {"range": [length or 1.0, 0.0], "showticklabels": False}
-    order = list(FILLS).index
-    sorts = groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
-    drawn = [_trace(kind, list(bars_of_kind)) for kind, bars_of_kind in sorts]
+    reading, screen = read(timeline), scene(timeline)
+    slots: dict[tuple[int, int], Bar] = {}  # the call of a lane in a slot
+    bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
+    begin = min((bar.begin for bar in bars), default=0)
+    end = max((max(bar.begin, bar.end) for bar in bars), default=0)
+    whole = max(end - begin, 1000)
+    until = end + int(whole * MARGIN)
+    units = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
+    unit, per = next((unit for unit in units if until - begin >= 2 * unit[1]), ("ns", 1.0))
+    bars.sort(
+        key=lambda bar: ([*FILLS].index(bar.kind), bar.wrong)
+    )  # a legend has the first's edge
+    by_kind = groupby(bars, lambda bar: bar.kind)
+    traces = [_trace(bar_kind, list(group), until, per) for bar_kind, group in by_kind]
+    part = f" · {len(reading.told):,} of {reading.count:,} rows" * reading.is_part
+    names = []
+    for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
+        ending = html.escape(f"{sign} {word}") + f"<br>{html.escape(detail)}" * bool(detail)
+        names.append(f"<b>{html.escape(name)}</b><br>{ending}")
+    how = "modelled" if timeline.meta.get("engine") == "emulated" else "recorded"
+    plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
-        barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
-        title={"text": html.escape(title(timeline) + part), "x": 0.01, "y": 0.995, "yanchor": "top"},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.04}, xaxis=lanes, yaxis=following,
-        height=180 + (length or 1.0),
-        width=110 * len(names) + 130 if len(names) > 8 else None,  # rather scroll than squeeze
+        barmode="overlay", hovermode="closest", dragmode="zoom", margin={"l": 130, "r": 20, "t": 90, "b": 50},
+        title={"text": _lines("".join(piece.text for piece in screen.headline)), "x": 0.01, "font": {"size": 16},
+               "subtitle": {"text": html.escape(title(timeline) + part)}},
+        uniformtext={"minsize": 10, "mode": "hide"},
+        legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + 95 * len(names))},
+        xaxis=plain | {"title": {"text": f"{unit}, {how}"}, "range": [(begin - whole / 200) / per, until / per],
+                       "gridcolor": "rgba(128,128,128,0.25)"},
+        yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
+                       "range": [len(names), 0], "fixedrange": True, "showgrid": False},
+        height=240 + 95 * len(names),
     )  # fmt: skip
-    return go.Figure([*drawn, *_signs(made, places)], layout)
+    return go.Figure([*traces, *_signs(screen, slots, until, per)], layout)
 
 
-def _bars(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[Bar]:
-    for (offset, long), column in zip(places, made.columns, strict=True):
-        for lane, box in enumerate(column.boxes):
-            if box is not None:
-                text = (
-                    f"<b>{html.escape(column.stack)}</b> {_lines(box.label)}"
-                    if box.row is None
-                    else hover(box.row)
-                )
-                yield Bar(
-                    box.kind,
-                    lane,
-                    offset,
-                    long,
-                    column.stack or box.label,
-                    text,
-                    box.open,
-                    box.bad or box.failed,
-                )
+def _bars(
+    timeline: Timeline, screen: Scene, row: int, slots: dict[tuple[int, int], Bar]
+) -> Iterator[Bar]:
+    """The bars of a lane; notes in `slots` those of its calls."""
+    reading, (rank, *_) = read(timeline), screen.ranks[row]
+    calls = timeline.calls.with_columns(pl.Series("slot", reading.slot, dtype=pl.Int64))
+    calls = calls.filter((pl.col("rank") == rank) & pl.col("slot").is_in([*reading.told]))
+    bad, (top, room) = mistaken(timeline, folded(timeline)), CALLS
+    program = row + PROGRAM[0], PROGRAM[1]
+    begun, ended, waited, let_go, _ = (times.tolist() for times in call_times(calls))
+    failed = calls["error"].is_not_null()  # when is not always known
+    ended = [max(end, begun[index]) if failed[index] else end for index, end in enumerate(ended)]
+    places = _places(begun, ended)
+    rows: list[CallRow] = calls.drop("slot").rows(named=True)  # type: ignore[assignment]
+    for index, (call, slot) in enumerate(zip(rows, calls["slot"], strict=True)):
+        (place, shared), label = places[index], asks_of(call)
+        slots[row, slot] = Bar(
+            kind(call), begun[index], ended[index], row + top + place * room / shared,
+            room / shared * 0.96, label,
+            hover(call), wrong=bool(bad[slot] or failed[index] or ended[index] < 0),
+        )  # fmt: skip
+        yield slots[row, slot]
+        if waited[index] >= 0:
+            times = waited[index], let_go[index]
+            yield Bar(RowKind.WAIT, *times, *program, "", _told(f"waits in {label}", *times))
+    spans = timeline.spans.filter(pl.col("rank") == rank)
+    for span in spans.rows(named=True) if not reading.is_part else ():
+        begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
+        label = span["name"] if span["input"] is None else f"{span['name']} {span['input'] + 1}"
+        yield Bar(RowKind.SPAN, begin, end, *program, label, _told(label, begin, end))
 
 
-def _trace(kind: RowKind, bars: list[Bar]) -> go.Bar:
+def _told(what: str, begin: int, end: int) -> str:
+    return f"<b>{html.escape(what)}</b>: {'it never ends' if end < 0 else duration(end - begin)}"
+
+
+def _places(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[int, int]]:
+    """Of each call its row, and how many share the track: calls in flight at once, below each other."""
+    places: list[tuple[int, int]] = []  # the row, and which calls share the track
+    most: list[int] = []  # rows of those that share it
+    row_ends: list[float] = []
+    for begin, end in zip(begun, ended, strict=True):
+        if all(row_end <= begin for row_end in row_ends):
+            row_ends = []
+            most.append(0)
+        free = [row for row, row_end in enumerate(row_ends) if row_end <= begin]
+        row = free[0] if free else len(row_ends)
+        row_ends[row : row + 1] = [inf if end < 0 else end]
+        most[-1] = min(len(row_ends), MOST_AT_ONCE)
+        places.append((row % MOST_AT_ONCE, len(most) - 1))
+    return [(row, most[shared]) for row, shared in places]
+
+
+def _trace(bar_kind: RowKind, bars: Sequence[Bar], until: int, per: float) -> go.Bar:
+    thin = 0.6 if len(bars) < OUTLINED else 0
     edges = {
         "color": [EDGE if bar.wrong else OUTLINE for bar in bars],
-        "width": [2.5 if bar.wrong else 0 if bar.open else 0.8 for bar in bars],
+        "width": [2.5 if bar.wrong else thin for bar in bars],
     }
+    hatched = {"shape": "/" * (bar_kind is RowKind.WAIT), "fgcolor": INK, "size": 6}
     return go.Bar(
-        x=[bar.lane + 0.45 for bar in bars], y=[bar.length for bar in bars], name=kind.value,
-        base=[bar.begin for bar in bars], width=WIDE,
-        text=[html.escape(bar.label, quote=False) for bar in bars],
-        textposition="inside", insidetextanchor="middle", textangle=0, textfont={"size": 11, "color": BLACK},
-        customdata=[bar.told for bar in bars], hovertemplate="%{customdata}<extra></extra>",
-        marker={"color": FILLS[kind], "opacity": [0.45 if bar.open else 1.0 for bar in bars], "line": edges},
+        orientation="h", name=bar_kind.value, y=[bar.top + bar.high / 2 for bar in bars],
+        width=[bar.high for bar in bars], base=[bar.begin / per for bar in bars],
+        x=[max((until if bar.end < 0 else bar.end) - bar.begin, 1) / per for bar in bars],
+        text=[html.escape(bar.label, quote=False) for bar in bars], textposition="inside",
+        insidetextanchor="middle", textangle=0, textfont={"size": 12, "color": BLACK},
+        customdata=[bar.hover for bar in bars], hovertemplate="%{customdata}<extra></extra>",
+        marker={"color": FILLS[bar_kind], "pattern": hatched, "line": edges,
+                "opacity": [0.55 if bar.end < 0 else 1.0 for bar in bars]},
     )  # fmt: skip
 
 
-def _signs(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[go.Scatter]:
-    """The sign of inequality between calls that do not belong together."""
-    for (offset, long), column in zip(places, made.columns, strict=True):
-        lane_edges = [b - 0.03 for _, b in column.clashes]
-        if lane_edges:
+def _signs(
+    screen: Scene, slots: Mapping[tuple[int, int], Bar], until: int, per: float
+) -> Iterator[go.Scatter]:
+    """The sign of inequality between calls that do not belong together, where the ranks part."""
+    if screen.focus is None:
+        return
+    column = screen.columns[screen.focus]
+    for lane, other in column.clashes:
+        above, below = slots.get((lane, column.slot)), slots.get((other, column.slot))
+        if above and below:
+            end = min(until if bar.end < 0 else bar.end for bar in (above, below))
             yield go.Scatter(
-                x=lane_edges, y=[offset + long / 2] * len(lane_edges),
-                mode="markers+text", text=["≠"] * len(lane_edges),
-                textfont={"color": BLACK}, showlegend=False,
-                marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}},
-                customdata=[_lines(column.said)] * len(lane_edges), hovertemplate="%{customdata}<extra></extra>",
+                x=[(max(above.begin, below.begin) + end) / 2 / per], y=[other - 0.02],
+                mode="markers+text", text=["≠"], textfont={"color": BLACK, "size": 15}, showlegend=False,
+                marker={"size": 20, "color": WHITE, "line": {"color": EDGE, "width": 2}},
+                customdata=[_lines(column.said)], hovertemplate="%{customdata}<extra></extra>",
             )  # fmt: skip
 
 
@@ -147,8 +192,9 @@ def hover(row: CallRow) -> str:
 
 
 def _lines(text: str) -> str:
-    """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the
-    window."""
+    """Escaped and wrapped: Plotly reads tags, and draws a long line out of the window."""
     return "<br>".join(
-        html.escape(part) for line in text.splitlines() for part in wrap(line, 90) or [""]
+        html.escape(part, quote=False)
+        for line in text.splitlines()
+        for part in wrap(line, 90) or [""]
     )
