@@ -440,3 +440,32 @@ def test_of_a_large_run_little_is_drawn_until_one_comes_closer(opened, many):
             assert marks.count() < 2500
         assert view.locator(".jl-lane text").count() > 4  # single calls, named
         expect(view.locator(".jl-told")).to_contain_text("dtype")
+
+
+def test_the_code_follows_the_play_head_and_the_verdict_waits_for_it(opened, tmp_path):
+    """Of case 2, rank 0 is over where rank 1's last backward meets nothing."""
+    run = joinlab.emulate(joinlab.cases.case_2, (5, 6))
+    joinlab.diagnose(run)
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = page.locator(".jl")
+    headline, fix = view.locator(".jl-headline > span"), view.locator(".jl-add").first
+    expect(headline).to_be_visible()  # one has not played
+    expect(fix).to_be_visible()
+    scrub(view).focus()
+    page.keyboard.press("Home")
+    expect(headline).to_be_hidden()
+    expect(fix).to_be_hidden()
+    lines = {}
+    for mark in view.locator(".jl-here b").all():
+        row = mark.locator("xpath=ancestor::div[1]")
+        lines[mark.text_content()] = row.text_content()
+    assert len(lines) == 1 and "backward()" in lines["0 1"]
+    words = view.locator(".jl-step")
+    expect(words).to_contain_text("all matched")
+    below = words.bounding_box()["y"] - scrub(view).bounding_box()["y"]
+    assert 0 < below < 80  # under the scrubber, in sight
+    page.keyboard.press("End")
+    expect(words).to_contain_text("backward")
+    expect(view.locator(".jl-here b")).to_have_text(["1"])
+    expect(headline).to_be_visible()
+    expect(fix).to_be_visible()

@@ -11,6 +11,7 @@ lane that takes part. All pictures draw these boxes: the scripts in static/, in 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ class Box(NamedTuple):
     open    it never ended
     bad     it met a call that it should not have met, or can never meet the one that it faces
     failed  the backend raised instead of completing it
-    line    of the program shown, from which it comes; 0: unknown, or a stack
+    line    of the program shown, from which it comes, of a stack its last call; 0: unknown
     row     the call; None: it is a stack
     """
 
@@ -650,13 +651,31 @@ class _Scene:
         return "?", f"{many}not known", "warn", ""
 
     def _lines_of_boxes(self, texts: SourceTexts, source: SourceText) -> set[int]:
-        """The lines of this text from which the boxes come; each box gets its own."""
+        """The lines of this text from which the boxes come; each box gets its own, a stack that of
+        its last call."""
+        issued: set[int] = set()
         for column in self.columns:
             for lane, box in enumerate(column.boxes):
-                if box is not None and box.row is not None:
-                    lines = (line.line for line in texts.lines_of(box.row) if line.source is source)
-                    column.boxes[lane] = box._replace(line=next(lines, 0))
-        return {box.line for column in self.columns for box in column.drawn} - {0}
+                row = None if box is None else box.row or self._last_row(column, lane)
+                if box is None or row is None:
+                    continue
+                lines = (line.line for line in texts.lines_of(row) if line.source is source)
+                line_number = next(lines, 0)
+                column.boxes[lane] = box._replace(line=line_number)
+                if box.row is not None:
+                    issued.add(line_number)
+        return issued - {0}
+
+    def _last_row(self, column: Column, lane: int) -> CallRow | None:
+        """The last call of a lane in a stack, if the stack's last slot is known."""
+        index = bisect_right(self.numbers, column.until)
+        while index and column.slot <= self.numbers[index - 1] <= column.until:
+            index -= 1
+            calls = self.folding.matched.calls_of(self.folding.slots[index])
+            row = next((row for rank, row in calls.items() if self.lane[rank] == lane), None)
+            if row is not None:
+                return row
+        return None
 
     def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
         """The ranks that stand at a line, in a few characters."""

@@ -645,10 +645,9 @@ export class First {
     const lines = at === null ? [] : face.linesAt(at),
       { ranks } = this.run.scene;
     for (const mark of /** @type {NodeListOf<HTMLElement>} */ (low.querySelectorAll(".jl-here"))) {
-      const here = ranks.filter((_, lane) => lines[lane] === Number(mark.dataset.line));
-      mark.innerHTML = here
-        .map((of) => `<b>${of.length > 1 ? `×${of.length}` : of[0]}</b>`)
-        .join("");
+      const here = ranks.filter((_, lane) => lines[lane] === Number(mark.dataset.line)).flat(),
+        who = here.length > 2 ? `×${here.length}` : here.join(" ");
+      mark.innerHTML = who && `<b>${who}</b>`;
     }
   }
 
@@ -846,7 +845,7 @@ export class First {
         look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no =
-        `<span class="jl-here" data-line="${sign === "+" ? "" : number}"></span>` +
+        `<span class="jl-here" data-line="${sign === "+" ? -1 : number}"></span>` +
         `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
       const marks = this.covered.length ? "" : tags.join("");
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;

@@ -427,12 +427,15 @@ export class Scene {
     return [esc(this.titleOf(this.columns[this.here(at)]))];
   }
 
-  /** By lane, the line of the program from which its call comes; 0: unknown. @param {number} at */
+  /** By lane, the line of the program at which it is; 0: unknown, or at its end. @param {number} at */
   linesAt(at) {
-    const here = this.here(at);
+    const here = this.here(at),
+      { columns } = this;
     return this.scene.names.map((_, lane) => {
-      const issued = this.columns.slice(0, here + 1).findLast((one) => one.boxes[lane]?.line);
-      return issued?.boxes[lane].line ?? 0;
+      const issued = columns.slice(0, here + 1).findLast(({ boxes }) => boxes[lane]),
+        box = issued?.boxes[lane],
+        on = issued?.i === here || box?.open;
+      return on || columns.slice(here).some(({ boxes }) => boxes[lane]) ? (box?.line ?? 0) : 0;
     });
   }
 

@@ -112,7 +112,7 @@ interface Box {
   open: boolean;
   bad: boolean;
   failed: boolean;
-  /** Of the program, from which the call comes; 0: unknown, or a stack. */
+  /** Of the program, from which the call comes, or the last of a stack; 0: unknown. */
   line: number;
 }
 
