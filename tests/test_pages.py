@@ -49,8 +49,10 @@ ENDINGS = (
     "joinlab.check",
     "launched.ends",
     "emulate(mine",
+    "View(runs[4]",
+    "cases.documented(4)",
 )
-"""Words of the cells that may show how a run ended: they are asked about nowhere."""
+"""Words of the cells that may show how a run ended: they are asked about nowhere, or in a cell above."""
 
 
 def plain(text: str) -> str:

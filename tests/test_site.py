@@ -13,6 +13,7 @@ from joinlab.course.exercises import EXERCISES
 from joinlab.course.handout import write_handout
 from joinlab.course.questions import of_notebook, questions
 from joinlab.course.symptoms import SYMPTOMS
+from joinlab.documentation import DOCUMENTED
 from tests.test_notebooks import NOTEBOOKS
 
 pytest.importorskip("playwright.sync_api")
@@ -107,10 +108,38 @@ def test_the_teacher_s_sheet_has_every_answer(folder: Path) -> None:
 @pytest.mark.browser
 def test_an_ending_that_undefined_memory_decides_is_one_of_several(folder: Path) -> None:
     page = (folder / "index.html").read_text()
-    assert re.findall(r"one of \d endings", page) == ["one of 3 endings", "one of 5 endings"]
-    told = page[page.index("one of 5 endings") :].partition("</details>")[0]
+    table = page[page.index('<table class="ends">') :]
+    assert re.findall(r"one of \d endings", table) == ["one of 3 endings", "one of 5 endings"]
+    told = table[table.index("one of 5 endings") :].partition("</details>")[0]
     assert told.count("<li>") == 5
     assert "<li>rank 0 hangs; rank 1 finished (the thread)</li>" in told
+
+
+@pytest.mark.browser
+def test_the_thread_s_ending_is_in_sight_wherever_the_cases_endings_are_shown(folder: Path) -> None:
+    for name in ("index.html", "gpus.html"):
+        page = (folder / name).read_text()
+        table = re.sub(r"<details>.*?</details>", "", page[page.index('<table class="ends">') :])
+        rows = re.findall(r'<th scope="row">Case (\d)</th><td>(.*?)</td>', table)
+        assert [int(number) for number, _ in rows] == list(DOCUMENTED)
+        for number, told in rows:
+            ends = DOCUMENTED[int(number)].asker
+            words = "; ".join(f"rank {rank} {end}" for rank, end in enumerate(ends))
+            assert re.sub("<.*?>", "", told) in (words, "both finish")
+            assert ("both" in told) == (set(ends) == {"finishes"})
+
+
+@pytest.mark.browser
+def test_a_picture_of_case_4_says_how_many_endings_there_are_and_the_thread_s(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page, re.DOTALL)
+    told = [caption for caption in captions if "endings" in caption]
+    of_three = "modelled: one of 3 endings: memory that nobody set decides; rank 1 hangs in each."
+    of_five = "one of 5 endings: memory that nobody set decides."
+    assert [of_three in caption for caption in told] == [True, True, False]
+    assert of_five in told[2]
+    for caption in told:
+        assert "The thread, PyTorch 1.9.1: rank 0 hangs; rank 1 finishes." in caption
 
 
 @pytest.mark.browser

@@ -37,7 +37,7 @@ from joinlab.course.moving import ONCE, moving
 from joinlab.course.questions import BLOCK, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
-from joinlab.emulator.outcomes import endings
+from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.both_themes import in_both_themes
 from joinlab.picture.gallery import loop, side_by_side
@@ -128,7 +128,11 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
         elif block == "slots":
             yield _slots(arguments)
         elif block == "moving":
-            yield f'<figure class="wide">{moving(ONCE, once=True)}</figure>'
+            caption = (
+                f"Case 4 with 5 and 6 inputs, modelled: {_one_of(4, ONCE[-1].inputs, 'today')}"
+            )
+            picture = moving(ONCE, once=True)
+            yield f'<figure class="wide">{picture}<figcaption>{caption}</figcaption></figure>'
         elif block == "bench":
             write_handout(figures / "all.html", progress=False)
             yield _framed("all", "All six cases", "", "All six cases, modelled.")
@@ -164,7 +168,9 @@ def _figure(arguments: str, figures: Path) -> str:
         f"Case {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html"
     )
     label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
-    return _framed(name, label, options.get("after", ""), f"{label}, modelled.")
+    one_of = _one_of(case, (first, second), era)
+    caption = f"{label}, modelled: {one_of}" if one_of else f"{label}, modelled."
+    return _framed(name, label, options.get("after", ""), caption)
 
 
 def _framed(name: str, label: str, after: str, caption: str, address: str = "") -> str:
@@ -287,45 +293,75 @@ def _loops() -> str:
 
 
 def _table() -> str:
-    """How the six loops end with 5 and 6 inputs, on each modelled fabric."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ENGINES)
+    """How the six loops end with 5 and 6 inputs: in the thread, and on each modelled fabric."""
+    names = ("The thread, PyTorch 1.9.1", *ENGINES)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     rows = []
     for number in CASES:
-        cells = "".join(
+        cells = f"<td>{_thread_s(number, (5, 6))}</td>" + "".join(
             f"<td>{_ended(_shipped(number, (5, 6), *engine))}{_others(number, *engine)}</td>"
             for engine in ENGINES.values()
         )
         rows.append(f'<tr><th scope="row">Case {number}</th>{cells}</tr>')
     return (
-        f'<table class="ends"><caption>With 5 and 6 inputs, all modelled. In PyTorch 1.9 the byte of the barrier was '
-        f"undefined; here it is 7.</caption><thead><tr><td></td>{head}</tr></thead>"
+        f'<table class="ends"><caption>With 5 and 6 inputs. All but the thread\'s are modelled, '
+        f"with 7 for the barrier's undefined byte in PyTorch 1.9.</caption><thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
 @cache
+def _outcomes(number: int, era: str) -> tuple[Outcome, ...]:
+    """The endings of a case with 5 and 6 inputs on modelled NCCL, one for each way in which undefined
+    memory decides."""
+    case = CASES[number]
+    return endings(case.program, (5, 6), era=era) if case.knobs[era] else ()
+
+
 def _others(number: int, backend: str, era: str) -> str:
     """Behind an ending that undefined memory decides: all that there are, the thread's marked."""
-    case = CASES[number]
-    if backend != "nccl" or not case.knobs[era]:
-        return ""
-    outcomes = endings(case.program, (5, 6), era=era)
+    outcomes = _outcomes(number, era) if backend == "nccl" else ()
     if len(outcomes) < 2:
         return ""
-    thread = case.documentation and case.documentation.ends((5, 6))
-    listed = ""
-    for outcome in outcomes:
-        ending_words = tuple(THREAD_WORDS.get(end.kind, "") for end in outcome.ends)
-        error = next((end.text.partition(":")[0] for end in outcome.ends if end.text), "")
-        ended = _ended(outcome.timeline).replace("an error", escape(error))
-        listed += f"<li>{ended}{' (the thread)' * (ending_words == thread)}</li>"
+    listed = "".join(f"<li>{_outcome(number, outcome)}</li>" for outcome in outcomes)
+    return f"<details><summary>one of {len(outcomes)} endings</summary><ul>{listed}</ul></details>"
+
+
+def _one_of(number: int, inputs: tuple[int, int], era: str) -> str:
+    """In a sentence: how many endings there are where undefined memory decides, what all of them have
+    in common, and how the thread's author saw it end; "" where there is one ending."""
+    outcomes = _outcomes(number, era) if inputs == (5, 6) else ()
+    if len(outcomes) < 2:
+        return ""
+    always = []
+    for rank in range(len(inputs)):
+        kinds = {outcome.ends[rank].kind for outcome in outcomes}
+        if len(kinds) == 1:
+            always.append(f"rank {rank} {ENDINGS[kinds.pop()].trace} in each")
+    common = f"; {', '.join(always)}" * bool(always)
     return (
-        f"<details><summary>one of {len(outcomes)} endings</summary>Memory that nobody has set decides:"
-        f"<ul>{listed}</ul></details>"
+        f"one of {len(outcomes)} endings: memory that nobody set decides{common}. "
+        f"The thread, PyTorch 1.9.1: {_thread_s(number, inputs)}."
     )
 
 
-THREAD_WORDS = {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs"}
+def _outcome(number: int, outcome: Outcome) -> str:
+    error = next((end.text.partition(":")[0] for end in outcome.ends if end.text), "")
+    ended = _ended(outcome.timeline).replace("an error", escape(error))
+    thread = CASES[number].documentation
+    words = tuple(ENDINGS[end.kind].trace for end in outcome.ends)
+    return ended + " (the thread)" * (thread is not None and thread.ends((5, 6)) == words)
+
+
+def _thread_s(number: int, inputs: tuple[int, int]) -> str:
+    """How the thread's author saw a case end."""
+    thread = CASES[number].documentation
+    documented = None if thread is None else thread.ends(inputs)
+    if documented is None:
+        return "not documented"
+    if set(documented) == {"finishes"}:
+        return '<span class="good">both finish</span>'
+    return escape("; ".join(f"rank {rank} {ending}" for rank, ending in enumerate(documented)))
 
 
 def _ended(timeline: Timeline) -> str:
