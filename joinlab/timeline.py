@@ -382,6 +382,8 @@ class Timeline:
     returns  each rank's return value, as plain data (tensors become numpy arrays); None if it did not return
     output   each rank's stdout and stderr, in the order written
     again    source of the ranks' ways, in the process that made the Timeline, until its first story
+    mended   the run with the fix that the story shows, in the process that tried it
+    rerun    emulates the program once more, to try fixes: of a launched run, or one that ships
     meta     facts about the run: a `Meta`
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
@@ -395,6 +397,8 @@ class Timeline:
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     again: list[Again] = field(default_factory=list, init=False, repr=False)
+    mended: list[Timeline] = field(default_factory=list, init=False, repr=False)
+    rerun: list[Callable[[], Timeline]] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.picture.scene import scene
+from joinlab.story.forms import said
+from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
 from tests.test_parting import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
@@ -310,3 +313,41 @@ def test_a_story_without_fixes_says_the_same_and_how_to_mend_nothing() -> None:
     hidden, whole = joinlab.diagnose(run, fix=False), joinlab.diagnose(run)
     assert whole.of(LineKind.FIX) and not hidden.of(LineKind.FIX)
     assert [line for line in whole.lines if line.kind is not LineKind.FIX] == list(hidden.lines)
+
+
+def ends_well(timeline):
+    return all(end.kind == "finished" and not end.pending for end in timeline.ends)
+
+
+def test_the_run_with_the_fix_is_kept_and_every_rank_finishes():
+    timeline = joinlab.emulate(joinlab.cases.case_4, (5, 6))
+    assert not timeline.mended
+    assert fix_of(timeline).facts["kind"] == "behind"
+    assert mend(timeline) is timeline.mended[0] and ends_well(timeline.mended[0])
+    assert not ends_well(timeline) and timeline.mended[0].meta["inputs"] == [5, 6]
+    barriers = timeline.mended[0].calls.filter(origin="all-reduce (barrier)")
+    assert barriers.height == 2  # behind the loop, one a rank
+
+
+def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
+    timeline = joinlab.launch(joinlab.cases.case_4, (2, 3), "gloo", on_output=None, progress=False)
+    assert fix_of(timeline).form == "untried" and not timeline.mended
+    mended = mend(timeline)
+    assert mended.meta["engine"] == "emulated" and ends_well(mended)
+    fix = fix_of(timeline)
+    assert fix.form == "edit" and "Tried, emulated: every rank finishes" in said(fix)
+    assert mend(timeline) is mended  # it is not sought again
+    assert scene(timeline).tried.text == "Tried, emulated: both finish."
+
+
+def test_a_launched_run_that_no_edit_mends_says_so():
+    timeline = joinlab.launch(own_sizes, (1, 1), "gloo", on_output=None, progress=False)
+    assert mend(timeline) is None
+    assert said(fix_of(timeline)) == "Emulated, the program has no fix that joinlab knows."
+
+
+def own_sizes(rank, inputs):
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        dist.send(torch.ones(1), 0)

@@ -469,3 +469,30 @@ def test_the_code_follows_the_play_head_and_the_verdict_waits_for_it(opened, tmp
     expect(view.locator(".jl-here b")).to_have_text(["1"])
     expect(headline).to_be_visible()
     expect(fix).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_the_fix_is_a_button_and_can_be_undone(opened, tmp_path, width):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    joinlab.diagnose(run)
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": width, "height": 900})
+    view = page.locator(".jl")
+    ends, headline = view.locator(".jl-stage .jl-end"), view.locator(".jl-headline")
+    expect(ends).to_have_text(["✓ finished", "✕ waits…"])
+    before, button = headline.text_content(), view.locator(".jl-do button")
+    expect(button).to_have_text("apply")
+    place = button.bounding_box()
+    button.click()
+    expect(ends).to_have_text(["✓ finished", "✓ finished"])
+    expect(headline).to_contain_text("every call met its counterpart")
+    expect(view.locator(".jl-do")).to_contain_text("The program with the fix, emulated.")
+    assert width < 400 or button.bounding_box()["x"] == place["x"]
+    page.keyboard.press("c")  # the focus stays in the view
+    expect(view.locator(".jl-lane")).to_have_count(2)
+    expect(ends).to_have_text(["✓ finished", "✓ finished"])
+    expect(button).to_have_text("undo")
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("c")
+    expect(ends).to_have_text(["✓ finished", "✕ waits…"])
+    assert headline.text_content() == before

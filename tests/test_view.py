@@ -10,6 +10,8 @@ from joinlab.analysis.matching import match
 from joinlab.emulator.emulate import emulate
 from joinlab.notebook import stills
 from joinlab.notebook.view import View
+from joinlab.story.judge import diagnose
+from joinlab.timeline import load
 from tests.drawn import lane_data
 from tests.timelines import case_timeline
 
@@ -75,3 +77,37 @@ def test_the_widget_that_is_shown_has_the_fix_of_a_run_that_nobody_has_read(monk
     stills.show_live(shown)
     assert "Tried: both finish." in lane_data(shown._packed)[0]["texts"]
     shown.close()
+
+
+def test_the_run_with_the_fix_is_drawn_in_its_place_until_it_is_undone():
+    timeline = emulate(cases.case_4, (2, 3))
+    diagnose(timeline)
+    view = View(timeline)
+    data, _ = lane_data(view._packed)
+    assert data["runs"][-1]["mends"] and data["runs"][-1]["mended"] == 0  # the page has both
+    view.selected = len(match(timeline)) - 1
+    view.mended = True
+    assert view.selected is None
+    view.selected = len(match(timeline.mended[0])) - 1
+    assert (
+        view.calls["origin"].to_list() == ["all-reduce (barrier)"] * 2
+    )  # of the run that one sees
+    view.mended = False
+    view.mended = True
+    view.timeline = case_timeline(1, 2)
+    assert not view.mended
+    view.close()
+
+
+def test_a_run_that_ends_well_or_was_opened_from_a_file_has_nothing_to_mend(tmp_path):
+    for timeline in (emulate(cases.case_1, (2, 3)), load(failed().save(tmp_path / "run.joinlab"))):
+        view = View(timeline)
+        data, _ = lane_data(view._packed)
+        assert data["runs"][-1]["mends"] is False and "mended" not in data["runs"][-1]
+        view.mended = True
+        assert view.mended is False
+        view.close()
+
+
+def failed():
+    return emulate(cases.case_4, (2, 3))

@@ -609,3 +609,25 @@ def test_a_bench_without_a_cure_shows_no_fix() -> None:
     bench = joinlab.bench(case=4, inputs=(2, 3), cure=False)
     story = joinlab.diagnose(bench.timeline)
     assert story.sentence.endswith("Rank 1 hangs.") and not story.of(LineKind.FIX)
+
+
+def test_a_cases_fix_is_applied_by_emulating_it_and_undone_by_a_move() -> None:
+    made = bench(case=4, inputs=(2, 3))
+    run = made.timeline
+    assert not run.mended and "fixes" in run.meta  # it ships
+    made.mended = True
+    assert [end.kind for end in run.mended[0].ends] == ["finished"] * 2
+    data, _ = lane_data(made._packed)
+    assert data["runs"][data["runs"][-1]["mended"]]["scene"]["ends"][1][0] == "✓"
+    made.counts = (2, 4)
+    assert not made.mended
+    made.close()
+
+
+def test_a_bench_that_shows_no_cure_has_no_button_for_it() -> None:
+    made = bench(case=4, inputs=(2, 3), cure=False)
+    data, _ = lane_data(made._packed)
+    assert data["runs"][-1]["mends"] is False
+    made.mended = True
+    assert made.mended is False
+    made.close()

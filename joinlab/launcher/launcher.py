@@ -139,6 +139,7 @@ def launch(
                 no_progress,
                 ways,
             )
+        timeline.rerun.append(lambda: _emulated(program, meta))
         return timeline
     except LaunchInterrupted:
         raise
@@ -147,6 +148,14 @@ def launch(
         raise LaunchInterrupted(
             INTERRUPTED, timeline or timeline_from_rows([], ends, meta)
         ) from None
+
+
+def _emulated(program: Program, meta: Meta) -> Timeline:
+    """The launched program, emulated."""
+    from joinlab.emulator.emulate import emulate
+
+    seeds = [seed for seed in meta["seeds"] if seed is not None]
+    return emulate(program, meta["inputs"], meta["backend"], seed=seeds or None)
 
 
 def _run(

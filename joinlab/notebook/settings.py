@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 
 from joinlab.emulator.recorded import is_of_this_torch, recorded, torch_is_loaded
 from joinlab.errors import ProgramError
@@ -107,7 +108,11 @@ class Emulations:
             )
         if (timeline := self.kept.get(setting)) is not None:
             return timeline
-        timeline = setting.recorded or self._emulated(setting)
+        timeline = setting.recorded
+        if timeline is None:
+            timeline = self._emulated(setting)
+        else:
+            timeline.rerun[:] = [partial(self._emulated, setting)]
         cut_off = any(
             end.kind is EndKind.KILLED for end in timeline.ends
         )  # perhaps only because the machine was busy

@@ -17,12 +17,13 @@ import traitlets
 
 from joinlab.analysis.reading import read
 from joinlab.analysis.thread import beside_thread
-from joinlab.errors import ProgramError
+from joinlab.errors import JoinlabError, ProgramError
 from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import pack
 from joinlab.picture.scene import NARROW
 from joinlab.picture.tables import Table, thread_table
+from joinlab.story.judge import mend
 from joinlab.timeline import Timeline
 
 
@@ -33,6 +34,7 @@ class View(anywidget.AnyWidget):
     beside     another Timeline, drawn below it on the same axis, or None
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
     axis       of the lanes: "logical" (in order of calls), "time" (on the clock) or "calls" (each one); two-way
+    mended     whether the run with the story's fix, emulated, is drawn in its place; two-way
     covered    ranks whose lanes and endings are hidden; while any is, the view does not reveal how the run ended
     sentences  whether the diagnosis appears above the lanes
     alike      True: of more than four ranks, those that did the same share a lane, unless any is covered
@@ -53,6 +55,7 @@ class View(anywidget.AnyWidget):
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
     axis = traitlets.Enum(("logical", "time", "calls"), "logical").tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
+    mended = traitlets.Bool(False).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
@@ -74,16 +77,19 @@ class View(anywidget.AnyWidget):
         return timeline
 
     @property
+    def _drawn_run(self) -> Timeline:
+        """The run that the reader looks at."""
+        return self._seen.mended[0] if self.mended and self._seen.mended else self._seen
+
+    @property
     def calls(self) -> pl.DataFrame:
         """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
-        calls = self._seen.calls
-        if self.selected is None:
-            return calls.clear()
-        return read(self._seen).calls_of(self.selected)
+        run = self._drawn_run
+        return run.calls.clear() if self.selected is None else read(run).calls_of(self.selected)
 
     @property
     def _count(self) -> int:
-        return read(self._seen).count
+        return read(self._drawn_run).count
 
     @property
     def _folds(self) -> bool:
@@ -120,6 +126,7 @@ class View(anywidget.AnyWidget):
         if change["new"] is None:  # of a bench that covers its run
             return
         with self.hold_sync():
+            self.mended = False
             self._pack()
             if self.selected is not None and self.selected >= self._count:
                 self.selected = None
@@ -130,6 +137,20 @@ class View(anywidget.AnyWidget):
         alike."""
         if self._packed:
             self._pack()
+
+    @traitlets.observe("mended")
+    def _mend(self, change: Mapping[str, Any]) -> None:
+        """Look for the fix, unless it is known; the page has the run with it as soon as it is."""
+        self.selected = None
+        if not change["new"] or self._seen.mended:
+            return
+        try:
+            mended = mend(self._seen)
+        except (JoinlabError, KeyboardInterrupt):
+            mended = None
+        with self.hold_sync():
+            self.refresh()
+            self.mended = mended is not None
 
     def refresh(self, calls: bool = True) -> None:
         """Draw the same Timeline again, after its story has grown, or since the reader needs the

@@ -17,7 +17,7 @@ from typing import Any
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
-from joinlab.analysis.wording import measured, shown, sign, title
+from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
@@ -124,7 +124,10 @@ class LaneData:
         calls   False leaves out what only "…" and the details of a call show; a run with another one `beside` has it
         """
         if beside is None:
-            return self._add(*self._run(timeline, ranks, calls))
+            run, packed = self._run(timeline, ranks, calls)
+            for mended in timeline.mended:
+                run["mended"] = self._add(*self._run(mended, ranks, calls))
+            return self._add(run, packed)
         both = compared(timeline, beside)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
         extra = {"beside": below, "apart": self._texts(both.sentence)}
@@ -168,6 +171,7 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
+            "mends": bool(timeline.mended or timeline.rerun) and not all(map(good, timeline.ends)),
             "scene": self._scene(screen, timeline, least),
         }
         if not calls:

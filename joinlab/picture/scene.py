@@ -621,7 +621,9 @@ class _Scene:
         if edit is None:
             return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
-        return Piece("Tried: every rank finishes." if many else "Tried: both finish.", tone="good")
+        how = "Tried, emulated" if self.timeline.meta.get("engine") == "launched" else "Tried"
+        finish = "every rank finishes" if many else "both finish"
+        return Piece(f"{how}: {finish}.", tone="good")
 
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
         """How most ranks of a lane ended."""

@@ -51,13 +51,14 @@ MAX_SECONDS = 20.0
 
 
 def find_fixes(scene: Scene, source: Any) -> None:
-    """Store a tested fix for a failed run in `meta["fixes"]`; [] if none is found.
+    """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
+    it in `mended`.
 
     A fix with which ranks train on fewer inputs is stored only if there is no other.
 
     Raises LaunchInterrupted if the user interrupts it.
     """
-    timeline, fixes = scene.timeline, list[PlainFix]()
+    timeline, fixes = scene.timeline, list[tuple[PlainFix, Timeline]]()
     if not _good(timeline) and isinstance(source, Again):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
@@ -70,14 +71,16 @@ def find_fixes(scene: Scene, source: Any) -> None:
         for edited in itertools.islice(edits, MAX_EDITS):
             if (fix := _try(timeline, source, edited)) is not None:
                 fixes.append(fix)
-            if (fixes and not fixes[-1]["fewer"]) or time.monotonic() > until:
+            if (fixes and not fixes[-1][0]["fewer"]) or time.monotonic() > until:
                 break
-    timeline.meta["fixes"] = sorted(fixes, key=lambda fix: fix["fewer"])[:1]
+    best = sorted(fixes, key=lambda tried: tried[0]["fewer"])[:1]
+    timeline.meta["fixes"] = [fix for fix, _ in best]
+    timeline.mended[:] = [run for _, run in best]
 
 
-def _try(timeline: Timeline, source: Again, edited: Edited) -> PlainFix | None:
-    """The candidate as a fix, if every rank finishes with it for all counts tried, and it keeps the
-    meaning."""
+def _try(timeline: Timeline, source: Again, edited: Edited) -> tuple[PlainFix, Timeline] | None:
+    """The candidate as a fix and the run with it, if every rank finishes with it for all counts
+    tried, and it keeps the meaning."""
     try:
         program = edited.program(source.program)
         first = source.run(program, source.counts, TRY_SECONDS)
@@ -124,7 +127,7 @@ def _try(timeline: Timeline, source: Again, edited: Edited) -> PlainFix | None:
         fix["often"] = more_often[0]
     if edited.root:
         fix["root"] = edited.root
-    return fix
+    return fix, first
 
 
 def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[str]) -> bool:

@@ -64,6 +64,20 @@ def look(scene: Scene) -> None:
         fixes.find_fixes(scene, source)
 
 
+def mend(timeline: Timeline) -> Timeline | None:
+    """The run with the fix of its story, emulated; None without one. Of a launched run it is looked
+    for now, and the story then shows it.
+
+    Raises like `emulate` if the program cannot be emulated.
+    """
+    if not timeline.mended and timeline.rerun:
+        rerun = timeline.rerun.pop()()
+        diagnose(rerun)
+        timeline.meta.setdefault("fixes", rerun.meta.get("fixes", []))
+        timeline.mended.extend(rerun.mended)
+    return timeline.mended[0] if timeline.mended else None
+
+
 def tell(timeline: Timeline) -> Story:
     """The story from the Timeline alone, without emulating anything."""
     return story_of(Scene(timeline))

@@ -44,8 +44,10 @@ export class First {
     this.name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
     /** @type {LaneData} */
     this.data = null;
-    /** @type {RawRun} */
+    /** What is drawn: `main`, or the same with its fix. @type {RawRun} */
     this.run = null;
+    /** @type {RawRun} */
+    this.main = null;
     /** @type {Scene} */
     this.scene = null;
     /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
@@ -261,6 +263,7 @@ export class First {
       "change:heading": () => this.draw(),
       "change:_still": () => this.hideStill(),
       "change:axis": () => this.changeAxis(),
+      "change:mended": () => this.main && this.show(this.data, this.main),
       "change:selected": () => this.run?.columns && this.whole && this.grid.draw(),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
@@ -297,12 +300,15 @@ export class First {
     return false;
   }
 
-  /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
-  show(data, run) {
+  /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} main */
+  show(data, main) {
     this.hideStill();
-    const again = this.run !== null,
-      same = again && this.run.title === run.title;
-    [this.data, this.run] = [data, run];
+    const again = this.run !== null;
+    let same = again && this.main.title === main.title;
+    if (!same && !this.model.send) this.model.set("mended", false); // else Python does
+    const run = (this.get("mended") && data.runs[main.mended]) || main;
+    same &&= (run === main) === (this.run === this.main);
+    [this.data, this.run, this.main] = [data, run, main];
     if (!same) {
       // else the same run has got a longer story
       this.play.stop();
@@ -825,16 +831,18 @@ export class First {
   // -- the program
 
   code() {
-    const { file, tried } = this.run.scene,
+    const { main, run } = this,
+      mended = run !== main,
+      { file, tried } = main.scene,
       alone = this.scenes.length === 1 && !this.covered.length;
-    const code = this.scenes.length > 1 ? [] : this.run.scene.code;
+    const code = this.scenes.length > 1 ? [] : main.scene.code;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
       const skipped =
         i && number && code[i - 1][1] && number > code[i - 1][1] + 1
           ? '<div class="jl-skip">⋯</div>'
           : "";
-      const tags = here.map(([who, kind, tone]) =>
+      const tags = (mended ? [] : here).map(([who, kind, tone]) =>
         tag(
           "span",
           { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) },
@@ -842,7 +850,7 @@ export class First {
         ),
       );
       const said = esc(text.slice(least)),
-        look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
+        look = sign === "+" ? "jl-add" : tags.length ? "jl-hit" : "";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no =
         `<span class="jl-here" data-line="${sign === "+" ? -1 : number}"></span>` +
@@ -850,14 +858,31 @@ export class First {
       const marks = this.covered.length ? "" : tags.join("");
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
-    const below = tried[0][0] && alone ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
+    const words = mended ? "The program with the fix, emulated." : this.pieces(tried),
+      below = (tried[0][0] || main.mends) && alone ? `<p class="jl-do">${words}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
+    if (below && main.mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
     requestAnimationFrame(() => {
       // one that scrolls takes the focus
       for (const one of this.low.querySelectorAll(".jl-code"))
         if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
     });
+  }
+
+  /** A button that shows the run with its fix, or the one without it. @param {boolean} mended */
+  mender(mended) {
+    const known =
+        this.main.mended !== undefined || this.main.scene.code.some(([sign]) => sign === "+"),
+      said = mended ? "undo" : known ? "apply" : "look for a fix",
+      waits = this.get("mended") && !mended;
+    const made = button(waits ? "trying …" : said, "The run with the fix, emulated", () => {
+      made.textContent = "trying …";
+      this.set("mended", !mended);
+      this.low.querySelector("button")?.focus({ preventScroll: true });
+    });
+    made.disabled = waits;
+    return made;
   }
 
   // -- all the rest

@@ -5,7 +5,14 @@ export class Store {
   /** @param {Record<string, any>} values */
   constructor(values) {
     /** @type {Record<string, any>} */
-    this.values = { selected: null, axis: "logical", covered: [], heading: "", ...values };
+    this.values = {
+      selected: null,
+      axis: "logical",
+      covered: [],
+      heading: "",
+      mended: false,
+      ...values,
+    };
     /** @type {Record<string, (() => void)[]>} */
     this.listeners = {};
   }

@@ -5,6 +5,9 @@ interface RawRun {
   title: string;
   measured: string;
   modelled: boolean;
+  /** Whether the run with its fix is known, or Python can look for it; and the number of that run. */
+  mends: boolean;
+  mended?: number;
   scene: RawScene;
   /** From here to `told` nothing is there until somebody asks for a call, and Python answers. */
   zero: number;

@@ -40,9 +40,15 @@ def find(scene: Scene) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
     raised = tuple(_raised(scene))
     fixes: Any = scene.meta.get("fixes") or ()
-    edits = tuple(_plain(fix, len(set(scene.meta.get("inputs") or ())) == 1) for fix in fixes)
-    if edits or raised or all(map(good, scene.ends)) or "fixes" in scene.meta:
+    facts = {
+        "equal": len(set(scene.meta.get("inputs") or ())) == 1,
+        "launched": scene.meta.get("engine") == "launched",
+    }
+    edits = tuple(_plain(fix, facts) for fix in fixes)
+    if edits or raised or all(map(good, scene.ends)):
         return (*raised, *edits)
+    if "fixes" in scene.meta:
+        return (Line(LineKind.FIX, "none"),) if scene.meta.get("engine") == "launched" else ()
     return _untried(scene)
 
 
@@ -91,9 +97,9 @@ def _parts_at(scene: Scene, rank: int) -> str:
     return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
 
 
-def _plain(fix: Mapping[str, Any], equal: bool) -> Line:
-    facts = {name: value for name, value in fix.items() if name != "edits"} | {"equal": equal}
-    return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=facts)
+def _plain(fix: Mapping[str, Any], facts: dict[str, Any]) -> Line:
+    own = {name: value for name, value in fix.items() if name != "edits"}
+    return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=own | facts)
 
 
 def _untried(scene: Scene) -> tuple[Line, ...]:
@@ -122,13 +128,18 @@ def _edit(line: Line) -> Text:
         many = ", ".join(map(str, facts["uneven"]))
         does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
     counts = f"{passed} of {passed} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
-    return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)
+    how = "Tried, emulated" if facts["launched"] else "Tried"
+    return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
 
 
 def _untried_words(line: Line) -> Text:
     call = line.facts["how"]
     remedy = say("{} looks for one", code(call)) if call else "a recorded job is not run again"
     return say("No fix was tried: {}.", remedy)
+
+
+def _none_words(line: Line) -> Text:
+    return say("Emulated, the program has no fix that joinlab knows.")
 
 
 def _raised_words(line: Line) -> Text:
@@ -143,6 +154,7 @@ def _behind_words(line: Line) -> Text:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "edit": _edit,
     "untried": _untried_words,
+    "none": _none_words,
     "raised_here": _raised_words,
     "raised_behind": _behind_words,
 }
