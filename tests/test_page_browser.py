@@ -232,7 +232,8 @@ def test_the_clock_zooms_where_the_pointer_is_pans_and_shows_all_again(opened, t
     assert abs(widths(view)[-1]["x"] - larger["x"] + 60) < 2
     expect(view.locator(".jl-told")).to_be_hidden()  # a drag selects nothing
     page.mouse.dblclick(x, y + 60)
-    assert abs(widths(view)[2]["width"] - last["width"]) < 1
+    assert abs(widths(view)[2]["width"] - last["width"]) < 3  # it is marked, by a wide edge
+    page.keyboard.press("Escape")
     page.mouse.move(x, y)
     page.mouse.wheel(0, 100)  # all is shown: the page may scroll
     assert abs(widths(view)[2]["width"] - last["width"]) < 1
@@ -496,3 +497,37 @@ def test_the_fix_is_a_button_and_can_be_undone(opened, tmp_path, width):
     page.keyboard.press("c")
     expect(ends).to_have_text(["✓ finished", "✕ waits…"])
     assert headline.text_content() == before
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_of_8_ranks_those_alike_share_a_lane_and_no_word_is_cut(opened, tmp_path, width):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3, 2, 2, 3, 3, 2, 4))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": width, "height": 900})
+    view = clock(page)
+    expect(view.locator(".jl-lane")).to_have_count(3)
+    expect(view.locator(".jl-step p").nth(1)).to_contain_text("ranks 1, 4, 5 wait in")
+    expect(view.locator(".jl-step p").nth(2)).to_contain_text("rank 7 waits in")
+    cut = view.evaluate(
+        """(view) => { const edge = view.querySelector(".jl-stage").getBoundingClientRect().right;
+            return [...view.querySelectorAll(".jl-end text, .jl-rank *")]
+                .filter((one) => one.getBoundingClientRect().right > edge + 1)
+                .map((one) => one.outerHTML); }"""
+    )
+    assert cut == []
+
+
+def test_on_the_clock_an_ending_has_the_colour_of_its_tone_and_a_call_that_is_told_is_marked(
+    opened, tmp_path
+):
+    run = joinlab.emulate(joinlab.cases.case_1, (2, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = clock(page)
+    fill, stroke = (f"(one) => getComputedStyle(one).{name}" for name in ("fill", "stroke"))
+    good = view.locator(".jl-end text").first.evaluate(fill)
+    assert good != view.locator(".jl-band + text").first.evaluate(fill)
+    call = view.locator(".jl-lane .jl-fill").last
+    before = call.evaluate(stroke)
+    scrub(view).focus()
+    page.keyboard.press("Enter")
+    expect(view.locator(".jl-told")).to_be_visible()
+    assert view.locator(".jl-chart .jl-chosen").first.evaluate(stroke) != before

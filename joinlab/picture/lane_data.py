@@ -105,10 +105,11 @@ class LaneData:
         self._facts = Table()  # (text of a name, text of what it says)
         self._told = Table()  # texts of a box: several facts
         self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
+        self._mended = 0  # of these, runs with the fix of another
 
     def __len__(self) -> int:
-        """How many runs there are."""
-        return len(self._runs)
+        """How many runs were added."""
+        return len(self._runs) - self._mended
 
     def add(
         self,
@@ -126,7 +127,9 @@ class LaneData:
         if beside is None:
             run, packed = self._run(timeline, ranks, calls)
             for mended in timeline.mended:
+                before = len(self._runs)
                 run["mended"] = self._add(*self._run(mended, ranks, calls))
+                self._mended += len(self._runs) - before
             return self._add(run, packed)
         both = compared(timeline, beside)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))

@@ -500,7 +500,7 @@ export class First {
     const { run } = scene;
     return run.scene.names
       .map((name, i) => {
-        const room = scene.turned ? scene.pitch - 4 : Infinity;
+        const room = scene.turned ? scene.pitch - 10 : Infinity;
         const tall = this.headHeight(i, run),
           style = scene.turned
             ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i) + 5}px)`

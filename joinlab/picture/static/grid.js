@@ -221,7 +221,13 @@ export class Grid {
       ? phone
         ? 430
         : 540
-      : this.width - this.t0 - Math.max(118, this.scene.behind);
+      : this.width -
+        this.t0 -
+        Math.max(
+          118,
+          this.scene.behind,
+          ...this.scene.ends.map(([, , , more]) => widthOf(more, 13) * 1.1 + 14),
+        );
     this.pitch = this.high + this.band + this.host + this.gap + (this.host && 8);
     this.foot = this.side + n * this.pitch - this.gap; // px across, past the last lane
     this.scrub = this.turned ? 12 : this.foot + 50;
@@ -475,7 +481,7 @@ export class Grid {
       bands = inputsOf(this.calls, lane);
     const drawn = bands.map(({ from, to, input }) => {
       const [a, b] = [this.near(from), this.near(to) - 1];
-      if (b - a < 14) return "";
+      if (b - a < LEAST) return "";
       const q = this.area(a, band, b - a, this.band),
         said = [`input ${input}`, `${input}`].find((text) => widthOf(text, 12) + 4 < q.w) ?? "";
       return rect(q, { class: "jl-band", rx: 5 }) + word(said, q.cx, q.cy, 12);
@@ -762,7 +768,7 @@ export class Grid {
 
   /** A call and its line. @param {number} i */
   noun(i) {
-    if (i < 0) return "issues no call here";
+    if (i < 0) return "no call here";
     const { label, kind, lines } = this.run.columns.codes[this.calls.code[i]],
       line = linesOf(this.run, lines)[0]?.line;
     return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
@@ -770,7 +776,8 @@ export class Grid {
 
   /** @param {number} lane @param {number} ns */
   doing(lane, ns) {
-    const { calls, run } = this,
+    const { calls, run, lanes } = this,
+      s = run.scene.ranks[lanes.indexOf(lane)].length > 1 ? "" : "s",
       { flags, begun, ended, slot } = calls,
       spans = calls.hosts[lane].slice(...this.during(lane, ns)),
       here = spans.filter(({ from, to }) => from <= ns && ns < to),
@@ -786,7 +793,7 @@ export class Grid {
     if (wait) {
       const i = wait.call;
       if (flags[i] & OPEN)
-        return `waits in ${this.noun(i)}, since ${this.moment(wait.from)}: it never ends${carries}`;
+        return `wait${s} in ${this.noun(i)}, since ${this.moment(wait.from)}: it never ends${carries}`;
       const last = [...members(calls, slot[i]).values()].reduce(
           (a, b) => (begun[b] > begun[a] ? b : a),
           i,
@@ -794,12 +801,12 @@ export class Grid {
         late = begun[last] - begun[i],
         tells = late > 0.02 * (ended[i] - begun[i]) + 1e3,
         later = tells ? `; ${esc(run.names[laneOf(calls, last)])} came ${lasted(late)} later` : "";
-      return `waits in ${this.noun(i)}, for ${lasted(wait.to - wait.from)}${later}${carries}`;
+      return `wait${s} in ${this.noun(i)}, for ${lasted(wait.to - wait.from)}${later}${carries}`;
     }
     if (work) return `${esc(work.name)}${work.input ? ` of input ${work.input}` : ""}${carries}`;
     if (ns >= run.columns.over[lane])
       return esc(run.ends[lane].replace(/^\S+ /, "").split("\n")[0]) + carries;
-    return `runs Python${carries}`;
+    return `run${s} Python${carries}`;
   }
 
   /** The lines of the program at which the lanes are, by lane; 0: unknown. @param {number} at */
