@@ -33,6 +33,11 @@ class Documentation:
             return None
         return self.asker if inputs[0] == 5 else self.answer.get(inputs[0])
 
+    @property
+    def place(self) -> tuple[bool, str]:
+        """Whether the loop is under join(), and where its barrier is, as the pictures say it."""
+        return self.join, self.barrier or "left out"
+
 
 _PEER_GONE = (
     "On gloo the host waits until a call is done, and gets an error when a peer has ended, since the peer's "

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import lzma
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from joinlab import cases
 from joinlab.emulator import recorded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
+from joinlab.picture.scene import scene
 from joinlab.timeline import Timeline
 
 FOLDER = Path(recorded.__file__).with_name("recorded")
@@ -80,8 +83,23 @@ def test_every_position_of_the_cases_ships_and_no_other():
         assert recorded.recorded(case, inputs, **options) is None
 
 
+def tones(runs: Iterable[Timeline]) -> str:
+    """How each of them ends, as `recorded.endings` has it."""
+    return "".join(scene(run).tone[0] for run in runs)
+
+
+@pytest.mark.parametrize(("backend", "era"), recorded.FILES)
+def test_the_ending_of_every_run_ships_in_a_table(backend, era):
+    runs = (
+        recorded.recorded(case, inputs, backend, era)
+        for case, inputs in product(cases.CASES, COUNTS)
+    )
+    table = recorded.endings(backend, era)
+    assert table == tones(runs) and set(table) == ({"g", "b"} if backend == "gloo" else set("gwb"))
+
+
 def test_the_files_are_small_and_name_no_folder_of_a_machine():
-    for file in FOLDER.iterdir():
+    for file in FOLDER.glob("*.xz"):
         text = lzma.decompress(file.read_bytes()).decode()
         assert file.stat().st_size < 50_000, file
         assert str(Path(joinlab.__file__).parent) not in text and "site-packages" not in text
@@ -163,8 +181,11 @@ def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
 
 
 if __name__ == "__main__":
+    table = {}
     for (backend, era), name in recorded.FILES.items():
         runs = [emulated(case, inputs, backend, era) for case in cases.CASES for inputs in COUNTS]
         for run in runs:
             joinlab.diagnose(run)
         (FOLDER / f"{name}.xz").write_bytes(recorded.packed(titles(), runs))
+        table[name] = tones(runs)
+    (FOLDER / "endings.json").write_text(json.dumps(table, indent=0) + "\n")

@@ -110,6 +110,59 @@ def test_a_slider_is_followed_at_once(emulated):
     ]
 
 
+def parcels_of_places(made: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the browser gets when it asks for the places of the barrier."""
+    parcels: list[bytes] = []
+    monkeypatch.setattr(made, "send", lambda message, buffers: parcels.extend(buffers))
+    made._pressed(made, {"press": "places"}, [])
+    return [lane_data(parcel)[0] for parcel in parcels]
+
+
+def pictures_of_places(made: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """By key, the title of each run in it."""
+    titles = {}
+    for data in parcels_of_places(made, monkeypatch):
+        for key, run in data["ahead"].items():
+            titles[key] = data["texts"][data["runs"][run]["title"]]
+    return titles
+
+
+def test_the_six_places_of_the_barrier_are_sent_before_one_is_chosen(monkeypatch):
+    made = bench(case=2, inputs=(2, 3))
+    assert pictures_of_places(made, monkeypatch) == {
+        f"{case},emulated nccl,7,0,2,3": f"case_{case}, inputs (2, 3), emulated on nccl"
+        for case in cases.CASES
+    }
+    assert made.endings == recorded.endings("nccl", "today") and len(made.loop) == 6
+    made.engine = "emulated nccl 1.9"
+    assert made.endings == recorded.endings("nccl", "1.9")
+    assert [*pictures_of_places(made, monkeypatch)][3] == "4,emulated nccl 1.9,7,0,2,3"
+
+
+def test_of_places_without_a_shipped_run_those_are_sent_that_were_emulated(monkeypatch):
+    made = bench(case=1, inputs=(1, 1, 2))
+    assert made.status["text"] == "Emulated here: no run of this place ships."
+    assert [*pictures_of_places(made, monkeypatch)] == ["1,emulated nccl,7,0,1,1,2"]
+    made.counts = (1, 2)
+    assert made.status["text"] == ""
+    made.barrier_value = 0
+    assert made.endings == ""
+
+
+@pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}])
+def test_no_place_is_told_to_who_predicts_or_launches(options, monkeypatch):
+    made = bench(**options)
+    assert pictures_of_places(made, monkeypatch) == {} and made.endings == ""
+
+
+def test_where_a_fix_is_to_be_found_no_place_tells_it(monkeypatch):
+    tried = "Tried: both finish."
+    assert tried in parcels_of_places(bench(), monkeypatch)[0]["texts"]
+    made = bench(cure=False)
+    (data,) = parcels_of_places(made, monkeypatch)
+    assert made.endings == "" and len(data["ahead"]) == 6 and tried not in data["texts"]
+
+
 def test_what_was_emulated_lately_is_kept(emulated):
     made = bench(case=1, inputs=(1, 9))
     first = made.timeline

@@ -15,6 +15,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from joinlab.cases import CASES
+from joinlab.documentation import DOCUMENTED
 from joinlab.emulator.emulate import ERAS, emulate
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.page import Position, write_sliders
@@ -40,7 +41,11 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
     count = len(CASES) * len(ERAS) * (most + 1) ** 2
     runs = tqdm(_runs(most), "positions", count, disable=not progress, leave=False)
     return write_sliders(
-        "Six training loops with uneven inputs, on a modelled NCCL", runs, start, path
+        "Six training loops with uneven inputs, on a modelled NCCL",
+        runs,
+        start,
+        path,
+        [case.place for case in DOCUMENTED.values()],
     )
 
 

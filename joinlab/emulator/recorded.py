@@ -76,6 +76,15 @@ def recorded(
     return _read(_lines(backend, era)[1 + position(case, counts)])
 
 
+@cache
+def endings(backend: str, era: str) -> str:
+    """How each run of a file ends, in the order of their positions: as `tone` of a first screen, by
+    its first letter."""
+    table = (files("joinlab.emulator") / "recorded" / "endings.json").read_text("utf-8")
+    letters: str = json.loads(table)[FILES[backend, era]]
+    return letters
+
+
 def position(case: int, inputs: Sequence[int]) -> int:
     """The place of a run in its file."""
     return ((case - 1) * (MOST + 1) + inputs[0]) * (MOST + 1) + inputs[1]

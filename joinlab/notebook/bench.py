@@ -26,13 +26,21 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import traitlets
 
 from joinlab.analysis.folding import fold
 from joinlab.analysis.wording import good, shown
-from joinlab.emulator.recorded import is_of_this_torch, recorded, titles, torch_is_loaded
+from joinlab.documentation import DOCUMENTED
+from joinlab.emulator.recorded import (
+    endings,
+    is_of_this_torch,
+    recorded,
+    titles,
+    torch_is_loaded,
+)
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap
@@ -42,6 +50,7 @@ from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, Emulations, Setting
 from joinlab.notebook.stills import drawn
 from joinlab.notebook.view import View
 from joinlab.picture.assets import script, style
+from joinlab.picture.lane_data import LaneData
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
 from joinlab.story.judge import diagnose, without_fixes
@@ -142,6 +151,8 @@ class Bench(View):
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
     most = traitlets.Int(MAX_INPUTS).tag(sync=True)
     words: Any = traitlets.Tuple(("", *WORDS)).tag(sync=True)
+    loop: Any = traitlets.Tuple().tag(sync=True)  # of each case, as write_sliders takes it
+    endings = traitlets.Unicode().tag(sync=True)  # of the shipped runs that may be told
 
     def __init__(
         self,
@@ -191,7 +202,8 @@ class Bench(View):
             cure,
         )
         chosen |= _left(self)
-        super().__init__(None, programs=programs, predict=bool(predict), **chosen)
+        loop = [documented.place for documented in DOCUMENTED.values()]
+        super().__init__(None, programs=programs, loop=loop, predict=bool(predict), **chosen)
         self.add_class("joinlab-bench")
         self._held = False
         self._refresh()
@@ -223,6 +235,10 @@ class Bench(View):
     def _setting(self) -> Setting:
         program = None if self.case else self.own
         return Setting(program, self.case, self.counts, self._now, self.barrier_value, self.pad)
+
+    def _setting_of(self, case: int, counts: tuple[int, ...]) -> Setting:
+        """That of another case and other inputs."""
+        return replace(self._setting(), own=None, case=case, counts=counts)
 
     @traitlets.validate(*CHOSEN)
     def _check(self, proposal: Mapping[str, Any]) -> Any:
@@ -330,6 +346,8 @@ class Bench(View):
             self._fail(error)
             return
         self._show_run(timeline, self._setting().key if self.case else "")
+        if self.case and self._setting().recorded is None and not self.status["text"]:
+            self._tell("Emulated here: no run of this place ships.")
 
     # ---------------------------------------------------------------- showing
 
@@ -343,6 +361,9 @@ class Bench(View):
             self.go = "▶ Run" if launched else "Show" if asks else ""
             self.can_go = not (self.running or self.waits or reason or (asks and "" in self.said))
             self.launches, self.comparing = launched, self.beside is not None
+            ships = not launched and self._setting_of(1, (0, 0)).recorded is not None
+            told = ships and self.cure and not self.predict
+            self.endings = endings(self._now.backend, self._now.era) if told else ""
 
     def _engines(self) -> tuple[dict[str, str], ...]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
@@ -566,6 +587,8 @@ class Bench(View):
                 self._map.watch()
             case {"press": "calls"}:
                 self.refresh()
+            case {"press": "places"}:
+                self._send_places()
             case {"press": "go"}:
                 try:
                     self.start()
@@ -587,6 +610,21 @@ class Bench(View):
             case {"counts": counts}:
                 with self._asked_by_page():
                     self.counts = tuple(counts)
+
+    def _send_places(self) -> None:
+        """Send the picture of each case with these inputs whose run is at hand: those of the places
+        to which the barrier can be dragged; on the clock with every call."""
+        if self.predict or self._now.launched:
+            return
+        data, pictures, calls = LaneData(), dict[str, int](), self.axis != "logical"
+        for case in DOCUMENTED:
+            setting = self._setting_of(case, self.counts)
+            timeline = self._emulations.kept.get(setting) or setting.recorded
+            if timeline is not None:
+                drawn_run = timeline if self.cure else without_fixes(timeline)
+                pictures[setting.key] = data.add(drawn_run, False, calls=calls)
+        if pictures:
+            self.send({"ahead": True}, [data.packed(ahead=pictures)])
 
     # ---------------------------------------------------------------- running, in the run's own
     # thread

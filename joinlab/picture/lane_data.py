@@ -296,6 +296,7 @@ class LaneData:
                 for reading in made.readings
             ],
             "odd": made.odd,
+            "tone": made.tone,
             "ends": [
                 (sign, text(word), tone, text(detail)) for sign, word, tone, detail in made.ends
             ],

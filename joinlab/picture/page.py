@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain, product
@@ -75,16 +75,19 @@ def write_sliders(
     runs: Iterable[tuple[Position, Timeline]],
     start: Position,
     path: str | os.PathLike[str],
+    loop: Sequence[tuple[bool, str]] = (),
 ) -> Path:
     """Write a self-contained page that shows one run at a time, chosen by controls, and return its
     path.
 
     runs   every position that the controls can take, with the run that stands there; used up one by one
     start  where the controls stand at first
+    loop   of each program whether it has join(), and where its barrier is, if all are one loop: its
+           barrier can be dragged
 
     Raises like `write_html`, and ValueError if a position of the controls has no run.
     """
-    return write(Path(path), lambda: slider_page(heading, runs, start))
+    return write(Path(path), lambda: slider_page(heading, runs, start, loop=loop))
 
 
 def write(path: Path, text: Callable[[], str]) -> Path:
@@ -188,9 +191,10 @@ def slider_page(
     runs: Iterable[tuple[Position, Timeline]],
     start: Position,
     map: Mapping[str, object] | None = None,
+    loop: Sequence[tuple[bool, str]] = (),
 ) -> str:
     """The text of the page with sliders. `map`: of endings, as static/map.js draws it, to move by a
-    click."""
+    click; `loop`: as `write_sliders`."""
     data = LaneData()
     printed: dict[str, Timeline] = {}  # one run of each program
     run_numbers: dict[Position, int] = {}
@@ -200,14 +204,15 @@ def slider_page(
             printed[position.program] = timeline
     if start.program not in printed:
         raise ValueError(f"the controls start at {start}, which has no run; add one to runs=")
-    return shown("".join(document(heading, _sliders(run_numbers, start, printed, map), data)))
+    extra = {"map": map, "loop": loop}
+    return shown("".join(document(heading, _sliders(run_numbers, start, printed, extra), data)))
 
 
 def _sliders(
     run_numbers: Mapping[Position, int],
     start: Position,
     printed: Mapping[str, Timeline],
-    map: Mapping[str, object] | None,
+    extra: Mapping[str, object],
 ) -> Iterator[str]:
     programs = list(dict.fromkeys(position.program for position in run_numbers))
     settings = list(dict.fromkeys(position.setting for position in run_numbers))
@@ -240,7 +245,7 @@ def _sliders(
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
         yield from still(f"paper-{number}", timeline)
         yield "</section>\n"
-    text = json.dumps({"runs": numbers, "map": map}, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps({"runs": numbers, **extra}, separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="positions">{text}</script>\n'
 
 

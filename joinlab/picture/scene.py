@@ -179,6 +179,17 @@ class Scene:
     story: tuple[tuple[LineKind, tuple[Piece, ...]], ...]
     provenance: str
 
+    @property
+    def tone(self) -> Tone:
+        """How all ended: the worst of the lanes; "warn", too, if calls met that should not have."""
+        tones: list[Tone] = [tone for _, _, tone, _ in self.ends]
+        if any(column.flag == "wrong" for column in self.columns):
+            tones.append("warn")
+        return max(tones, key=_WORST.index)
+
+
+_WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
+
 
 def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> Scene:
     """The first screen of a Timeline.

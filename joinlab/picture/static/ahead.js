@@ -27,7 +27,7 @@ export class Ahead {
     const data = await unpack(packed),
       { ahead } = data,
       [key] = Object.keys(ahead);
-    const map = (/** @type {string} */ one) => one.split(",").slice(0, -2).join(); // without the counts
+    const map = (/** @type {string} */ one) => one.split(",").slice(1, 4).join(); // less case and counts
     for (const one of this.known.keys()) if (map(one) !== map(key)) this.known.delete(one);
     for (const [one, run] of Object.entries(ahead))
       this.known.set(one, { data, run: data.runs[run] });
@@ -36,9 +36,12 @@ export class Ahead {
 
   /** All that the picture depends on which the controls ask for, as `Setting.key` writes it. */
   get key() {
-    return ["case", "engine", "barrier_value", "pad"]
-      .map((name) => this.model.get(name))
-      .concat(this.model.get("counts"))
-      .join();
+    return this.keyOf(this.model.get("case"));
+  }
+
+  /** The same for another case. @param {number} n */
+  keyOf(n) {
+    const set = ["engine", "barrier_value", "pad", "counts"].map((name) => this.model.get(name));
+    return [n, ...set].join();
   }
 }

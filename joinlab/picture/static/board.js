@@ -5,16 +5,23 @@ import { CONTROLS, Controls } from "./controls.js";
 import { element, write } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
+import { Hand } from "./hand.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
 
-const HEADS = ["counts", "said", "results", "running", "predict", "printed"]; // those that the heads show
+const SHIPPED = 9; // counts of inputs of each of two ranks for which the endings ship
+/** Those that the heads show, and the loop in hand. */
+const HEADS = ["counts", "said", "results", "running", "predict", "printed", "endings"];
 
 class Board extends First {
   makeElements() {
     super.makeElements();
     this.controls = new Controls(this.model, (counts) => this.count(counts));
     this.view.classList.add("jl-board");
+    this.hand = new Hand(this);
+    const { above, below, program } = this.controls;
+    if (this.get("programs")[0][0]) above.shift(); // there are only the cases, which the loop in hand has
+    below[0].prepend(...(above[0] === program ? [] : [program]), this.turner);
     this.printed = element("div", { class: "jlb-printed" });
     this.story.after(this.printed);
     this.tools.querySelector(".jl-own").append(...this.controls.above);
@@ -41,7 +48,13 @@ class Board extends First {
     this.early = "";
     this.ahead = new Ahead(this.model, (count) => {
       this.view.dataset.ahead = String(count);
+      this.hand.glance();
     });
+    /** What was drawn before the line was taken into the air. @type {import("./ahead.js").Early | null} */
+    this.kept = null;
+    this.missed = false;
+    /** The key of the six pictures that were asked for. @type {string} */
+    this.asked = "";
     super.listen();
     let due = false;
     this.redraw = () => {
@@ -54,6 +67,7 @@ class Board extends First {
           if (!this.run) return;
           this.tellHeadline();
           this.drawHeads();
+          this.code();
           this.tellPrinted();
         });
       due = true;
@@ -66,7 +80,7 @@ class Board extends First {
     };
     this.model.on("msg:custom", this.saved);
     this.followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
-    this.model.on("change:counts", this.followed);
+    for (const name of ["counts", "case"]) this.model.on(`change:${name}`, this.followed);
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
@@ -75,7 +89,7 @@ class Board extends First {
     for (const trait of new Set([...CONTROLS, ...HEADS]))
       this.model.off(`change:${trait}`, this.redraw);
     this.model.off("msg:custom", this.saved);
-    this.model.off("change:counts", this.followed);
+    for (const name of ["counts", "case"]) this.model.off(`change:${name}`, this.followed);
     this.ahead.close();
   }
 
@@ -127,17 +141,22 @@ class Board extends First {
     this.set("counts", counts);
   }
 
-  /** Draw what the dots ask for, if Python has sent it ahead. */
-  drawEarly() {
+  /** What Python has sent ahead of a key, if it can be drawn. @param {string} key */
+  sent(key) {
     const able =
         this.alive &&
         this.run &&
         !this.covered.length &&
-        !this.whole && // which is drawn from every call
         !this.get("running") &&
         !this.get("comparing"),
-      { key } = this.ahead;
-    const found = able ? this.ahead.known.get(key) : null;
+      found = able ? this.ahead.known.get(key) : null;
+    return this.whole && !found?.run.columns ? null : found; // drawn from every call
+  }
+
+  /** Draw what the controls ask for, if Python has sent it ahead. */
+  drawEarly() {
+    const { key } = this.ahead,
+      found = this.sent(key);
     if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
     this.show(found.data, found.run);
@@ -146,6 +165,10 @@ class Board extends First {
   /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
    * the dots. */
   has() {
+    if (this.hand.aloft !== null) {
+      this.missed = true; // it is drawn once the line has landed
+      return true;
+    }
     if (!this.early) return false;
     const shown = this.get("shown");
     if (shown && shown !== this.early && this.early === this.ahead.key) return true;
@@ -153,6 +176,72 @@ class Board extends First {
     this.early = "";
     if (same && this.wanted) this.askCalls();
     return same;
+  }
+
+  // -- the loop in hand
+
+  get case() {
+    return this.get("case");
+  }
+
+  get loop() {
+    return this.get("loop");
+  }
+
+  get busy() {
+    return this.get("running");
+  }
+
+  /** What is said of a place whose picture is not here. */
+  get later() {
+    if (this.get("launches") || this.get("predict")) return "";
+    return this.shipped(1) ? "Shown when dropped." : "Emulated when dropped.";
+  }
+
+  /** How the run of a case with these inputs ends, if it ships. @param {number} n @returns {string} */
+  shipped(n) {
+    const [a, b, more] = this.counts;
+    if (more !== undefined || Math.max(a, b) >= SHIPPED) return "";
+    return this.get("endings")[((n - 1) * SHIPPED + a) * SHIPPED + b] ?? "";
+  }
+
+  /** How a case ends with these inputs: as shipped, or as it is shown. @param {number} n */
+  toneOf(n) {
+    const shipped = ["good", "warn", "bad"].find((tone) => tone[0] === this.shipped(n));
+    if (shipped) return shipped;
+    const { title, scene } = this.run;
+    return !this.covered.length && title.startsWith(`case_${n},`) ? scene.tone : "";
+  }
+
+  /** Ask for the pictures of the six cases with these inputs. */
+  prepare() {
+    const key = this.ahead.keyOf(Number(this.whole));
+    if (key === this.asked || this.get("predict") || this.get("launches")) return;
+    this.asked = key;
+    this.model.send({ press: "places" });
+  }
+
+  lifted() {
+    this.kept = { data: this.data, run: this.run };
+  }
+
+  /** @param {number} n */
+  glance(n) {
+    const found = n === this.case ? this.kept : this.sent(this.ahead.keyOf(n)),
+      { data, run } = found ?? this.kept;
+    this.show(data, run);
+    return !!found;
+  }
+
+  /** @param {number} n */
+  take(n) {
+    this.controls.set("case", n);
+  }
+
+  landed() {
+    this.kept = null;
+    if (this.missed) this.load();
+    this.missed = false;
   }
 
   /** Python knows the calls of what was drawn early only once it has answered. */

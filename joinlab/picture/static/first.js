@@ -9,11 +9,12 @@ import { Grid } from "./grid.js";
 import { Play } from "./play.js";
 import { Scene, along, columnsOf } from "./scene.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
-import { fill, kindStyle, tellSlot } from "./told.js";
+import { fill, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
 const WIDE = 1120; // px from which on the program stands beside the lanes
+const HAND = 396; // px of a program that can be changed, and of the gap before it
 const TURNED = "joinlab: turned";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
@@ -61,6 +62,8 @@ export class First {
     /** Where the pointer is, on the axis of the grid. @type {number | null} */
     this.pointed = null;
     this.turn = remembered();
+    /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
+    this.hand = null;
     this.alive = true;
     /** The column whose details are open. @type {number | null} */
     this.openAt = null;
@@ -142,8 +145,11 @@ export class First {
 
   /** px of the picture: less than the view has where the program stands beside it. */
   get beside() {
-    if (this.whole || this.phone) return this.width;
-    if (!this.turned) return this.width * (this.width >= WIDE && this.drawn.length === 1 ? 0.7 : 1);
+    if ((this.whole && !this.hand) || this.phone) return this.width;
+    if (!this.turned) {
+      if (this.width < WIDE || this.drawn.length > 1) return this.width;
+      return this.hand ? this.width - HAND : this.width * 0.7;
+    }
     return this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;
   }
 
@@ -726,8 +732,11 @@ export class First {
   /** @param {KeyboardEvent} event */
   pressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
-    if (event.key !== "Escape") event.stopPropagation(); // the keys are the view's, not the notebook's
+    const done = event.defaultPrevented; // by the loop in hand
+    // the keys are the view's, not the notebook's
+    if (event.key !== "Escape" || done) event.stopPropagation();
     this.view.classList.remove("jl-mouse");
+    if (done) return;
     const on = /** @type {HTMLElement} */ (event.target),
       { columns } = this.scene;
     if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
@@ -831,6 +840,9 @@ export class First {
   // -- the program
 
   code() {
+    const held = !!this.hand?.draw();
+    this.view.classList.toggle("jl-held", held);
+    if (held) return;
     const { main, run } = this,
       mended = run !== main,
       { file, tried } = main.scene,
@@ -842,20 +854,14 @@ export class First {
         i && number && code[i - 1][1] && number > code[i - 1][1] + 1
           ? '<div class="jl-skip">⋯</div>'
           : "";
-      const tags = (mended ? [] : here).map(([who, kind, tone]) =>
-        tag(
-          "span",
-          { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) },
-          esc(who),
-        ),
-      );
+      const stand = mended ? [] : here;
       const said = esc(text.slice(least)),
-        look = sign === "+" ? "jl-add" : tags.length ? "jl-hit" : "";
+        look = sign === "+" ? "jl-add" : stand.length ? "jl-hit" : "";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no =
         `<span class="jl-here" data-line="${sign === "+" ? -1 : number}"></span>` +
         `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
-      const marks = this.covered.length ? "" : tags.join("");
+      const marks = this.covered.length ? "" : tags(stand);
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
     const words = mended ? "The program with the fix, emulated." : this.pieces(tried),
@@ -879,7 +885,7 @@ export class First {
     const made = button(waits ? "trying …" : said, "The run with the fix, emulated", () => {
       made.textContent = "trying …";
       this.set("mended", !mended);
-      this.low.querySelector("button")?.focus({ preventScroll: true });
+      this.low.querySelector(".jl-do button")?.focus({ preventScroll: true });
     });
     made.disabled = waits;
     return made;
@@ -914,7 +920,8 @@ export class First {
     this.story.innerHTML =
       `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
-      '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; ' +
+      `<p class="jl-soft">Keys: ${this.hand ? "arrows on the barrier, Enter drops it; " : ""}` +
+      "arrows on the dots and on the scrubber; " +
       "Enter tells of a call; Space plays; c: order or clock; t turns the lanes; on the clock w s zoom, " +
       "a d pan, f shows all.</p>";
   }

@@ -208,7 +208,7 @@ export class Grid {
       tracks = TRACKS.find(({ most }) => n <= most);
     Object.assign(this, clock ? tracks : { ...tracks, band: 0, host: 0, gap: 24 });
     this.turned = view.turned;
-    this.width = view.width;
+    this.width = view.beside;
     this.t0 = this.turned ? 88 : view.before || this.scene.before;
     this.side = this.turned ? 68 : 26;
     if (this.turned) {

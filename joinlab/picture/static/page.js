@@ -3,6 +3,7 @@
 
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
+import { ENDS, Hand } from "./hand.js";
 import { unpack } from "./data.js";
 import { EndingMap } from "./map.js";
 import { Store } from "./store.js";
@@ -61,8 +62,8 @@ for (const place of all) inSight.observe(place);
 class Positions extends First {
   /** @param {HTMLElement} root @param {HTMLElement} place
    * @param {{ runs: Record<string, Record<string, Record<string, number>>>, map: import("./map.js").MapData
-   * | null }} told */
-  constructor(root, place, { runs, map }) {
+   * | null, loop: [boolean, string][] }} told */
+  constructor(root, place, { runs, map, loop }) {
     super(root, new Store({}));
     this.endings = map;
     this.map = map && new EndingMap((counts) => this.go(counts));
@@ -80,7 +81,17 @@ class Positions extends First {
     this.setting = setting;
     this.counts = form.dataset.inputs.split(",").map(Number);
     this.first = form.dataset.inputs;
-    this.tools.querySelector(".jl-own").append(program, setting);
+    this.loop = loop;
+    this.tools.querySelector(".jl-own").append(...(loop.length ? [] : [program]), setting);
+    if (loop.length) {
+      this.hand = new Hand(this);
+      const size = (packed.length / 750000).toFixed(1); // as text, a third more
+      this.story.before(
+        program,
+        this.turner,
+        `This page holds all its ${data.runs.length} runs, ${size} MB: none is computed here.`,
+      );
+    }
     for (const one of [program, setting]) one.addEventListener("change", () => this.go());
     this.most = Math.max(
       ...Object.keys(runs[program.value][setting.value]).flatMap((key) =>
@@ -130,6 +141,34 @@ class Positions extends First {
     show(this.place, this, this.here[counts.join()]);
   }
 
+  // -- the loop in hand
+
+  get case() {
+    return this.program.selectedIndex + 1;
+  }
+
+  /** The run of a case with these inputs. @param {number} n */
+  runOf(n) {
+    return this.runs[this.program.options[n - 1].value][this.setting.value][this.counts.join()];
+  }
+
+  /** @param {number} n */
+  toneOf(n) {
+    return data.runs[this.runOf(n)].scene.tone;
+  }
+
+  /** @param {number} n */
+  glance(n) {
+    show(this.place, this, this.runOf(n));
+    return true;
+  }
+
+  /** @param {number} n */
+  take(n) {
+    this.program.selectedIndex = n - 1;
+    this.go();
+  }
+
   get before() {
     return 186;
   }
@@ -144,16 +183,13 @@ class Positions extends First {
     return dots(lane, this.counts[lane], this.most, false, (n) => {
       const run =
         data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
-      if (!run) return null;
-      const how = run.scene.ends.some(([, , tone]) => tone === "bad")
-        ? "bad"
-        : run.scene.ends.some(([, , tone]) => tone === "warn")
-          ? "warn"
-          : "good";
-      return {
-        sign: { bad: "✕", warn: "…", good: "✓" }[how],
-        color: `color-mix(in srgb, var(--jl-${how === "good" ? "right" : how}) 30%, transparent)`,
-      };
+      const tone = run?.scene.tone;
+      return tone
+        ? {
+            sign: ENDS[tone][0],
+            color: `color-mix(in srgb, var(--jl-${tone === "good" ? "right" : tone}) 30%, transparent)`,
+          }
+        : null;
     });
   }
 }

@@ -20,6 +20,18 @@ const table = (facts) =>
 export const kindStyle = (kind) =>
   kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
+/** Who stands at a line. @param {ScenePiece[]} here */
+export const tags = (here) =>
+  here
+    .map(([who, kind, tone]) =>
+      tag(
+        "span",
+        { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) },
+        esc(who),
+      ),
+    )
+    .join("");
+
 /** @param {string} label @param {number} kind */
 export const swatch = (label, kind) =>
   tag("span", { class: "jl-swatch", style: kindStyle(kind) }, esc(label));

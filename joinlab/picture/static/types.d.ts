@@ -172,6 +172,8 @@ interface RawScene {
   meant: [number, number, number, number][];
   readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][];
   odd: number | null;
+  /** How all ended, as the colours of the ends say it. */
+  tone: "" | "good" | "warn" | "bad";
   ends: [sign: string, word: string, tone: string, more: string][];
   file: string;
   code: [sign: string, number: number | null, text: string, here: ScenePiece[]][];

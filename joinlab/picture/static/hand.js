@@ -1,0 +1,249 @@
+// The program in hand: the loop of the six cases. Its barrier can be dragged to three places, and its join()
+// is a switch; each place is a case.
+
+import { button, element, hit, write } from "./dom.js";
+import { esc, tag } from "./text.js";
+import { tags } from "./told.js";
+
+const PLACES = ["inside the loop", "after the loop", "left out"];
+const LINES = ["for input in inputs:", "loss = model(input)", "loss.backward()"];
+const JOIN = "with model.join():",
+  BARRIER = "dist.barrier()";
+/** @type {Record<string, number>} */
+const STEPS = { ArrowDown: 1, ArrowLeft: 1, ArrowUp: -1, ArrowRight: -1 };
+/** @type {Record<string, string[]>} */
+export const ENDS = {
+  good: ["✓", "all finish"],
+  warn: ["…", "finish, with a call pending or by luck"],
+  bad: ["✕", "not all finish"],
+  "": ["", "not known yet"],
+};
+const AWAY = 48; // px outside of the program, from where on a line is left out
+
+export class Hand {
+  /** @param {any} view of the six: it has `case` and `loop`; `glance` shows a case while the line is in the
+   * air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
+  constructor(view) {
+    this.view = view;
+    /** The case whose place the line is over, while it is in the air. @type {number | null} */
+    this.aloft = null;
+    /** Where the pointer took the line. @type {[number, number] | null} */
+    this.from = null;
+    this.join = button(JOIN, "With or without join()", () => this.turn(), { class: "jl-with" });
+    this.grip = element("span", {
+      class: "jl-grip",
+      role: "slider",
+      tabindex: 0,
+      title: "Drag this line, or move it by arrow keys; Enter drops it, Escape puts it back",
+      "aria-label": BARRIER,
+      "aria-orientation": "vertical",
+      "aria-valuemin": 0,
+      "aria-valuemax": 2,
+    });
+    this.rows = [JOIN, ...LINES, ...PLACES].map((_, i) =>
+      element("div", { class: i > 3 && "jl-place" }, element("span"), element("span")),
+    );
+    this.rows[0].firstElementChild.after(this.join);
+    this.places = this.rows.slice(4);
+    const look = { class: "jl-code jl-hand", role: "group", "aria-label": "The loop" };
+    this.code = element("div", look, ...this.rows, this.grip);
+    this.six = element("p", { class: "jl-six", role: "img" });
+    this.tried = element("p", { class: "jl-do" });
+    this.six.addEventListener("click", (event) => {
+      const box = hit(event, "b");
+      if (box && !view.busy) this.choose(Number(box.textContent[0]));
+    });
+    for (const event of ["pointerenter", "focusin"])
+      this.code.addEventListener(event, () => view.prepare?.());
+    this.wire();
+  }
+
+  /** @returns {RawRun} */
+  get run() {
+    return this.view.run;
+  }
+
+  /** @param {boolean} join @param {string} place */
+  caseOf(join, place) {
+    return (
+      1 + this.view.loop.findIndex((/** @type {any[]} */ at) => at[0] === join && at[1] === place)
+    );
+  }
+
+  /** @param {number} n @returns {string} */
+  placeOf(n) {
+    return this.view.loop[n - 1][1];
+  }
+
+  /** @param {number} n */
+  choose(n) {
+    if (n !== this.view.case) this.view.take(n);
+  }
+
+  turn() {
+    const [join, place] = this.view.loop[this.view.case - 1];
+    if (!this.view.busy) this.choose(this.caseOf(!join, place));
+  }
+
+  // -- the line in the air
+
+  wire() {
+    const { grip, view } = this;
+    grip.addEventListener("pointerdown", (event) => {
+      if (view.busy || event.button) return;
+      event.preventDefault();
+      grip.focus({ preventScroll: true });
+      grip.setPointerCapture(event.pointerId);
+      this.from = [event.clientX, event.clientY];
+      this.lift();
+    });
+    grip.addEventListener("pointermove", ({ clientX, clientY }) => {
+      if (!this.from) return;
+      grip.style.translate = `${clientX - this.from[0]}px ${clientY - this.from[1]}px`;
+      this.over(this.placeAt(clientX, clientY));
+    });
+    grip.addEventListener("pointerup", () => this.from && this.land());
+    grip.addEventListener("pointercancel", () => this.land(true));
+    grip.addEventListener("blur", () => this.land());
+    grip.addEventListener("keydown", (event) => {
+      const { key } = event,
+        step = STEPS[key];
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (step && !this.from && !view.busy) {
+        this.lift();
+        this.over(PLACES[PLACES.indexOf(this.placeOf(this.aloft)) + step]);
+      } else if (this.aloft !== null && /^(Enter| |Escape)$/.test(key)) this.land(key === "Escape");
+      else if (key !== " ") return; // which plays elsewhere
+      event.preventDefault(); // so the view knows that the key is taken
+    });
+  }
+
+  lift() {
+    if (this.aloft !== null) return;
+    this.aloft = this.view.case;
+    this.view.lifted?.();
+    this.view.prepare?.();
+    this.draw();
+  }
+
+  /** The place nearest to a point. @param {number} x @param {number} y */
+  placeAt(x, y) {
+    const { left, right, top, bottom } = this.code.getBoundingClientRect();
+    if (Math.max(left - x, x - right, top - y, y - bottom) > AWAY) return PLACES[2];
+    const far = this.places.map((place) => {
+      const { top, height } = place.getBoundingClientRect();
+      return Math.abs(top + height / 2 - y);
+    });
+    return PLACES[far.indexOf(Math.min(...far))];
+  }
+
+  /** @param {string | undefined} place */
+  over(place) {
+    const n = this.caseOf(this.view.loop[this.aloft - 1][0], place);
+    if (!n || n === this.aloft) return;
+    this.aloft = n;
+    this.glance();
+  }
+
+  /** Show the run of the place that the line is over. */
+  glance() {
+    if (this.aloft === null) return;
+    const { view } = this,
+      known = view.glance(this.aloft),
+      { names, ends } = this.run.scene;
+    this.draw();
+    if (!known) write(this.tried, esc(view.later));
+    const told = known && !view.covered.length,
+      how = told ? ends.map(([, word], i) => `${names[i]} ${word}`).join(", ") : view.later;
+    view.announce(`Case ${this.aloft}: ${BARRIER} ${this.placeOf(this.aloft)}. ${how}`);
+  }
+
+  /** @param {boolean} back where it was */
+  land(back = false) {
+    const { view, aloft } = this;
+    if (aloft === null) return;
+    if (back && aloft !== view.case) view.glance(view.case);
+    this.aloft = this.from = null;
+    this.grip.style.translate = "";
+    if (back) view.announce(`${BARRIER} is back: ${this.placeOf(view.case)}`);
+    else this.choose(aloft);
+    view.landed?.();
+    this.draw();
+  }
+
+  // -- drawing
+
+  /** Draw the program in place of the code of a run; false if no case is chosen. */
+  draw() {
+    const { view, rows, places, grip, aloft } = this,
+      { run } = this,
+      shown = aloft ?? view.case;
+    if (!shown) return false;
+    if (view.low.firstChild !== this.code)
+      view.low.replaceChildren(this.code, this.six, this.tried);
+    const [join, place] = view.loop[shown - 1],
+      inner = join ? 4 : 0;
+    const code = run.title.startsWith(`case_${shown},`) ? run.scene.code : [];
+    const find = (/** @type {string} */ text, added = false) =>
+      code.find(
+        ([sign, , said]) =>
+          (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
+      );
+    const fill = (
+      /** @type {number} */ i,
+      /** @type {RawScene["code"][number]} */ line,
+      /** @type {string} */ text,
+      add = false,
+    ) => {
+      const [, number = "", , here = []] = line ?? [],
+        no = tag("span", { class: "jl-no" }, add ? "+" : `${number}`);
+      const [before, after] = [rows[i].firstElementChild, rows[i].lastElementChild];
+      write(before, `<span class="jl-here" data-line="${number}"></span>${no}${text}`);
+      write(after, view.covered.length ? "" : tags(here));
+      rows[i].classList.toggle("jl-hit", here.length > 0);
+      rows[i].classList.toggle("jl-add", add);
+    };
+    fill(0, find(JOIN), "", !join && !!find(JOIN, true));
+    this.join.setAttribute("aria-pressed", String(join));
+    LINES.forEach((text, i) => {
+      const line = find(text);
+      fill(i + 1, line, " ".repeat(inner + (i && 4)) + esc(line?.[2].trim() ?? text));
+    });
+    const moved = aloft === null && !!find(BARRIER, true);
+    PLACES.forEach((name, i) => {
+      const here = name === place,
+        add = moved && i === 1; // where each fix puts it
+      const spot = tag("i", {}, add ? BARRIER : name);
+      fill(i + 4, here && find(BARRIER), (i ? "" : " ".repeat(inner + 4)) + spot, add);
+      places[i].classList.toggle("jl-over", here && aloft !== null);
+      places[i].classList.toggle("jl-has", here);
+    });
+    const text = moved ? `<s>${BARRIER}</s>` : BARRIER;
+    write(grip, `<span aria-hidden="true">⠿ </span>${text}`);
+    grip.classList.toggle("jl-aloft", aloft !== null);
+    const values = { disabled: !!view.busy, valuenow: PLACES.indexOf(place), valuetext: place };
+    for (const [name, value] of Object.entries(values))
+      grip.setAttribute(`aria-${name}`, String(value));
+    const home = this.from ? this.placeOf(view.case) : place,
+      spot = places[PLACES.indexOf(home)].querySelector("i");
+    grip.style.left = `${spot.offsetLeft}px`;
+    grip.style.top = `${spot.offsetTop}px`;
+    this.drawSix(shown);
+    write(this.tried, view.covered.length ? "" : view.pieces(run.scene.tried));
+    return true;
+  }
+
+  /** How the six end with these inputs. @param {number} shown */
+  drawSix(shown) {
+    let [boxes, said] = ["case ", `Case ${shown} of six. How they end:`];
+    for (let n = 1; n <= this.view.loop.length; n++) {
+      const tone = this.view.toneOf(n),
+        [sign, words] = ENDS[tone];
+      const look = { class: tone && `jl-is-${tone}`, "aria-current": n === shown && "true" };
+      boxes += tag("b", look, `${n} ${sign}`);
+      said += ` ${n}: ${words}.`;
+    }
+    write(this.six, boxes);
+    this.six.setAttribute("aria-label", said);
+  }
+}
