@@ -196,12 +196,16 @@ def test_the_strip_follows_the_dots_and_chooses_a_case(browser, handout):
 
 def test_the_fix_that_was_tried_is_marked_where_the_line_would_go(browser, handout):
     with opened(browser, handout, viewport={"width": 1440, "height": 900}) as page:
-        expect(page.locator(".jl-place .jl-add")).to_have_text(["dist.barrier()"])
-        expect(page.locator(".jl-place").nth(1)).to_contain_text("+")
+        expect(page.locator(".jl-place.jl-add")).to_have_text(["+dist.barrier()"])
+        expect(page.locator(".jl-grip s")).to_have_text("dist.barrier()")
         expect(page.locator(".jl-do")).to_have_text("Tried: both finish.")
         page.locator(".jl-six b").nth(4).click()
-        expect(page.locator(".jl-hand .jl-add .jl-with")).to_be_visible()
-        assert page.locator(".jl-place .jl-add").count() == 0
+        shows(page, 5)
+        expect(page.locator(".jl-hand .jl-add")).to_have_text(["+with model.join():"])
+        page.locator(".jl-scrub").press("Home")  # before the verdict the loop stands there alone
+        expect(page.locator(".jl-hand .jl-add .jl-no")).to_be_hidden()
+        expect(page.locator(".jl-do")).to_be_hidden()
+        expect(page.locator(".jl-with")).to_be_visible()
 
 
 def test_the_page_holds_the_six_runs_of_every_position_and_says_so(browser, handout):

@@ -67,7 +67,7 @@ class Board extends First {
           if (!this.run) return;
           this.tellHeadline();
           this.drawHeads();
-          this.code();
+          this.hand.draw();
           this.tellPrinted();
         });
       due = true;

@@ -214,7 +214,7 @@ export class Hand {
       const here = name === place,
         add = moved && i === 1; // where each fix puts it
       const spot = tag("i", {}, add ? BARRIER : name);
-      fill(i + 4, here && find(BARRIER), (i ? "" : " ".repeat(inner + 4)) + spot, add);
+      fill(i + 4, here ? find(BARRIER) : null, (i ? "" : " ".repeat(inner + 4)) + spot, add);
       places[i].classList.toggle("jl-over", here && aloft !== null);
       places[i].classList.toggle("jl-has", here);
     });

@@ -1,6 +1,7 @@
 // Puts the live view in place of each static picture of a page; where the page has positions, with dots that
 // move it.
 
+import { element } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
 import { ENDS, Hand } from "./hand.js";
@@ -86,11 +87,8 @@ class Positions extends First {
     if (loop.length) {
       this.hand = new Hand(this);
       const size = (packed.length / 750000).toFixed(1); // as text, a third more
-      this.story.before(
-        program,
-        this.turner,
-        `This page holds all its ${data.runs.length} runs, ${size} MB: none is computed here.`,
-      );
+      const held = `This page holds all its ${data.runs.length} runs, ${size} MB: none is computed here.`;
+      this.story.before(element("div", { class: "jl-bar" }, program, this.turner, held));
     }
     for (const one of [program, setting]) one.addEventListener("change", () => this.go());
     this.most = Math.max(
