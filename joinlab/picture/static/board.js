@@ -209,7 +209,7 @@ class Board extends First {
   toneOf(n) {
     const shipped = ["good", "warn", "bad"].find((tone) => tone[0] === this.shipped(n));
     if (shipped) return shipped;
-    const { title, scene } = this.run;
+    const { title, scene } = this.main;
     return !this.covered.length && title.startsWith(`case_${n},`) ? scene.tone : "";
   }
 
@@ -222,7 +222,7 @@ class Board extends First {
   }
 
   lifted() {
-    this.kept = { data: this.data, run: this.run };
+    this.kept = { data: this.data, run: this.main };
   }
 
   /** @param {number} n */

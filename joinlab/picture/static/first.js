@@ -885,7 +885,8 @@ export class First {
     const made = button(waits ? "trying …" : said, "The run with the fix, emulated", () => {
       made.textContent = "trying …";
       this.set("mended", !mended);
-      this.low.querySelector(".jl-do button")?.focus({ preventScroll: true });
+      const next = /** @type {HTMLElement | null} */ (this.low.querySelector(".jl-do button"));
+      next?.focus({ preventScroll: true });
     });
     made.disabled = waits;
     return made;

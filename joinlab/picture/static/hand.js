@@ -48,7 +48,9 @@ export class Hand {
     const look = { class: "jl-code jl-hand", role: "group", "aria-label": "The loop" };
     this.code = element("div", look, ...this.rows, this.grip);
     this.six = element("p", { class: "jl-six", role: "img" });
-    this.tried = element("p", { class: "jl-do" });
+    this.tried = element("span");
+    this.fix = element("span");
+    this.below = element("p", { class: "jl-do" }, this.fix, this.tried);
     this.six.addEventListener("click", (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
@@ -121,6 +123,7 @@ export class Hand {
   lift() {
     if (this.aloft !== null) return;
     this.aloft = this.view.case;
+    if (this.view.get("mended")) this.view.set("mended", false);
     this.view.lifted?.();
     this.view.prepare?.();
     this.draw();
@@ -176,14 +179,16 @@ export class Hand {
   /** Draw the program in place of the code of a run; false if no case is chosen. */
   draw() {
     const { view, rows, places, grip, aloft } = this,
-      { run } = this,
+      { main } = view,
+      mended = view.run !== main,
       shown = aloft ?? view.case;
     if (!shown) return false;
     if (view.low.firstChild !== this.code)
-      view.low.replaceChildren(this.code, this.six, this.tried);
+      view.low.replaceChildren(this.code, this.six, this.below);
     const [join, place] = view.loop[shown - 1],
       inner = join ? 4 : 0;
-    const code = run.title.startsWith(`case_${shown},`) ? run.scene.code : [];
+    /** @type {RawScene["code"]} */
+    const code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [];
     const find = (/** @type {string} */ text, added = false) =>
       code.find(
         ([sign, , said]) =>
@@ -199,8 +204,8 @@ export class Hand {
         no = tag("span", { class: "jl-no" }, add ? "+" : `${number}`);
       const [before, after] = [rows[i].firstElementChild, rows[i].lastElementChild];
       write(before, `<span class="jl-here" data-line="${number}"></span>${no}${text}`);
-      write(after, view.covered.length ? "" : tags(here));
-      rows[i].classList.toggle("jl-hit", here.length > 0);
+      write(after, view.covered.length || mended ? "" : tags(here));
+      rows[i].classList.toggle("jl-hit", here.length > 0 && !mended);
       rows[i].classList.toggle("jl-add", add);
     };
     fill(0, find(JOIN), "", !join && !!find(JOIN, true));
@@ -229,7 +234,10 @@ export class Hand {
     grip.style.left = `${spot.offsetLeft}px`;
     grip.style.top = `${spot.offsetTop}px`;
     this.drawSix(shown);
-    write(this.tried, view.covered.length ? "" : view.pieces(run.scene.tried));
+    const words = mended ? "The program with the fix, emulated." : view.pieces(main.scene.tried),
+      asks = main.mends && (mended || !code.some(([sign]) => sign === "+"));
+    write(this.tried, view.covered.length ? "" : words);
+    this.fix.replaceChildren(...(asks ? [view.mender(mended), " "] : [])); // else one moves the line
     return true;
   }
 
