@@ -356,7 +356,9 @@ def _series(name: str, column: Any, max_bytes: int) -> pl.Series:
 
 def _items(value: Any) -> int:
     """How many texts and numbers a value of a table holds."""
-    return 1 + sum(map(_items, value)) if isinstance(value, list) else 1
+    if isinstance(value, list):
+        return 1 + sum(map(_items, value))
+    return 1
 
 
 _READ_PARQUET = """

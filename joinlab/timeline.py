@@ -333,12 +333,18 @@ class Ending:
 
     def __str__(self) -> str:
         if self.kind is EndKind.HUNG:
-            return "hung (proven)" if self.proven else "hung (suspected)"
-        return f"{self.kind} (a call still pending)" if self.pending else str(self.kind)
+            if self.proven:
+                return "hung (proven)"
+            return "hung (suspected)"
+        if self.pending:
+            return f"{self.kind} (a call still pending)"
+        return str(self.kind)
 
 
 def _where(call: CallRow | None) -> tuple[int | None, str | None]:
-    return (None, None) if call is None else (call["seq"], call["group"])
+    if call is None:
+        return (None, None)
+    return (call["seq"], call["group"])
 
 
 class TableField:
@@ -449,11 +455,9 @@ class Timeline:
     def ended_in(self, rank: int) -> tuple[int, str, int] | None:
         """Rank, group and seq of the call that a rank's ending names; None if it names none."""
         end = self.ends[rank]
-        return (
-            None
-            if end.call is None
-            else (rank, self.default_group if end.group is None else end.group, end.call)
-        )
+        if end.call is None:
+            return None
+        return (rank, self.default_group if end.group is None else end.group, end.call)
 
     def raise_for_ending(self) -> Timeline:
         """Return self if every rank finished with nothing pending; else raise RankError with the
@@ -470,7 +474,9 @@ class Timeline:
 
     def _repr_html_(self) -> str | None:
         """Its picture, for marimo and others; IPython shows a live view instead."""
-        return None if showing.html is None else showing.html(self)
+        if showing.html is None:
+            return None
+        return showing.html(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its
@@ -559,9 +565,8 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
                 raise ValueError(f"an ending whose {wrong}")
     if not all(isinstance(text, str) for text in parts.output):
         raise ValueError("output that is not text")
-    if isinstance(
-        versions := parts.meta.get("versions"), dict
-    ):  # older files have the repr of torch's
+    versions = parts.meta.get("versions")
+    if isinstance(versions, dict):  # older files have the repr of torch's
         parts.meta["versions"] = {
             name: version and str(version).strip("'") for name, version in versions.items()
         }
@@ -585,7 +590,8 @@ _ENDING = get_type_hints(Ending) | {"kind": str}
 
 
 def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
-    if wrong := misfit(meta, Meta):
+    wrong = misfit(meta, Meta)
+    if wrong:
         raise ValueError(f"meta whose {wrong}")
     ranks = range(world_size)
     if not all(fix["edits"] for fix in meta.get("fixes", ())):
@@ -708,7 +714,9 @@ def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Serie
 def _encodable(value: object) -> object:
     if isinstance(value, list):
         return [_encodable(item) for item in value]
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return value
 
 
 def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:

@@ -71,7 +71,9 @@ class IssuedCall(NamedTuple):
 
 def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
     """Elements of all tensors of these shapes together; None if the shapes are unknown."""
-    return None if shape is None else sum(map(prod, shape))
+    if shape is None:
+        return None
+    return sum(map(prod, shape))
 
 
 def is_list(call: IssuedCall, size: int) -> bool:
@@ -263,13 +265,17 @@ class GroupCalls:
     def ring(self) -> tuple[int, ...]:
         """On NCCL its ranks in the order of the ring; (): not known."""
         ring = tuple(self.setting.rings.get(self.name, ()))
-        return ring if sorted(ring) == sorted(self.ranks) else ()
+        if sorted(ring) == sorted(self.ranks):
+            return ring
+        return ()
 
     @property
     def version(self) -> tuple[int, ...]:
         """NCCL's, as numbers; (): not known."""
         parts = (self.setting.version or "").split(".")
-        return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
+        if all(map(str.isdecimal, parts)):
+            return tuple(map(int, parts))
+        return ()
 
     @property
     def apart(self) -> bool:
@@ -285,9 +291,9 @@ class GroupCalls:
     def begun(self) -> GroupCalls:
         """Without the calls that are held: their hosts have issued them, and no stream comes to
         them."""
-        return (
-            self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
-        )
+        if self.held:
+            return self._only(lambda call: (call.rank, call.seq) not in self.held)
+        return self
 
     def _only(self, condition: Callable[[IssuedCall], bool]) -> GroupCalls:
         lanes = {rank: list(filter(condition, lane)) for rank, lane in self.collectives.items()}

@@ -42,16 +42,18 @@ def memory(tensor: torch.Tensor) -> Bytes:
 def look(tensors: Sequence[torch.Tensor]) -> Bytes:
     """The bytes of all tensors, one after the other, to be read at once: those of one alone are not
     copied."""
-    return memory(tensors[0]) if len(tensors) == 1 else read(tensors)
+    if len(tensors) == 1:
+        return memory(tensors[0])
+    return read(tensors)
 
 
 def read(tensors: Sequence[torch.Tensor]) -> Bytes:
     """A copy of the bytes of all tensors, one after the other."""
     if len(tensors) == 1:
         return memory(tensors[0]).copy()
-    return (
-        np.concatenate([memory(tensor) for tensor in tensors]) if tensors else np.empty(0, np.uint8)
-    )
+    if tensors:
+        return np.concatenate([memory(tensor) for tensor in tensors])
+    return np.empty(0, np.uint8)
 
 
 def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
@@ -98,7 +100,9 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[P
         return [Part([tensor], [tensor]) for tensor in tensors_in(args[0])]
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
-        return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
+        if method.op is Op.SEND:
+            return [Part(tensors, [])]
+        return [Part([], tensors)]
     single = method.form is Form.SINGLE
     if method.op is Op.ALL_TO_ALL and single:
         if not streams:  # gloo's workers split it, or fail to

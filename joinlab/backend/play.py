@@ -391,7 +391,9 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     nested: Any = [outs if takes_parts else ins] if (outs if takes_parts else ins) else []
     if method.form is Form.COALESCED or sends_parts == takes_parts:
         return outs, ins, options
-    return (nested, ins, options) if takes_parts else (outs, nested, options)
+    if takes_parts:
+        return (nested, ins, options)
+    return (outs, nested, options)
 
 
 def _group(host: SessionRank, name: str) -> RankGroup:

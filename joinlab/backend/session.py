@@ -14,8 +14,7 @@ When no rank can go on, fabrics carry out what needs less than all ranks (`flush
 nobody, ranks of which only the stream waits are let go: on a GPU their hosts never stopped. If there
 are none of those either, every rank that is left waits for ever, and that is proven.
 
-`play` gives each rank a list of calls. A run of processes would give each a loop that answers what
-its process asks, and `listen` until every process has asked for something.
+`play` gives each rank a list of calls.
 """
 
 from __future__ import annotations
@@ -467,7 +466,7 @@ class SessionRank:
 
         One that `asks` in a loop never waits, so others may have to be let go here.
         """
-        if asks and not self.session.awake:
+        if asks and not self.session.ready:
             self.session.stalled(final=False)
         self.wake()
         self._hand_over()
@@ -493,12 +492,10 @@ class Session:
     aborting  ranks whose backend aborts their process, and whose turn has not come since
     """
 
-    host_type = SessionRank
-
     def __init__(self, knobs: Knobs, size: int) -> None:
         self.knobs = knobs
         self.costs = knobs.costs
-        self.hosts = [self.host_type(self, rank) for rank in range(size)]
+        self.hosts = [SessionRank(self, rank) for rank in range(size)]
         self.ready: list[tuple[int, int]] = []
         self.timers: list[tuple[int, int]] = []
         self.aborting: list[SessionRank] = []
@@ -534,9 +531,6 @@ class Session:
             self.fabrics[label] = make(weakref.proxy(self), self.ranks_of[label])
         return RankGroup(rank, label, ranks, self.fabrics[label])
 
-    def listen(self) -> None:
-        """Called before a rank gets its turn: where ranks act elsewhere, wait for them here."""
-
     def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
         """Its backend aborts its process at that time. Ranks whose clocks are behind act first
         (`SessionRank.submit`).
@@ -569,24 +563,15 @@ class Session:
                 raise
             except Exception as error:
                 raise unmodelled("the calls that the ranks wait for", error) from error
-        if self.awake:
+        if self.ready:
             return
         living = [host for host in self.hosts if not host.gone]
         let_go = [host for host in living if host.let_go()]
-        if let_go or not final or self.call_back():
+        if let_go or not final:
             return
         for host in living:
             why = host.standing.why if host.standing is not None else ""
             host.end = End("hung", host.awaited, why)
-
-    @property
-    def awake(self) -> bool:
-        """Whether any rank can go on."""
-        return bool(self.ready)
-
-    def call_back(self) -> bool:
-        """No rank can go on: run what is to run once calls have ended. False if there is nothing."""
-        return False
 
     # ------------------------------------------------------------------------------------
 
@@ -631,13 +616,12 @@ class Session:
     def _next(self) -> SessionRank | None:
         """The rank that can go on and is furthest behind; None if all are over, or wait for ever."""
         while True:
-            self.listen()
             timed_out = self._timer_due()
             if timed_out is not None:
                 return timed_out
-            if not self.awake:
+            if not self.ready:
                 self.stalled(final=True)
-                if not self.awake:
+                if not self.ready:
                     return None
             if not self.ready:
                 continue

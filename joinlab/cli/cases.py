@@ -39,7 +39,8 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.launcher.launcher import launch
     from joinlab.story.judge import diagnose
 
-    if unknown := [number for number in options.only or () if number not in CASES]:
+    unknown = [number for number in options.only or () if number not in CASES]
+    if unknown:
         raise ProgramError(f"there is no case {unknown[0]}; there are {', '.join(map(str, CASES))}")
     chosen = {number: CASES[number] for number in sorted(set(options.only or CASES))}
     tables: dict[int, dict[int, CaseRuns]] = {}

@@ -53,7 +53,9 @@ def _run(options: argparse.Namespace) -> int:
     for name, fact in _facts():
         print(f"{name:<15} {fact}")
         works = works or fact.startswith("yes")
-    return 0 if works else 1
+    if works:
+        return 0
+    return 1
 
 
 def _facts() -> Iterator[tuple[str, str]]:

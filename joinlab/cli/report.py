@@ -122,7 +122,9 @@ def ended(ends: Sequence[Ending]) -> str:
     ill = [(rank, word) for rank, word in enumerate(verbs) if word != "finishes"]
     if len(set(verbs)) == 1:
         return f"both {_PLURAL.get(verbs[0], verbs[0])}"
-    return f"rank {ill[0][0]} {ill[0][1]}" if len(ill) == 1 else ", ".join(verbs)
+    if len(ill) == 1:
+        return f"rank {ill[0][0]} {ill[0][1]}"
+    return ", ".join(verbs)
 
 
 def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
@@ -165,7 +167,11 @@ def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
 def documented(runs: CaseRuns) -> str:
     """What the thread says of this case and these inputs; "" if nothing."""
     mark, text = _mark(runs)
-    return "as documented" if mark == "=" else f"documented: {text}" if mark else ""
+    if mark == "=":
+        return "as documented"
+    if mark:
+        return f"documented: {text}"
+    return ""
 
 
 def _mark(runs: CaseRuns) -> tuple[str, str]:
@@ -186,7 +192,8 @@ def _mark(runs: CaseRuns) -> tuple[str, str]:
 
 
 def _program(case: Case) -> str:
-    if (documentation := case.documentation) is None:
+    documentation = case.documentation
+    if documentation is None:
         return case.title.removeprefix("Case ").lstrip("0123456789: ")
     barrier = f"barrier {documentation.barrier}" if documentation.barrier else "no barrier"
     return f"{'join()' if documentation.join else 'no join()'}, {barrier}"
@@ -280,7 +287,8 @@ class _Calls:
                 first_slot, last_slot = (
                     (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
                 )
-                if gap := left_out(wrong(self.run), before, self.folding.numbers[first_slot]):
+                gap = left_out(wrong(self.run), before, self.folding.numbers[first_slot])
+                if gap:
                     yield f"         {gap}"
                 before = self.folding.numbers[last_slot]
             if isinstance(part, Fold):
@@ -407,4 +415,6 @@ class _Calls:
 
 
 def _cut(text: str, width: int = WIDTH) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 1]}…"

@@ -72,7 +72,9 @@ def _run(options: argparse.Namespace) -> int:
     )  # before the report, which fails on a closed stream
     screen = report.Screen()
     screen.print(report.run_report(timeline, width=screen.width))
-    return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
+    if all(end.kind == "finished" for end in timeline.ends):
+        return 0
+    return 1
 
 
 def _launched(program: Any, options: argparse.Namespace) -> Timeline:

@@ -77,7 +77,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.once:
         timeline = recorded.timeline()
         tell(_state(timeline, False), timeline, "\n".join(_lines(recorded, timeline)))
-        return _code(timeline, False) if options.exit_code else 0
+        if options.exit_code:
+            return _code(timeline, False)
+        return 0
     shows = screen.is_terminal and not options.json
     with (
         Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live
@@ -101,7 +103,9 @@ def _run(options: argparse.Namespace) -> int:
                 )
                 tell(state, timeline, news)
             if state == "over" or (options.exit_code and _code(timeline, still)):
-                return _code(timeline, still) if options.exit_code else 0
+                if options.exit_code:
+                    return _code(timeline, still)
+                return 0
             time.sleep(EVERY_S)
 
 
@@ -131,13 +135,11 @@ def _state(timeline: Timeline, still: bool) -> str:
 
     if is_over(timeline):
         return "over"
-    return (
-        "stuck"
-        if any(end.kind == "hung" for end in timeline.ends)
-        else "still"
-        if still
-        else "running"
-    )
+    if any(end.kind == "hung" for end in timeline.ends):
+        return "stuck"
+    if still:
+        return "still"
+    return "running"
 
 
 def _code(timeline: Timeline, still: bool) -> int:
@@ -145,7 +147,9 @@ def _code(timeline: Timeline, still: bool) -> int:
     moves."""
     if any(end.kind in ("raised", "killed") or end.proven for end in timeline.ends):
         return 1
-    return STILL if still else 0
+    if still:
+        return STILL
+    return 0
 
 
 def _lines(

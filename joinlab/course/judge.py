@@ -189,7 +189,8 @@ def compare(got: Any, expected: Any, situation: str, quantity: str, close: float
     Traceback (most recent call last):
     joinlab.course.judge.Wrong: with 2 ranks, what rank 0 returns is wrong: element 1: expected 2, got 5.
     """
-    if difference := _difference(plain(got), plain(expected), close):
+    difference = _difference(plain(got), plain(expected), close)
+    if difference:
         raise Wrong(f"with {situation}, {quantity} is wrong: {difference}.")
 
 
@@ -202,7 +203,9 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (bool, str)) or type(value) is int or not hasattr(value, "__float__"):
         return value
-    return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value)
 
 
 def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, ...] = ()) -> str:
@@ -213,11 +216,14 @@ def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, 
             if _is_number(got) and _is_number(expected)
             else got == expected
         )
-        return "" if equal else f"{position_text}expected {_short(expected)}, got {_short(got)}"
+        if equal:
+            return ""
+        return f"{position_text}expected {_short(expected)}, got {_short(got)}"
     if not isinstance(got, list):
         return f"{position_text}expected a list of {len(expected)}, got {_short(got)}"
     for index, (value, wanted) in enumerate(zip(got, expected, strict=False)):
-        if difference := _difference(value, wanted, close, (*path, index)):
+        difference = _difference(value, wanted, close, (*path, index))
+        if difference:
             return difference
     if len(got) != len(expected):
         return f"{position_text}expected {len(expected)} elements, got {len(got)}"
@@ -229,6 +235,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return (
-        f"{value:.6g}" if isinstance(value, float) else shorten(repr(value), 80, placeholder=" ...")
-    )
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return shorten(repr(value), 80, placeholder=" ...")

@@ -27,7 +27,8 @@ def path() -> Path | None:
     """The file of the state; None if it is kept in memory only."""
     if os.environ.get("JOINLAB_PROGRESS") == "off":
         return None
-    if named := os.environ.get("JOINLAB_PROGRESS"):
+    named = os.environ.get("JOINLAB_PROGRESS")
+    if named:
         return Path(named)
     if _run_by_a_machine():
         return None
@@ -80,7 +81,8 @@ def forget() -> None:
     """Forget every answer, to begin the course again."""
     global _state
     _state = {"questions": {}, "exercises": {}}
-    if (place := path()) is not None and place.is_file():
+    place = path()
+    if place is not None and place.is_file():
         with suppress(OSError):
             place.unlink()
 

@@ -104,7 +104,8 @@ def with_questions(markdown: str) -> str:
     """
 
     def block(match: re.Match[str]) -> str:
-        if (question := questions().get(match[1])) is None:
+        question = questions().get(match[1])
+        if question is None:
             raise ValueError(f"there is no question {match[1]!r} in questions.toml")
         return f"<!-- question {question.name} -->\n{question.markdown()}\n<!-- end -->"
 

@@ -45,7 +45,9 @@ class Check:
 def install_command() -> str:
     """How to install what the notebooks need: in a copy of the repository, or from PyPI."""
     root = Path(__file__).parents[2]
-    return "make setup" if (root / "Makefile").is_file() else "pip install 'joinlab[lab]'"
+    if (root / "Makefile").is_file():
+        return "make setup"
+    return "pip install 'joinlab[lab]'"
 
 
 def _packages() -> str:
@@ -95,11 +97,9 @@ def _for_gloo() -> str:
     interfaces = psutil.net_if_stats()
     name = next((interface for interface in ("lo", "lo0") if interface in interfaces), "lo")
     if name not in interfaces or not interfaces[name].isup:
-        return (
-            f"sudo ifconfig {name} up"
-            if sys.platform == "darwin"
-            else f"sudo ip link set {name} up"
-        )
+        if sys.platform == "darwin":
+            return f"sudo ifconfig {name} up"
+        return f"sudo ip link set {name} up"
     if sys.platform == "darwin":
         return f"sudo /usr/libexec/ApplicationFirewall/socketfilterfw --add {sys.executable}"
     return f"sudo iptables -I INPUT -i {name} -j ACCEPT"

@@ -89,7 +89,9 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.view_as_real(
             tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
         )
-    return tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+    if tensor.is_contiguous():
+        return tensor
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def jobs_of(call: EmulatedCall) -> list[Job]:
@@ -242,11 +244,9 @@ def _buffers(
 def _unknown(tensor: torch.Tensor, split: bool = True) -> str:
     """Why a worker cannot send elements of this dtype. `split`: it sends a complex number as two
     floats."""
-    return (
-        ""
-        if tensor.dtype in DTYPES and (split or not tensor.is_complex())
-        else "Invalid scalar type"
-    )
+    if tensor.dtype in DTYPES and (split or not tensor.is_complex()):
+        return ""
+    return "Invalid scalar type"
 
 
 def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> Job:

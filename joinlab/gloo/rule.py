@@ -289,7 +289,9 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
         if not facts.rooted or (not even and len(lengths) != (size if me == root else 1)):
             return None  # the sizes that an all_to_all receives are not recorded
     if not nbytes and facts.needs is not Needs.FROM_ROOT and not facts.pairwise:
-        return iter(()) if facts.reduces else None
+        if facts.reduces:
+            return iter(())
+        return None
     return messages.of(op, me, size, root, lengths, item)
 
 
@@ -323,8 +325,6 @@ def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
     calls = (
         call for lists in (group.sends, group.recvs) for peer in lists.values() for call in peer
     )
-    return (
-        {}
-        if any(call.completed and (call.rank, call.seq) in blockers for call in calls)
-        else blockers
-    )
+    if any(call.completed and (call.rank, call.seq) in blockers for call in calls):
+        return {}
+    return blockers

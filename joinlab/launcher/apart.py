@@ -103,7 +103,8 @@ def _hear(link: socket.socket, seconds: float) -> str:
     try:
         while not said.endswith(END) and time.monotonic() < begun + seconds:
             if select.select([link], [], [], LOOK_S)[0]:
-                if not (more := link.recv(1 << 16)):
+                more = link.recv(1 << 16)
+                if not more:
                     break
                 said += more
             take_interrupt()
@@ -132,7 +133,8 @@ def _why(said: str, seconds: float) -> str:
         return (
             f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
         )
-    if fatal := re.match(r"Fatal Python error: (.*)", said):
+    fatal = re.match(r"Fatal Python error: (.*)", said)
+    if fatal:
         return f"it crashes Python ({fatal[1]}){place}."
     return f"it ended its process, or did not return within {seconds:.0f} s."
 

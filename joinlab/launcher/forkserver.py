@@ -38,13 +38,12 @@ from typing import TYPE_CHECKING, Any
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.launcher.apart import answer
-from joinlab.launcher.emulation import emulate
 from joinlab.launcher.forkclient import CHOOSES_GPUS, COUNT, RUN
 from joinlab.launcher.keeper import Keeper
 from joinlab.launcher.memory import collapse_memory
 
 if TYPE_CHECKING:
-    from joinlab.emulator.modelled_rank import ModelledRank
+    from joinlab.recorder.recorder import Recorder
 
 LOOK_S = 0.5
 """How often the server checks whether its launcher still lives, and reaps keepers that have
@@ -60,16 +59,16 @@ def main(control_fd: int, launcher: int, warm: bool) -> None:
     `launcher`."""
     control = socket.socket(fileno=control_fd)
     try:
-        hello, modelled = _prepare(warm)
+        hello, recorder = _prepare(warm)
     except BaseException:
         control.sendall(json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
         return
     descendants.adopt()
     control.sendall(json.dumps(hello).encode() + b"\n")
-    Server(control, launcher, modelled, warm).serve()
+    Server(control, launcher, recorder, warm).serve()
 
 
-def _prepare(warm: bool) -> tuple[dict[str, Any], ModelledRank]:
+def _prepare(warm: bool) -> tuple[dict[str, Any], Recorder]:
     """Import the modules that ranks need, install the recorder, and return what torch was built
     with."""
     with no_collection():
@@ -79,8 +78,10 @@ def _prepare(warm: bool) -> tuple[dict[str, Any], ModelledRank]:
         import torch.distributed.optim
         import torch.nn.parallel
 
-        from joinlab.emulator.modelled_rank import ModelledRank
         from joinlab.launcher.rehearsal import prepare
+        from joinlab.recorder.events import nowhere
+        from joinlab.recorder.install import patch
+        from joinlab.recorder.recorder import Recorder
 
     hello = {
         "torch": str(torch.__version__),
@@ -90,13 +91,14 @@ def _prepare(warm: bool) -> tuple[dict[str, Any], ModelledRank]:
     if warm:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
-    modelled = ModelledRank()
-    prepare(modelled, warm)
+    recorder = Recorder(nowhere(), 0)
+    patch(recorder)
+    prepare(recorder, warm)
     gc.collect()
     # so that a garbage collection in a rank does not copy the pages shared with the server
     gc.freeze()
     gc.disable()  # a rank that runs a program enables it
-    return hello, modelled
+    return hello, recorder
 
 
 def _count_gpus(link: socket.socket) -> None:
@@ -121,11 +123,11 @@ class Server:
     """Forks a keeper for each run; ends with its launcher."""
 
     def __init__(
-        self, control: socket.socket, launcher: int, modelled: ModelledRank, warm: bool
+        self, control: socket.socket, launcher: int, recorder: Recorder, warm: bool
     ) -> None:
         self.control = control
         self.launcher = launcher
-        self.modelled = modelled
+        self.recorder = recorder
         self.warm = warm
         self.collapsed = not warm
         self.keepers: set[int] = set()
@@ -176,7 +178,7 @@ class Server:
             server = os.getppid()
             self.control.close()
             if kind == RUN:
-                Keeper(link, server, self.modelled, self.warm, emulate).keep()
+                Keeper(link, server, self.recorder, self.warm).keep()
             elif kind == COUNT:
                 _count_gpus(link)
             else:

@@ -1,52 +1,42 @@
-"""The keeper of one run: forks its ranks, ends them, and, of an emulation, holds the network.
+"""The keeper of one run: forks its ranks, and ends them.
 
 It may be forked before there is a run: then it forks ranks ahead, which wait (rank.py). Over the
 run's socket it gets, as frames:
 
-    {"ahead": n, "modules": [...]}         fork n ranks now; the run comes later
-    {"ranks", "folder", "knobs", "to_ranks"}   a run: how many ranks, where its files are, the settings
-                                           of an emulation, and the frame that each rank gets (rank.py)
+    {"ahead": n}                           fork n ranks now; the run comes later
+    {"ranks", "folder", "to_ranks"}        a run: how many ranks, where its files are, and the frame that
+                                           each rank gets (rank.py)
     "kill"                                 end the ranks
-    "interrupt"                            of an emulation: end the ranks, and send what there is
 
 The launcher closes the socket to give up the run. The keeper answers
 
     {"pids": {rank: pid}}                  the ranks are started
     {"trouble": text, "rank": r}           rank r could not be set up, or can no longer record
     {"error": text}                        a rank could not be started
-    {"rank": r, "status": s}               a launched rank's process has ended (status as of os.waitpid)
-    {"inputs": k}                          of an emulation: inputs that all ranks have processed
-    an `Outcome` (emulation.py)            what became of an emulation
+    {"rank": r, "status": s}               a rank's process has ended (status as of os.waitpid)
 
-It sends the last status, or what became of an emulation, only after all descendants of the ranks
-have ended.
+It sends the last status only after all descendants of the ranks have ended.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import re
 import selectors
 import shutil
 import signal
 import socket
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joinlab.backend.model import Knobs
-from joinlab.emulator.modelled_rank import ModelledRank
-from joinlab.emulator.shared_log import shared_memory
 from joinlab.launcher import descendants
 from joinlab.launcher.frames import receive, send
-from joinlab.launcher.rank import RankProcess, redirect
-from joinlab.launcher.rank_output import Output
-from joinlab.launcher.rehearsal import rehearse_keeping
+from joinlab.launcher.rank import RankProcess
+from joinlab.recorder.recorder import Recorder
 
 LOOK_S = 0.2
 """How often the keeper checks whether the fork server still lives."""
@@ -61,8 +51,6 @@ class Child:
     rank: int
     pid: int
     link: socket.socket
-    log: mmap.mmap
-    output: Output
 
 
 class Keeper:
@@ -72,25 +60,19 @@ class Keeper:
         self,
         link: socket.socket,
         server: int,
-        modelled: ModelledRank,
+        recorder: Recorder,
         warm: bool,
-        emulate: Callable[[Keeper, Knobs, bytes], None],
     ) -> None:
-        """`emulate`: holds the network of an emulation (emulation.py)."""
         self.link = link
-        self.emulate = emulate
         self.server = server
-        self.modelled = modelled
+        self.recorder = recorder
         self.warm = warm
         self.folder = ""
         self.ranks = 0  # of the run; 0: there is none yet
         self.children: list[Child] = []
         self.living: dict[int, Child] = {}  # by pid
-        self.modules: tuple[str, ...] = ()
         self.segments: set[str] = set()
         self.over = False
-        self.interrupted = False
-        self.ended: Callable[[Child, int], None] = self._tell_end
         descendants.adopt()
         self.child_pipe, self.wake = os.pipe()
         self.trouble_pipe, self.trouble = os.pipe()
@@ -126,13 +108,6 @@ class Keeper:
             for pid in self.living:
                 _signal_group(pid, sign)
 
-    def end_ranks(self) -> None:
-        """Kill every rank that still lives, and reap all: nothing but their children is left."""
-        self.kill()
-        for pid in self.living:
-            os.waitpid(pid, 0)
-        self.living.clear()
-
     def _terminated(self, *_: Any) -> None:
         self.over = True
 
@@ -152,13 +127,8 @@ class Keeper:
             return
         if message == "kill":
             self.kill()
-        elif message == "interrupt":
-            self.interrupted = True
         elif "ahead" in message:
-            self.modules = tuple(message["modules"])
             self._fork(message["ahead"])
-            if self.warm:
-                rehearse_keeping()
         else:
             self._start(message)
 
@@ -172,17 +142,10 @@ class Keeper:
         self.ranks = ranks
         for child in self.children[ranks:]:  # they were forked ahead, and end now
             child.link.close()
-        if request["knobs"] is not None:
-            self.emulate(self, request["knobs"], request["to_ranks"])
-            return
-        self.send_request(request["to_ranks"])
-        self.tell({"pids": {child.rank: child.pid for child in self.children[:ranks]}})
-
-    def send_request(self, request: bytes) -> None:
-        """Let the ranks begin."""
-        for child in self.children[: self.ranks]:
+        for child in self.children[:ranks]:
             with suppress(OSError):  # it has been killed meanwhile
-                child.link.sendall(request)
+                child.link.sendall(request["to_ranks"])
+        self.tell({"pids": {child.rank: child.pid for child in self.children[:ranks]}})
 
     def _fork(self, ranks: int) -> bool:
         """See that there are so many ranks; False if the machine does not give them."""
@@ -191,7 +154,6 @@ class Keeper:
                 continue  # it was forked ahead
             try:
                 ours, rank_end = socket.socketpair()
-                log, output = shared_memory(), _nameless_file()
                 pid = os.fork()
             except OSError as error:
                 self.kill()
@@ -199,14 +161,14 @@ class Keeper:
                 return False
             if pid == 0:
                 ours.close()
-                self._be_rank(rank, rank_end, log, output)
+                self._be_rank(rank, rank_end)
             rank_end.close()
-            child = Child(rank, pid, ours, log, Output(output))
+            child = Child(rank, pid, ours)
             self.children[rank:] = [child]
             self.living[pid] = child
         return True
 
-    def _be_rank(self, rank: int, link: socket.socket, log: mmap.mmap, output: int) -> None:
+    def _be_rank(self, rank: int, link: socket.socket) -> None:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -216,10 +178,7 @@ class Keeper:
             self.link.close()
             for child in self.children:
                 child.link.close()
-                child.output.close()
-            redirect(output)
-            os.close(output)
-            RankProcess(self.modelled, rank, link, log, self.trouble).live(self.warm, self.modules)
+            RankProcess(self.recorder, rank, link, self.trouble).live(self.warm)
         finally:
             os._exit(1)
 
@@ -246,16 +205,12 @@ class Keeper:
             child = self.living.pop(pid)
             if not self.living:
                 self.end_everything()
-            self.ended(child, status)
+            if child.rank < self.ranks:  # not one that was forked ahead in vain
+                self.tell({"rank": child.rank, "status": status})
         with suppress(ChildProcessError):  # reap an orphan of a rank that has ended
             orphan = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if self.living and orphan is not None and orphan.si_pid not in self.living:
                 os.waitpid(orphan.si_pid, os.WNOHANG)
-
-    def _tell_end(self, child: Child, status: int) -> None:
-        """The process of a rank has ended."""
-        if child.rank < self.ranks:
-            self.tell({"rank": child.rank, "status": status})
 
     def end_everything(self) -> None:
         for pid in descendants.stop_all():
@@ -272,14 +227,6 @@ class Keeper:
                 with suppress(OSError):
                     (SHARED_MEMORY / name).unlink()
         self.segments.clear()
-
-
-def _nameless_file() -> int:
-    """A file for a rank's output, which ends with its last descriptor."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("joinlab")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _segments_of(pid: int) -> set[str]:

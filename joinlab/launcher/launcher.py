@@ -195,7 +195,6 @@ def _run(
             raise LaunchError(no_temporary_folder(OSError(why))) from error
         to_ranks = {
             **rank_request(sent, meta["program"]),
-            "engine": "launched",
             "folder": str(folder),
             "inputs": counts,
             "seeds": meta["seeds"],
@@ -209,7 +208,6 @@ def _run(
         request = {
             "ranks": len(counts),
             "folder": str(folder),
-            "knobs": None,
             "to_ranks": frame(to_ranks),
         }
         watch = Watch(server, folder, tuple(counts), meta, listener, progress, stop)
@@ -257,22 +255,6 @@ def _sweep() -> None:
                 lock = _hold(folder)
                 shutil.rmtree(folder, ignore_errors=True)  # another user's folder cannot be removed
                 os.close(lock)
-
-
-def loopback() -> str:
-    """The address of the loopback interface, over which ranks on gloo connect."""
-    error: OSError | None = None
-    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        try:
-            with socket.socket(family) as probe:
-                probe.bind((host, 0))
-                return host
-        except OSError as failure:
-            error = error or failure
-    raise LaunchError(
-        f"ranks on gloo connect over the loopback interface, and none of its ports can be bound: {error}. Bring it up "
-        "(ip link set lo up), or end processes that hold its ports."
-    )
 
 
 def _free_port() -> str:
@@ -323,3 +305,19 @@ def _sharing(nccl: str) -> dict[str, str]:
     # sockets.
     sockets = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
     return {"JOINLAB_NCCL_HOSTS": "1", **sockets}
+
+
+def loopback() -> str:
+    """The address of the loopback interface, over which ranks on gloo connect."""
+    error: OSError | None = None
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.socket(family) as probe:
+                probe.bind((host, 0))
+                return host
+        except OSError as failure:
+            error = error or failure
+    raise LaunchError(
+        f"ranks on gloo connect over the loopback interface, and none of its ports can be bound: {error}. Bring it up "
+        "(ip link set lo up), or end processes that hold its ports."
+    )

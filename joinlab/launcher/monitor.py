@@ -142,7 +142,9 @@ class Watch:
     def _bar(self) -> Bar | None:
         if callable(self.progress):
             return Told(self.progress)
-        return Bar(sum(self.counts), self.meta["program"]) if self.progress else None
+        if self.progress:
+            return Bar(sum(self.counts), self.meta["program"])
+        return None
 
     # ---------------------------------------------------------------- the keeper
 
@@ -288,7 +290,8 @@ class Watch:
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
         calls = [call for log in self.logs for call in log.calls.values()]
         marks = {log.rank: log.marks for log in self.logs}
-        if differs := differing_replicas(marks, calls, meta["groups"]):
+        differs = differing_replicas(marks, calls, meta["groups"])
+        if differs:
             meta["replicas"] = differs
         timeline = timeline_from_rows(
             calls=calls,

@@ -1,24 +1,18 @@
 """One rank, in a process of its own: from the fork to its end.
 
-A launched rank and an emulated one run by the same code. What differs stands in two classes below,
-`Launched` and `Emulated`: where the log lies, and what the process group hands its calls to.
-
 A rank may be forked before there is a run for it. While it waits it rehearses: it runs the first
 case by itself, which touches the memory that a run will write to. The copies of those pages are what
 makes the first run of a forked process slow.
 
 It ends like a process of the forum script: when the program returns, the process exits without
-notifying its peers. Its output and its record are in files or shared memory by then.
+notifying its peers. Its output and its record are in files by then.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import io
-import itertools
 import json
-import mmap
 import os
 import random
 import select
@@ -31,7 +25,6 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,25 +34,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.emulator.messages import RankMessage, Reply
-from joinlab.emulator.modelled_rank import ModelledRank
 from joinlab.launcher import default_device, descendants
-from joinlab.launcher.frames import receive, send
+from joinlab.launcher.frames import receive
 from joinlab.launcher.rehearsal import rehearse
 from joinlab.program.log_events import (
-    OutputPrinted,
-    ProgramOver,
     ProgramRaised,
     ProgramRefused,
     ProgramReturned,
 )
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
-from joinlab.program.plain_data import Repr, encode
+from joinlab.program.plain_data import encode
 from joinlab.program.process_group import begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
-from joinlab.recorder.clock import Clock
 from joinlab.recorder.events import EventLog, log_name, output_name, return_name
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.recorder import Recorder
@@ -69,9 +57,6 @@ STORE = "rendezvous"
 CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will
 fail."""
-NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
-"""PyTorch's errors without a GPU, of torch.device(0), FullyShardedDataParallel, bf16_compress_hook
-(v2.13.0)."""
 IDLE_S = 0.03
 """A rank that waits so long for its run rehearses it."""
 
@@ -80,30 +65,25 @@ class RankProcess:
     """The process of one rank, and what it was given before the fork.
 
     link    to the keeper: a run's request comes there
-    memory  shared with the keeper: the log of an emulated rank
     trouble  a pipe for errors of the setup and of the record, since files may be unusable
     """
 
     def __init__(
         self,
-        modelled: ModelledRank,
+        recorder: Recorder,
         rank: int,
         link: socket.socket,
-        memory: mmap.mmap,
         trouble: int,
     ) -> None:
-        self.modelled = modelled
-        self.recorder = modelled.recorder
+        self.recorder = recorder
         self.rank = rank
         self.link = link
-        self.memory = memory
         self.trouble = trouble
 
-    def live(self, warm: bool, modules: tuple[str, ...] = ()) -> NoReturn:
+    def live(self, warm: bool) -> NoReturn:
         """Wait for a run, run its program, and exit. Called in a freshly forked process.
 
-        warm     the server has run a backward pass, so this process may
-        modules  to be imported meanwhile
+        warm  the server has run a backward pass, so this process may
         """
         code = 1
         try:
@@ -112,7 +92,7 @@ class RankProcess:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if warm and not select.select([self.link], [], [], IDLE_S)[0]:
-                self._warm_up(modules)
+                self._warm_up()
             code = self._run(receive(self.link))
         except EOFError:  # there is no run for it
             code = 0
@@ -122,11 +102,8 @@ class RankProcess:
             flush()
             os._exit(code)
 
-    def _warm_up(self, modules: tuple[str, ...]) -> None:
-        for name in modules:
-            with suppress(Exception):
-                import_module(name)
-        rehearse(self.modelled)
+    def _warm_up(self) -> None:
+        rehearse(self.recorder)
         gc.collect()
         gc.freeze()
 
@@ -142,8 +119,7 @@ class RankProcess:
     def _run(self, request: Mapping[str, Any]) -> int:
         try:
             self._become(request)
-            kind = Emulated if request["engine"] == "emulated" else Launched
-            run = kind(self, request)
+            run = RankRun(self, request)
         except Exception as error:
             self.complain("could not be set up", error)
             return 1
@@ -153,7 +129,6 @@ class RankProcess:
             find_classes()
         except BaseException as error:
             self.recorder.log.write(ProgramRefused(text=f"{type(error).__name__}: {error}"))
-            run.over(None)
             return 1
         return run.go(program)
 
@@ -175,20 +150,18 @@ class RankProcess:
 
 
 class RankRun:
-    """One run of a program by this rank: what is alike for launched and emulated ones."""
+    """One run of a program by this rank: its log, its output and what it returns are files in the
+    run's folder."""
 
     def __init__(self, process: RankProcess, request: Mapping[str, Any]) -> None:
         self.process = process
         self.request = request
         self.rank, self.recorder = process.rank, process.recorder
         self.ranks = len(request["inputs"])
-        self.start_recording()
+        self._start_recording()
         recorder = self.recorder
         recorder.models = self.replicas = Replicas(
-            recorder.log.write,
-            lambda: recorder.issued,
-            at_end=not recorder.clock.virtual,
-            undefined=self.is_undefined,
+            recorder.log.write, lambda: recorder.issued, at_end=True
         )
 
     def go(self, program: Any) -> int:
@@ -196,10 +169,10 @@ class RankRun:
         connected = False
         try:
             _seed(self.request["seeds"][self.rank])
-            self.connect()
+            self._connect()
             connected = True
             inputs = Inputs(self.request["inputs"][self.rank], self.recorder.mark_input)
-            value = self.follow(partial(call_program, program, self.rank, inputs))
+            value = self._follow(partial(call_program, program, self.rank, inputs))
             threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
         except BaseException as error:
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -207,74 +180,25 @@ class RankRun:
                 return 1
             value = None
         self.recorder.end_program(at_exit("its program has returned"))
-        kept = self.keep(value)
+        self._keep(value)
         flush()
         self.replicas.ended()
         self.recorder.misuse.ended()
         self.recorder.log.write(ProgramReturned())
         atexit._run_exitfuncs()
         flush()
-        self.over(kept)
         return 0
 
     def _raised(self, error: BaseException, connected: bool) -> None:
         trace = traceback_text(error)
-        self.explain(error)
+        self._explain(error)
         print(trace, end="", file=sys.stderr, flush=True)
         text = text_of(error)
         self.recorder.end_program(at_exit(f"its program has raised {text}"))
         self.recorder.log.write(ProgramRaised(text=text, traceback=trace, connected=connected))
         flush()
-        self.over(None)
 
-    def explain(self, error: BaseException) -> None:
-        """Print what else there is to say of an error that the program raised."""
-
-    def start_recording(self) -> None:
-        """Begin this rank's log."""
-        raise NotImplementedError
-
-    def connect(self) -> None:
-        """Make the default process group, which is there when the program begins."""
-        raise NotImplementedError
-
-    def follow(self, run: Callable[[], Any]) -> Any:
-        """Run the program, and record which of its lines it runs, if that is asked for."""
-        raise NotImplementedError
-
-    def is_undefined(self) -> bool:
-        """Whether its tensors hold what those of a real rank would not."""
-        return False
-
-    def keep(self, value: Any) -> Any:
-        """Keep what the program returned; `over` gets what this returns."""
-        raise NotImplementedError
-
-    def over(self, kept: Any) -> None:
-        """This rank has ended."""
-
-    def own_group(self, connect: Callable[[], None] = lambda: None) -> None:
-        """Let the program's own init_process_group find the group that is there.
-
-        connect  called if the program binds a GPU to its process
-        """
-        begun: list[bool] = []
-
-        def init_process_group(*args: Any, **kwargs: Any) -> None:
-            own = self.request["backend"], self.ranks, self.rank
-            begin(own, bool(begun), *args, **kwargs)
-            begun.append(True)
-            if kwargs.get("device_id") is not None:
-                connect()
-
-        c10d.init_process_group = dist.init_process_group = init_process_group
-
-
-class Launched(RankRun):
-    """A rank over a real backend: its log, its output and what it returns are files in the run's
-    folder."""
-
-    def start_recording(self) -> None:
+    def _start_recording(self) -> None:
         self.folder = Path(self.request["folder"])
         out = os.open(
             self.folder / output_name(self.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
@@ -286,12 +210,12 @@ class Launched(RankRun):
         descendants.note_shared_memory(self.folder / descendants.SEGMENTS)
 
         log = EventLog(self.folder / log_name(self.rank), self.process.cannot_record)
-        self.recorder.start(log, self.rank, Clock())
+        self.recorder.start(log, self.rank)
         if self.request["backend"] == "nccl":
             self.recorder.nccl_log = NcclLog(self.folder, self.rank)
         self.recorder.begin(versions(self.request["nccl"]))
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         if self.request["backend"] == "nccl":
             device = torch.device("cuda", self.rank % self.request["gpus"])
             torch.cuda.set_device(device)
@@ -306,9 +230,10 @@ class Launched(RankRun):
         give_up = time.monotonic() + CONNECT_S
         while store.add("connected", 0) < self.ranks and time.monotonic() < give_up:
             time.sleep(0.0005)
-        self.own_group()
+        self._own_group()
 
-    def explain(self, error: BaseException) -> None:
+    def _explain(self, error: BaseException) -> None:
+        """Print what else there is to say of an error that the program raised."""
         if self.request["backend"] == "nccl" and "invalid device ordinal" in str(error):
             print(
                 f"joinlab: the program names a GPU that is not there: this run has {self.request['gpus']} for "
@@ -318,12 +243,13 @@ class Launched(RankRun):
                 flush=True,
             )
 
-    def follow(self, run: Callable[[], Any]) -> Any:
+    def _follow(self, run: Callable[[], Any]) -> Any:
+        """Run the program, and record which of its lines it runs, if that is asked for."""
         if not self.request["ways"]:
             return run()
         return RecordedWay(self.recorder.log, lambda: self.recorder.issued).follow(run)
 
-    def keep(self, value: Any) -> None:
+    def _keep(self, value: Any) -> None:
         path = self.folder / return_name(self.rank)
         try:
             path.write_text(_plain_text(value))
@@ -336,100 +262,16 @@ class Launched(RankRun):
                     flush=True,
                 )
 
+    def _own_group(self) -> None:
+        """Let the program's own init_process_group find the group that is there."""
+        begun: list[bool] = []
 
-class Emulated(RankRun):
-    """A rank over a modelled network. The network is in its keeper, which takes its log and output,
-    too."""
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            own = self.request["backend"], self.ranks, self.rank
+            begin(own, bool(begun), *args, **kwargs)
+            begun.append(True)
 
-    def start_recording(self) -> None:
-        self.knobs = self.request["knobs"]
-        self.link = self.process.modelled.enter(
-            self.rank,
-            self.ranks,
-            self.knobs,
-            SocketTransport(self.process.link),
-            self.process.memory,
-            self.process.cannot_record,
-        )
-        self.recorder.begin(versions())
-        self._modules = len(sys.modules)
-        output = MarkedOutput(self.recorder)
-        sys.stdout, sys.stderr = (
-            io.TextIOWrapper(output, "utf-8", "backslashreplace", newline="", line_buffering=True)  # type: ignore[type-var]
-            for _ in range(2)
-        )
-        self.link.flush = flush
-
-    def connect(self) -> None:
-        self.process.modelled.init_process_group(self.knobs)
-        self.own_group(lambda: self.process.modelled.connect())
-
-    def follow(self, run: Callable[[], Any]) -> Any:
-        return run()
-
-    def explain(self, error: BaseException) -> None:
-        text = text_of(error)
-        if self.knobs.streams and any(words in text for words in NO_GPU):
-            raise self.link.broken(
-                f"rank {self.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
-                "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
-            )
-
-    def is_undefined(self) -> bool:
-        return self.link.stuck
-
-    def keep(self, value: Any) -> bytes:
-        if self.link.stuck_at:  # to read a tensor on a GPU is to wait for its stream
-            self.recorder.log.write(ProgramOver(text=at_exit("its program has returned")))
-        try:
-            return bytes(cloudpickle.dumps(to_plain(value)))
-        except Exception:
-            return bytes(cloudpickle.dumps(Repr(repr(value))))
-
-    def over(self, kept: Any) -> None:
-        self.link.tell("end", kept, self._imported())
-
-    def _imported(self) -> list[str]:
-        """Installed modules that the program has imported: the next rank does so ahead of time."""
-        # From the end: to look at all names would copy a thousand pages that hold their counts.
-        names = itertools.islice(reversed(sys.modules), len(sys.modules) - self._modules)
-        return [name for name in names if _is_installed(sys.modules[name])]
-
-
-class SocketTransport:
-    """Messages to the keeper over a socket."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-
-    def send(self, message: RankMessage) -> None:
-        send(self._link, message)
-
-    def receive(self) -> Reply:
-        try:
-            reply: Reply = receive(self._link)
-        except EOFError:  # the run is over
-            os._exit(0)
-        return reply
-
-
-class MarkedOutput(io.RawIOBase):
-    """What Python prints goes where C prints, too, and the log says up to where at which time."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 1
-
-    def write(self, data: Any) -> int:
-        written = os.write(1, data)
-        end = os.lseek(1, 0, os.SEEK_CUR)
-        self._recorder.log.write(OutputPrinted(end=end, time_ns=self._recorder.clock.now()))
-        return written
+        c10d.init_process_group = dist.init_process_group = init_process_group
 
 
 def find_classes() -> None:
@@ -445,10 +287,6 @@ def redirect(output: int) -> None:
     """Let what this process prints go into that file."""
     os.dup2(output, 1)
     os.dup2(output, 2)
-
-
-def _is_installed(module: Any) -> bool:
-    return "site-packages" in str(getattr(module, "__file__", None))
 
 
 def _seed(seed: int | None) -> None:

@@ -1,66 +1,91 @@
-"""A run of the first case by one rank alone, before there is anything to run.
+"""A run of the first cases by one rank alone, before there is anything to run.
 
 It touches what a run will touch: code, caches of torch and Python, the recorder's parts. A server
-does it before it forks, and a rank while it waits.
+does it before it forks, and a rank while it waits. Its process group has one rank and no backend,
+so no thread either: a process that forks may have none, and gloo's stay while anything refers to
+the group.
 """
 
 from __future__ import annotations
 
 import io
-import pickle
 import random
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from joinlab import cases
-from joinlab.backend.clock import Costs
-from joinlab.backend.model import Knobs
-from joinlab.backend.play import Call, play
-from joinlab.backend.session import MakeFabric
-from joinlab.emulator.exchange import Exchange
-from joinlab.emulator.messages import RankMessage, Reply
-from joinlab.emulator.modelled_rank import InProcess, ModelledRank
-from joinlab.emulator.shared_log import shared_memory
-from joinlab.gloo.fabric import GlooFabric
-from joinlab.nccl.fabric import NcclFabric
+from joinlab.program.outcome import versions
+from joinlab.program.process_group import METHODS
 from joinlab.program.program import Inputs, Program, call_program
-
-KNOBS = Knobs("nccl", "today", 7, 0, Costs((1_000_000,), 20_000, 10e9), timeout_s=60.0)
-
-
-MESSAGES: list[bytes] = []
-"""What the one rank of a rehearsal sent, for a keeper to rehearse with."""
+from joinlab.recorder.call import Reader
+from joinlab.recorder.events import nowhere
+from joinlab.recorder.group import RecordingGroup
+from joinlab.recorder.recorder import Recorder
 
 
-def rehearse(modelled: ModelledRank, program: Program = cases.case_1, inputs: int = 2) -> None:
-    """Run a program as the only rank of an emulation that no one sees."""
-    memory = shared_memory()
-    transport = InProcess(KNOBS, memory)
-    link = modelled.enter(0, 1, KNOBS, transport, memory)
-    recorder = modelled.recorder
-    excepthook = sys.excepthook
-    try:
-        recorder.begin({})
-        modelled.init_process_group(KNOBS)
-        with redirect_stdout(io.StringIO()):
-            call_program(program, 0, Inputs(inputs, recorder.mark_input))
-        recorder.end_program("its program has returned")
-        link.tell("end", None, ())
-        transport.finish()
-        MESSAGES[:] = map(pickle.dumps, transport.messages)
-    finally:
-        modelled.leave()
-        dist.destroy_process_group()
-        sys.excepthook = excepthook  # init_process_group sets one
-        recorder.log.close()
+class DoneWork(dist.Work):
+    """The Work of a call that is complete when it is issued."""
+
+    def __init__(self, outs: list[torch.Tensor]) -> None:
+        super().__init__()
+        # of a type that C++ can read, too
+        self._future: Any = torch._C.fork(lambda: outs)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future  # type: ignore[no-any-return]
 
 
-def prepare(modelled: ModelledRank, warm: bool) -> None:
+class AloneGroup(dist.ProcessGroup):
+    """A process group of one rank: what its calls write is what they read."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)  # type: ignore[call-arg]
+
+
+def _method(name: str) -> Callable[..., DoneWork]:
+    def issued(self: AloneGroup, *args: Any, **kwargs: Any) -> DoneWork:
+        ins, outs = METHODS[name].tensors((*args, *kwargs.values()))
+        for read, written in zip(ins, outs, strict=False):
+            if read is not written:
+                written.copy_(read.view_as(written))
+        return DoneWork(outs or [torch.empty(0)])
+
+    issued.__name__ = name
+    return issued
+
+
+for _name in METHODS:
+    setattr(AloneGroup, _name, _method(_name))
+
+
+class RehearsedGroup(RecordingGroup):
+    """The process group that the program of a rehearsal sees."""
+
+    @property
+    def group_name(self) -> Any:
+        """Its name in torch.distributed, which otherwise a backend tells."""
+        return self.record.label
+
+
+def _group(recorder: Recorder, options: Any) -> RehearsedGroup:
+    readers = {"cpu": ("gloo", Reader())}
+    return RehearsedGroup(recorder, AloneGroup(), str(options.group_id), [0], readers)
+
+
+def prepare(recorder: Recorder, warm: bool) -> None:
     """Do in the process that forks ranks what each of them would have to do first."""
     random.seed(0)
     np.random.seed(0)
@@ -68,38 +93,21 @@ def prepare(modelled: ModelledRank, warm: bool) -> None:
     cloudpickle.loads(cloudpickle.dumps(lambda: None))
     if warm:
         for program in (cases.case_2, cases.case_1):
-            rehearse(modelled, program, 3)
-        rehearse_keeping()
+            rehearse(recorder, program, 3)
 
 
-def rehearse_keeping() -> None:
-    """Do what a keeper does: answer a rank, and carry out the calls of two."""
-    messages = iter(MESSAGES)
-
-    def hear() -> list[tuple[int, RankMessage]]:
-        return [(0, pickle.loads(next(messages)))]
-
-    def answer(rank: int, reply: Reply) -> None:
-        pickle.dumps(reply)
-
-    Exchange(KNOBS, [shared_memory()], answer, hear).go()
-    for fabric in (NcclFabric, GlooFabric):
-        for _ in range(2):
-            _exchange(fabric)
-
-
-def _exchange(fabric: MakeFabric) -> None:
-    """The calls of case 1 of two ranks."""
-    steps = []
-    for _ in range(2):
-        flag, numbers = torch.ones(1), torch.zeros(8, dtype=torch.uint8)
-        both = [torch.ones(1), torch.ones(1)]
-        steps.append(
-            [
-                Call("all_gather", [flag], both),
-                Call("broadcast", [numbers]),
-                Call("all_reduce", [flag]),
-                Call("barrier"),
-            ]
-        )
-    play(steps, fabric)
+def rehearse(recorder: Recorder, program: Program = cases.case_1, inputs: int = 2) -> None:
+    """Run a program as the only rank of a run that no one sees."""
+    excepthook = sys.excepthook
+    recorder.start(nowhere(), 0)
+    recorder.rehearsal = partial(_group, recorder)
+    try:
+        with redirect_stdout(io.StringIO()):
+            recorder.begin(versions())
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+            call_program(program, 0, Inputs(inputs, recorder.mark_input))
+            recorder.end_program("its program has returned")
+            dist.destroy_process_group()
+    finally:
+        sys.excepthook = excepthook  # init_process_group sets one
+        recorder.log.close()

@@ -81,7 +81,9 @@ class RunFiles:
         if log.returned:
             end = Ending.finished(log.calls.values())
             text = f"its program returned, but its process did not end; {cut_short}"
-            return replace(end, text=text) if cut_short else end
+            if cut_short:
+                return replace(end, text=text)
+            return end
         if log.raised is not None:
             return Ending.raised(log.calls.values(), log.raised.text)
         text = cause_of_death(status, self.output[rank].last(4000))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,14 +39,14 @@ class Spares:
             link.close()
         return server.open(request)
 
-    def prepare(self, server: ForkServer, ranks: int, modules: Sequence[str] = ()) -> None:
-        """Let a run wait for so many ranks, which import these modules meanwhile."""
+    def prepare(self, server: ForkServer, ranks: int) -> None:
+        """Let a run wait for so many ranks."""
         if ranks > MOST_RANKS:
             return
         with self._lock:
             if not self._waiting:
                 with suppress(LaunchError):  # the next run will say what is wrong
-                    link = server.open({"ahead": ranks, "modules": tuple(modules)})
+                    link = server.open({"ahead": ranks})
                     self._waiting.append((server, link))
 
     def close(self) -> None:

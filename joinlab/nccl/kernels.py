@@ -80,7 +80,9 @@ class Kernels:
     def element(self, op: Op, dtype: torch.dtype) -> torch.dtype:
         """The type T of the kernel: what does not reduce is moved as bytes (ncclInt8;
         src/enqueue.cc, taskAppend)."""
-        return dtype if FACTS[op].reduces else torch.uint8
+        if FACTS[op].reduces:
+            return dtype
+        return torch.uint8
 
     # ------------------------------------------------------------------------------------ loading
 

@@ -233,7 +233,9 @@ class _Piece:
         """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not
         divided yet."""
         if self._op is Op.REDUCE:
-            return 0 if self._place == self.call.root else -1
+            if self._place == self.call.root:
+                return 0
+            return -1
         return self._size - 1
 
     def _own(self, chunk: int) -> Bytes:
@@ -309,8 +311,6 @@ def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> Seq
 
 def _by_place(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
     """Bytes for each place: of a tensor each, or of the one that there is."""
-    return (
-        [len_of(tensor) for tensor in tensors]
-        if len(tensors) == size
-        else [sum(map(len_of, tensors))] * size
-    )
+    if len(tensors) == size:
+        return [len_of(tensor) for tensor in tensors]
+    return [sum(map(len_of, tensors))] * size

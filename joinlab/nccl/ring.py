@@ -191,21 +191,17 @@ def steps(
         case Op.ALL_REDUCE | Op.BARRIER:
             return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
-            return (
-                (Step(None, lines),)
-                if place == root
-                else (Step(lines, None),)
-                if last == root
-                else (both,)
-            )
+            if place == root:
+                return (Step(None, lines),)
+            if last == root:
+                return (Step(lines, None),)
+            return (both,)
         case Op.REDUCE:
-            return (
-                (Step(lines, None),)
-                if place == root
-                else (Step(None, lines),)
-                if place == (root + 1) % size
-                else (both,)
-            )
+            if place == root:
+                return (Step(lines, None),)
+            if place == (root + 1) % size:
+                return (Step(None, lines),)
+            return (both,)
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
             return (Step(None, lines), *(size - 2) * (both,), Step(lines, None))
         case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:

@@ -382,7 +382,9 @@ def _steps_of(
     if not large and total >= SMALL_BYTES:
         return None
     if FACTS[op].pairwise:
-        return None if large else _steps_to_peers(call, op, place, size, root)
+        if large:
+            return None
+        return _steps_to_peers(call, op, place, size, root)
     parts = call.shape or ()
     if len(parts) > 1:
         listed = op is Op.REDUCE_SCATTER and (
@@ -397,11 +399,9 @@ def _steps_of(
     )
     # A large call has more steps than these. That matters to other large ones alone, see
     # Ring.unsure: a receiver of LL stands at the first of them for ever, since no flag comes.
-    return (
-        tuple(step._replace(flags=False) for step in ring_steps or ())
-        if large
-        else ring_steps or ()
-    )
+    if large:
+        return tuple(step._replace(flags=False) for step in ring_steps or ())
+    return ring_steps or ()
 
 
 def _steps_to_peers(
@@ -499,11 +499,9 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
     issued = (
         call for side in (group.recvs, group.sends) for calls in side.values() for call in calls
     )
-    return (
-        {}
-        if any(call.completed and (call.rank, call.seq) in blockers for call in issued)
-        else blockers
-    )
+    if any(call.completed and (call.rank, call.seq) in blockers for call in issued):
+        return {}
+    return blockers
 
 
 def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
@@ -612,7 +610,9 @@ def _step(call: IssuedCall, peer: int) -> Step:
     sends, nbytes = call.op == Op.SEND, call.nbytes
     small = nbytes is not None and nbytes <= P2P_LL_BYTES
     lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
-    return Step(None, lines, peer) if sends else Step(lines, None, peer)
+    if sends:
+        return Step(None, lines, peer)
+    return Step(lines, None, peer)
 
 
 def _meet(connections: Connections, hosts: Iterable[Iterator[Word]]) -> None:

@@ -504,14 +504,6 @@ class SpanEnds(Event):
     time_ns: Count = key("t")
 
 
-@event("out")
-class OutputPrinted(Event):
-    """By this time the rank has printed so many bytes."""
-
-    end: Count = key("k")
-    time_ns: Count = key("t")
-
-
 @event("way")
 class TraceStepped(Event):
     """A step of the program's own lines (see program/ways.py), or the values that the step before

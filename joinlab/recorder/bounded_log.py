@@ -47,7 +47,9 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     ((3, 12), None)
     """
     match = _NAME.fullmatch(name)
-    return (int(match[1]), int(match[2])) if match else None
+    if match:
+        return (int(match[1]), int(match[2]))
+    return None
 
 
 class BoundedLog(EventLog):
@@ -67,7 +69,9 @@ class BoundedLog(EventLog):
 
     def _make_room(self, size: int) -> bool:
         end = self._seal()
-        return self._begin_next(end, size) if end + size > self._full_at else self._grow(end, size)
+        if end + size > self._full_at:
+            return self._begin_next(end, size)
+        return self._grow(end, size)
 
     def _begin_next(self, end: int, size: int) -> bool:
         """Begin the next segment, with room for `size` bytes; the text of the current one ends at

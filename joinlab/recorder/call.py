@@ -50,10 +50,6 @@ class Reader:
         """Whether a CUDA graph is captured now, so that calls do not run."""
         return False
 
-    def know(self, kind: CallKind) -> None:
-        """Called with each kind of call before the first of them: a modelled backend may wait
-        otherwise."""
-
     def begins(self, call: RecordedCall) -> None:
         """Called before a call is issued."""
 
@@ -65,7 +61,9 @@ class Reader:
 
     def after(self, call: RecordedCall) -> list[list[Any]] | None:
         """The output values, at completion; None if they cannot be read, or are read later."""
-        return values_in(call.outs) if call.outs and not call.outs[0].is_cuda else None
+        if call.outs and not call.outs[0].is_cuda:
+            return values_in(call.outs)
+        return None
 
     def after_wait(self, call: RecordedCall) -> None:
         """Called just after the stream was made to wait for `call`."""

@@ -321,7 +321,9 @@ def _failed(work: Any) -> bool | None:
     """
     with suppress(AttributeError, RuntimeError):  # an older PyTorch, or no such future
         result = work.get_future_result()
-        return bool(result.value() != SUCCESS) if result.done() else None
+        if result.done():
+            return bool(result.value() != SUCCESS)
+        return None
     return None
 
 

@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -203,6 +204,12 @@ class EventLog:
         return True
 
 
+def nowhere() -> EventLog:
+    """A log whose file has no name, for a process that has no run yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        return EventLog(Path(folder) / "log", lambda error: None)
+
+
 def _mapped(fd: int, size: int, limit: int, end: int) -> mmap.mmap:
     """The log's file, made `size` bytes long and mapped but for the last RESERVE, so that a zero
     byte ends the text.
@@ -291,7 +298,9 @@ def values_text(values: list[list[Any]] | None) -> str:
     if values is None:
         return "null"
     text = repr(values)
-    return to_json(values) if _NO_JSON(text) else text
+    if _NO_JSON(text):
+        return to_json(values)
+    return text
 
 
 _NO_JSON = re.compile("[naTFj]").search  # nan, inf, True, False, complex

@@ -83,8 +83,8 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
     def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
         backends, desc, device = requested[-1]
-        if recorder.modelled is not None:
-            return recorder.modelled(backends, desc, options)
+        if recorder.rehearsal is not None:
+            return recorder.rehearsal(options)
         return _create_group(recorder, backends, desc, device, options, backend_options)
 
     warn: Any = c10d._warn_not_in_group
@@ -99,9 +99,9 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
     def real_get_backend(group: Any = None) -> Any:
         group = group or c10d._get_default_group()
-        return (
-            dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
-        )
+        if isinstance(group, RecordingGroup):
+            return dist.Backend(group.backend)
+        return get_backend(group)
 
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
     # PyTorch 2.15 attaches its flight recorder to other groups than those that record themselves,
@@ -126,7 +126,9 @@ def _backends(backend: str) -> dict[str, str] | None:
             device: name for device, name in found.items() if device != "cuda" or name == "nccl"
         }
     known = {device: name for device, name in found.items() if device in ("cpu", "cuda")}
-    return known if known and set(known.values()) <= {"gloo", "nccl"} else None
+    if known and set(known.values()) <= {"gloo", "nccl"}:
+        return known
+    return None
 
 
 def _create_group(
@@ -246,7 +248,9 @@ def _gloo_device() -> Any:
     otherwise."""
     host = os.environ.get("JOINLAB_GLOO_HOST")
     gloo: Any = dist.ProcessGroupGloo
-    return gloo.create_device(hostname=host) if host else gloo.create_default_device()
+    if host:
+        return gloo.create_device(hostname=host)
+    return gloo.create_default_device()
 
 
 def _patch_spans(recorder: Recorder) -> None:
@@ -259,15 +263,12 @@ def _patch_spans(recorder: Recorder) -> None:
         spans = recorder.spans
         span = spans.forward.begin(sys._getframe(1), recorder.step_fields)
         try:
-            result = forward(self, *args, **kwargs)
-            recorder.clock.forward_over(self)
-            return result
+            return forward(self, *args, **kwargs)
         finally:
             spans.end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
         steps, reducer, spans = recorder.steps, recorder.reducer, recorder.spans
-        recorder.clock.backward_begins()
         if steps.begin_backward():
             recorder.begin_step()
         span = spans.backward.begin(sys._getframe(1), recorder.step_fields)
@@ -275,17 +276,14 @@ def _patch_spans(recorder: Recorder) -> None:
         outer, turn.within = turn.within, True
         if not outer:
             turn.waiting = ()  # left over from a pass that raised and was not recorded
-        returned = False
         try:
             backward(*args, **kwargs)
-            returned = True
         except BaseException as error:
             reducer.gave_up(error)
             raise
         finally:
             turn.within = outer
             steps.end_backward()
-            recorder.clock.backward_over(returned)
             if not (turn.waiting and reducer.after(turn, span)):
                 spans.end(span)
 

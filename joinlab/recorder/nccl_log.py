@@ -63,4 +63,6 @@ class NcclLog:
         if self._tail is None:
             return ()
         rings = [ring for ring in rings_in(self._tail.read()) if sorted(ring) == list(range(size))]
-        return rings[0] if len(rings) == 1 else ()
+        if len(rings) == 1:
+            return rings[0]
+        return ()

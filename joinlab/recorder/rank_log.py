@@ -39,7 +39,6 @@ from joinlab.program.log_events import (
     GpuUsed,
     GroupMade,
     InputBegins,
-    OutputPrinted,
     ProgramOver,
     ProgramRaised,
     ProgramRefused,
@@ -149,8 +148,6 @@ class RankLog:
     """Time of its latest event that has one."""
     until_ns: int | None = None
     """Events from this time on are not taken."""
-    printed: list[tuple[int, int]] = field(default_factory=list)
-    """Of an emulated rank: bytes that it had printed, and by which time."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -235,8 +232,6 @@ class RankLog:
                 self._fail(event)
             case InputBegins():
                 self.inputs_done, self.marked = event.done, True
-            case OutputPrinted():
-                self.printed.append((event.time_ns, event.end))
             case TraceStepped():
                 take_step(self.way, event, len(self.calls))
             case CallbackPending():
@@ -442,7 +437,8 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     facts: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
     if all(log.begin.coalesced is not None for log in logs):
         facts["coalesced"] = sorted({name for log in logs for name in log.coalesced})
-    if captured := sorted({name for log in logs for name in log.captured}):
+    captured = sorted({name for log in logs for name in log.captured})
+    if captured:
         facts["captured"] = captured
     if logs and all(log.gpu_major is not None and log.gpu_major < VOLTA for log in logs):
         facts["warps_apart"] = False

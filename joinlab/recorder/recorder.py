@@ -52,9 +52,8 @@ from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
-from joinlab.recorder.clock import Clock
 from joinlab.recorder.completions import Completions, Turn
-from joinlab.recorder.events import EventLog, harmless, line_of, to_json, values_text
+from joinlab.recorder.events import EventLog, harmless, line_of, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -62,7 +61,7 @@ from joinlab.recorder.waits import Waits
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
+import torch.distributed as dist
 
 KEPT_WORKS = 1024
 """Number of works on small tensors that are kept alive. DDP's C++ is the only holder of the first
@@ -100,10 +99,10 @@ class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install`
     share it."""
 
-    def __init__(self, log: EventLog, rank: int, clock: Clock | None = None) -> None:
-        self.start(log, rank, clock or Clock())
+    def __init__(self, log: EventLog, rank: int) -> None:
+        self.start(log, rank)
 
-    def start(self, log: EventLog, rank: int, clock: Clock) -> None:
+    def start(self, log: EventLog, rank: int) -> None:
         """Begin to record rank `rank` of a run.
 
         The patches of `install` are made once per process and find everything below through this
@@ -114,19 +113,18 @@ class Recorder:
         if isinstance(log, BoundedLog):
             log.preamble = self._preamble
         self.log = log
-        self.clock = clock
-        self._now = clock.now
+        self._now = now
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
         self.step_fields = _NO_INPUT
         """Text of an event's fields: the input that the rank processes, or the step if the program
         marks no inputs."""
-        self.completions = Completions(log, clock.now, prompt=not isinstance(log, BoundedLog))
+        self.completions = Completions(log, now, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
-        self.reducer = ReducerWaits(self.completions, self.waits, prompt=clock.virtual)
-        self.spans = Spans(log, clock.now, self._note_sources)
+        self.reducer = ReducerWaits(self.completions, self.waits)
+        self.spans = Spans(log, now, self._note_sources)
         self.models = Models()
         self.misuse = Misuse(log.write)
         self.join_hook: deque[RecordedCall] = deque()
@@ -150,18 +148,19 @@ class Recorder:
         """Groups that DDP's Reducer uses, kept alive until the process ends, see
         RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
-        self.modelled: Callable[[Mapping[str, str], str, Any], dist.ProcessGroup] | None = None
-        """In an emulated rank: makes a process group over a modelled backend, from its backends by
-        device, its description and torch's options. None: groups have the real backends of torch."""
+        self.rehearsal: Callable[[Any], dist.ProcessGroup] | None = None
+        """Makes the process groups of a rehearsal (launcher/rehearsal.py), from torch's options."""
         self.default_backends: dict[str, str] = {}
         """Backends of the process's first group, by device: new_group() without one takes them."""
         self.newest: RecordedCall | None = None
-        """The call described last: a modelled backend, which is called next, looks it up."""
+        """The call described last."""
 
     @property
     def issued(self) -> int:
         """Number of calls that the rank has issued."""
-        return 0 if self.newest is None else self.newest.id + 1
+        if self.newest is None:
+            return 0
+        return self.newest.id + 1
 
     # ---------------------------------------------------------------- the program's progress
 
@@ -201,7 +200,6 @@ class Recorder:
     def mark_input(self, index: int | None, done: int) -> None:
         """Record that the rank now processes input `index` (None: none), and has processed `done`
         inputs before."""
-        self.clock.input_begins(index)
         self.input = index
         self.steps.mark()
         index_text = "null" if index is None else index
@@ -266,8 +264,6 @@ class Recorder:
             self.waits.end_turns_below(turn)
         if turn.deferred:
             self.completions.before_issue(kind, turn)
-        if kind.bucket:
-            self.clock.bucket_ready(ins or [])
         id_ = next(self._ids)
         self.newest = call = RecordedCall(id_, kind, group)
         numbering = group.numbering
@@ -304,7 +300,6 @@ class Recorder:
     ) -> None:
         """Record the facts that can be read only at the first call of a kind."""
         kind.text = "," + to_json(encode_fields(CallIssued, kind.facts))[1:-1]
-        group.reader.know(kind)
         self._note_sources(self._stacks.sources[kind.stack])
         self._note_gpu([*ins, *outs])
         if kind.direct and len(ins) == 1:

@@ -27,21 +27,14 @@ from joinlab.recorder.waits import Waits
 class ReducerWaits:
     """Brackets the Reducer's waits. The state of a pass is in the thread's Turn."""
 
-    def __init__(self, completions: Completions, waits: Waits, prompt: bool) -> None:
-        """`prompt`: record the end of each wait before anything else happens."""
-        self.prompt = prompt
+    def __init__(self, completions: Completions, waits: Waits) -> None:
         self.completions = completions
         self.waits = waits
         self.log = waits.log
 
     @harmless
-    @harmless
     def expect(self, turn: Turn) -> None:
-        """The Reducer is about to issue a call, for which it will wait at the end of the pass.
-
-        The callback is queued before the backend has the call, since a modelled backend queues one,
-        too: it waits in Python where the Reducer would wait in C++, and that wait is to be recorded.
-        """
+        """The Reducer is about to issue a call, for which it will wait at the end of the pass."""
         if turn.issued is None:
             turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
@@ -74,7 +67,7 @@ class ReducerWaits:
             # A later call may complete while the first never does, so its future has to report it.
             self.completions.end_deferral(turn, calls[0] if len(calls) == 1 else None)
             self.waits.begin(calls)
-        if self.prompt or not (host_waits and turn.within):
+        if not (host_waits and turn.within):
             Variable._execution_engine.queue_callback(self._after)
 
     def _after(self) -> None:

@@ -70,7 +70,8 @@ def stacks() -> list[Stood]:
         if not frames:
             continue
         threads.append(Stood(thread=names.get(ident, ""), frames=frames))
-        if error := _text_of(errors.get(ident)):
+        error = _text_of(errors.get(ident))
+        if error:
             threads[-1]["error"] = error
     return threads
 

@@ -186,4 +186,6 @@ class Waits:
 
 
 def _values(call: RecordedCall) -> str:
-    return values_text(call.group.reader.after(call)) if call.outs else "null"
+    if call.outs:
+        return values_text(call.group.reader.after(call))
+    return "null"

@@ -71,7 +71,8 @@ def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str
             )
         with Join([joinable]):
             for number, _ in zip(numbers[rank], inputs, strict=True):
-                joinable(tensor := torch.tensor([number]))  # type: ignore[operator]
+                tensor = torch.tensor([number])
+                joinable(tensor)  # type: ignore[operator]
                 if tensor.item() != torch.tensor(number).item():
                     raise ValueError(
                         "__call__ changed the tensor that it was given: reduce a clone of it"

@@ -50,7 +50,8 @@ def _gather_list(answer: Answer, case: Situation) -> None:
     situation = f"{case.ranks} ranks of {max(case.counts)} tensors each"
 
     def program(rank: int, inputs: Any) -> Any:
-        got = answer(tensors := _tensors(case, rank))
+        tensors = _tensors(case, rank)
+        got = answer(tensors)
         if not isinstance(got, (list, tuple)):
             raise TypeError(f"it returns {type(got).__name__}; it should return a list of tensors")
         if plain(tensors) != plain(_tensors(case, rank)):
@@ -98,7 +99,8 @@ def _ring_sum(answer: Answer, case: Situation) -> None:
         for rank, got in enumerate(timeline.returns):
             compare(got, wanted, situation, f"the sum on rank {rank}")
             rows = issued(timeline, rank)
-            if other_ops := {row["op"] for row in rows} - {"send", "recv"}:
+            other_ops = {row["op"] for row in rows} - {"send", "recv"}
+            if other_ops:
                 raise Wrong(
                     f"with {situation}, rank {rank} called {', '.join(sorted(other_ops))}; send and receive only."
                 )
@@ -112,7 +114,9 @@ def _ring_sum(answer: Answer, case: Situation) -> None:
 
 
 def _ranks(ranks: set[int]) -> str:
-    return f"ranks {', '.join(map(str, sorted(ranks)))}" if ranks else "no rank"
+    if ranks:
+        return f"ranks {', '.join(map(str, sorted(ranks)))}"
+    return "no rank"
 
 
 def _refuse_shared_buffers() -> None:

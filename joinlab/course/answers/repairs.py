@@ -222,7 +222,8 @@ def _reports(played: Played) -> None:
 def _numbers(text: str) -> Iterator[list[float]]:
     """The numbers of each line that has some."""
     for line in text.splitlines():
-        if numbers := re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line):
+        numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line)
+        if numbers:
             yield [float(number) for number in numbers]
 
 

@@ -104,4 +104,6 @@ def draw(rng: random.Random) -> Situation:
 
 
 def _shape(rng: random.Random) -> Shape:
-    return (rng.randint(1, 9),) if rng.random() < 0.5 else (rng.randint(1, 3), rng.randint(1, 4))
+    if rng.random() < 0.5:
+        return (rng.randint(1, 9),)
+    return (rng.randint(1, 3), rng.randint(1, 4))

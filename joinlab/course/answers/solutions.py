@@ -208,7 +208,9 @@ def save_all(rank: int, inputs: Sequence[torch.Tensor]) -> list[float] | None:
         model(input).backward()
     parts = [torch.zeros(1) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, torch.ones(1) * rank)
-    return [part.item() for part in parts] if rank == 0 else None
+    if rank == 0:
+        return [part.item() for part in parts]
+    return None
 
 
 def every_second(rank: int, inputs: Sequence[torch.Tensor]) -> None:
