@@ -248,7 +248,8 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case ast.Subscript() if _is_item(test):
             yield ast.unparse(test)
         case ast.Attribute() | ast.Name():
-            if name := dotted(test):
+            name = dotted(test)
+            if name:
                 yield name
             elif isinstance(test, ast.Attribute):
                 yield from names_in(test.value)
@@ -271,11 +272,13 @@ def _is_item(node: ast.AST) -> bool:
 
 def _one_line(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.If):
-        return node.test if node.body[0].lineno == node.lineno and not node.orelse else None
+        if node.body[0].lineno == node.lineno and not node.orelse:
+            return node.test
+        return None
     inside = [expression for expression in _expressions(node) if isinstance(expression, ast.IfExp)]
-    return (
-        inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
-    )
+    if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)):
+        return inside[0].test
+    return None
 
 
 def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
@@ -347,7 +350,9 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
     class Known(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
             name = ast.unparse(node) if isinstance(node, _NAMED) else ""
-            return ast.Name(name, ast.Load()) if name in values else self.generic_visit(node)
+            if name in values:
+                return ast.Name(name, ast.Load())
+            return self.generic_visit(node)
 
     # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load,
     # to whole files.

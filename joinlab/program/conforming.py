@@ -34,9 +34,13 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
     if origin in (Required, NotRequired):
         return misfit(value, inner[0], path)
     if origin in (Union, UnionType):
-        return None if any(misfit(value, option) is None for option in inner) else text
+        if any(misfit(value, option) is None for option in inner):
+            return None
+        return text
     if origin is Literal:
-        return None if value in inner else text
+        if value in inner:
+            return None
+        return text
     if is_typeddict(kind):
         if not isinstance(value, dict):
             return text
@@ -69,5 +73,7 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
         fits = isinstance(value, kind) and not (
             isinstance(value, bool) and kind not in (bool, object)
         )
-        return None if fits else text
+        if fits:
+            return None
+        return text
     return next((wrong for part in parts if (wrong := misfit(*part))), None)

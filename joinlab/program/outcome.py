@@ -43,7 +43,9 @@ def to_plain(value: Any) -> Any:
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [to_plain(item) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, tuple):
+            return tuple(items)
+        return items
     return value
 
 
@@ -67,7 +69,9 @@ def site_of(error: BaseException) -> str | None:
         for frame in traceback.extract_tb(error.__traceback__)
         if kind_of(frame.filename) == "program"
     ]
-    return lines[-1] if lines else None
+    if lines:
+        return lines[-1]
+    return None
 
 
 def at_exit(ending: str) -> str:
@@ -82,7 +86,9 @@ def text_of(error: BaseException) -> str:
     except Exception:  # its __str__ raises: report the exception by its type
         message = "<its str() raises>"
     name, message = type(error).__name__, message.strip()
-    return f"{name}: {message}" if message else name
+    if message:
+        return f"{name}: {message}"
+    return name
 
 
 SILENT_THREADS = frozenset(

@@ -226,7 +226,9 @@ class _Pair:
         returning = (
             at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns
         )
-        return next(returning, None) if events == {"line", "return"} else None
+        if events == {"line", "return"}:
+            return next(returning, None)
+        return None
 
     def _common(self, i: int, j: int) -> None:
         first, second = self.one[i], self.other[j]
@@ -276,7 +278,8 @@ class _Pair:
             loops = loops_around(step.file, step.line) if step else []
             first, end = _outside(self.one, i, depth, inside, loops)
             second, other_end = _outside(self.other, j, depth, inside, loops)
-            if both := first.keys() & second.keys():
+            both = first.keys() & second.keys()
+            if both:
                 return (*min(((first[key], second[key]) for key in both), key=sum), True)
             if depth == self.depth and end is not None and other_end is not None:
                 return end + 1, other_end + 1, False
@@ -334,11 +337,13 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
     for index, side in enumerate(sides if closest else ()):
         against = closest[0 if index else 1]
         for rank in side:
-            if chain := _chain(apart, (rank, ways[rank]), (against, ways[against])):
+            chain = _chain(apart, (rank, ways[rank]), (against, ways[against]))
+            if chain:
                 chains[rank] = chain
     if apart.one_call and chains:  # the way of the rank that issued it shows the place
         issuer, peer = (side[0] for side in sides)
-        if deciding := _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks):
+        deciding = _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks)
+        if deciding:
             return [_test(_line_of(deciding), {peer: [deciding]})]
         if apart.turns and _each_has_a_branch(
             chains[issuer][-1], ways[peer].steps, apart.turns[-2:]
@@ -348,7 +353,8 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
     first = chains.get(closest[0], []) if closest else []
     tests = [_test(_line_of(parted), chains) for parted in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
-        if (raised := _raised_behind(rank, ways[rank].steps, test)) is not None:
+        raised = _raised_behind(rank, ways[rank].steps, test)
+        if raised is not None:
             tests.append(raised)
     return tests
 
@@ -405,7 +411,8 @@ def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int,
             continue
         guards = guards_around(current.file, current.line)
         inside = (lines for guard in guards for lines in guard.handlers if step.line in lines[1:])
-        if (handler := next(inside, None)) is not None:
+        handler = next(inside, None)
+        if handler is not None:
             if text.startswith("raise"):
                 current, handler = step, None
         elif any(step.line in lines for guard in guards for lines in guard.cleanup):
@@ -443,7 +450,10 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
 
 def _turn(step: Step, after: Step | None) -> object:
     """Where a rank went from a test."""
-    return (after and after.key) if (block := taken(step)) is None else block
+    block = taken(step)
+    if block is None:
+        return after and after.key
+    return block
 
 
 def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
@@ -489,7 +499,9 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
                 )
             )
     best = [at for at in fitting if not at.statement.loop] or fitting
-    return best[0] if len(best) == 1 else None
+    if len(best) == 1:
+        return best[0]
+    return None
 
 
 def _behind(
@@ -521,9 +533,9 @@ def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) ->
             ),
             None,
         )
-        return (
-            [] if at is None else [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
-        )
+        if at is None:
+            return []
+        return [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
     pair = _behind((way.before, peer_way.before), way.within, peer_way.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(peer_way.before) - 1
@@ -547,7 +559,9 @@ def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) ->
         tests = pair.last.get(pair.depth)
         line = tests and statement_at(tests[0].file, tests[0].line)
         reads = _made_of(line.reads, tests, steps) if tests and line else set()
-        return _set_before(met, reads, line.first) if line else []
+        if line:
+            return _set_before(met, reads, line.first)
+        return []
     return [*_setters(met, place, steps), place]
 
 
@@ -624,7 +638,9 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[Step]]) -> 
             if statement.decides or statement.returns
             for name in statement.names
         }
-    return _set_before(branches, _made_of(reads, place.tests, ways)) if branches else []
+    if branches:
+        return _set_before(branches, _made_of(reads, place.tests, ways))
+    return []
 
 
 def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:

@@ -45,9 +45,13 @@ def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = 
     if value is None or kind in (bool, str):
         return value
     if kind is int:  # JSON is not safe for more than 64 bits
-        return value if -(2**63) <= value < 2**63 else {"$": ["int", hex(value)]}
+        if -(2**63) <= value < 2**63:
+            return value
+        return {"$": ["int", hex(value)]}
     if kind is float:
-        return value if math.isfinite(value) else {"$": ["float", str(value)]}
+        if math.isfinite(value):
+            return value
+        return {"$": ["float", str(value)]}
     if kind is bytes:
         return {"$": ["bytes", base64.b64encode(value).decode("ascii")]}
     if kind is np.ndarray or isinstance(value, np.generic):
@@ -68,7 +72,9 @@ def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = 
             ]
             return {"$": ["dict", pairs]}
         items = [encode(item, store, inner) for item in value]
-        return items if kind is list else {"$": ["tuple", items]}
+        if kind is list:
+            return items
+        return {"$": ["tuple", items]}
     return _encode_repr(value)
 
 

@@ -217,7 +217,9 @@ def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
 
 def _dtype_of(tensor: torch.Tensor) -> str:
     name = str(tensor.dtype)[6:]
-    return name if tensor.layout is torch.strided else f"sparse {name}"
+    if tensor.layout is torch.strided:
+        return name
+    return f"sparse {name}"
 
 
 _tolist = torch._C.TensorBase.tolist  # not that of torch.Tensor, which is replaced: see HOST_SYNCS
@@ -244,7 +246,9 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
         facts = FACTS[op]
         if facts.reduces:
             key = opts.reduceOp.op.value
-            return (key, opts.rootRank) if facts.rooted else key
+            if facts.rooted:
+                return (key, opts.rootRank)
+            return key
         if facts.rooted:
             return opts.rootRank
     except AttributeError:  # no options object: the short forms of a method
@@ -295,7 +299,9 @@ def _reduce_op_name(reduce_op: Any) -> str:
     try:
         return _REDUCE_OPS[int(getattr(value, "value", value))]
     except (KeyError, TypeError, ValueError):
-        return "sum" if reduce_op is None or not hasattr(value, "name") else str(value.name).lower()
+        if reduce_op is None or not hasattr(value, "name"):
+            return "sum"
+        return str(value.name).lower()
 
 
 def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:

@@ -166,7 +166,9 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
     except TypeError:
         seeds = []
     if len(seeds) == (ranks if several else 1):
-        return tuple(seeds) if several else (seeds[0],) * ranks
+        if several:
+            return tuple(seeds)
+        return (seeds[0],) * ranks
     raise ProgramError(
         f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}"
     )

@@ -123,7 +123,9 @@ class Models:
             return None
         node = sys.modules["torch"]._C._current_autograd_node()
         owner, number, _ = self._of.get(id(getattr(node, "variable", None)), ("", 0, ""))
-        return number if owner == group else None
+        if owner == group:
+            return number
+        return None
 
 
 class Replicas(Models):
@@ -270,10 +272,13 @@ def differing_replicas(
                 marks_at.setdefault((count, counts[count], not mark.before), {})[rank] = mark
                 counts[count] += not mark.before
         for moment in sorted(marks_at):
-            if names := _differing(group, marks_at[moment]):
+            names = _differing(group, marks_at[moment])
+            if names:
                 differences.append((moment, group, _replica(names, marks_at, moment, marks)))
                 break
-    return min(differences, key=lambda difference: difference[:2])[2] if differences else None
+    if differences:
+        return min(differences, key=lambda difference: difference[:2])[2]
+    return None
 
 
 _Moment = tuple[float, int, bool]
@@ -335,7 +340,9 @@ def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Grad
         earlier = first.setdefault((row["group"], row["number"] or 0), gradient)
         if earlier["model"] != model:
             mixed.append((row["number"] or 0, [earlier, gradient]))
-    return min(mixed, key=lambda pair: pair[0])[1] if mixed else []
+    if mixed:
+        return min(mixed, key=lambda pair: pair[0])[1]
+    return []
 
 
 _Name = tuple[str, int, str, str]

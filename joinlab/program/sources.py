@@ -40,7 +40,9 @@ def source_of(program: object) -> Source | None:
     know it."""
     code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
     source = None if code is None else _function(code, code.co_filename)
-    return None if source is None else source.copy()
+    if source is None:
+        return None
+    return source.copy()
 
 
 def source_at(code: CodeType, line: int) -> Source | None:
@@ -139,9 +141,9 @@ def _function(code: CodeType, file: str) -> Source | None:
         if os.path.exists(file):
             return None  # the file has changed since: another function is there now
         text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line `def`
-    return (
-        {"file": file, "first_line": first, "text": textwrap.dedent(text)} if text.strip() else None
-    )
+    if text.strip():
+        return {"file": file, "first_line": first, "text": textwrap.dedent(text)}
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -245,7 +245,8 @@ class Way:
         pairs = [
             told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())
         ]
-        if values := tuple(pair for pair in pairs if pair and type(pair[1]) in (str, int)):
+        values = tuple(pair for pair in pairs if pair and type(pair[1]) in (str, int))
+        if values:
             self.keyed.append((issued, values))
 
     def _test_at(self, *place: Any) -> Statement | None:
