@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -531,3 +532,84 @@ def test_on_the_clock_an_ending_has_the_colour_of_its_tone_and_a_call_that_is_to
     page.keyboard.press("Enter")
     expect(view.locator(".jl-told")).to_be_visible()
     assert view.locator(".jl-chart .jl-chosen").first.evaluate(stroke) != before
+
+
+def test_back_goes_back_to_the_case_before(opened, sliders):
+    page = opened(sliders, viewport={"width": 1300, "height": 900})
+    view = page.locator(".jl")
+    headline = view.locator(".jl-headline")
+    before, address = headline.text_content(), page.url
+    assert "#case=2" in address
+    page.get_by_role("slider", name="rank 0: inputs").press("ArrowRight")
+    moved = page.url
+    assert moved != address  # a move of the dots is no step of the history
+    page.get_by_role("combobox", name="Program").select_option("case 1")
+    expect(headline).not_to_have_text(before)
+    assert "#case=1" in page.url
+    page.go_back()
+    page.wait_for_function("(url) => location.href === url", arg=moved)
+    expect(page.get_by_role("combobox", name="Program")).to_have_value("case 4")
+    page.go_forward()
+    expect(page.get_by_role("combobox", name="Program")).to_have_value("case 1")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
+def test_a_picture_to_share_is_twice_as_wide_as_high_and_has_all_four_parts(
+    opened, tmp_path, width, scheme
+):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    joinlab.diagnose(run)
+    page = opened(
+        write_html(run, tmp_path / "run.html"),
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+    )
+    page.evaluate(
+        """() => { const real = XMLSerializer.prototype.serializeToString;
+            XMLSerializer.prototype.serializeToString = function (node) {
+                window.drawn = node.textContent; return real.call(this, node); }; }"""
+    )
+    page.locator(".jl-opener").click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="picture to share").click()
+    assert saved.value.suggested_filename == "case_4_inputs_2_3_emulated_on_nccl.png"
+    png = saved.value.path().read_bytes()
+    assert [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)] == [2400, 1200]
+    text = page.evaluate("window.drawn")
+    for part in ("barrier answered", "who is last?", "dist.barrier()", "Tried: both finish."):
+        assert part in text
+    assert "order" not in text and page.locator(".jl").count() == 1  # no controls; nothing is left
+    colours = page.evaluate(
+        """async (png) => { const image = new Image();
+            image.src = `data:image/png;base64,${png}`;
+            await image.decode();
+            const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+            [canvas.width, canvas.height] = [1200, 600];
+            pen.drawImage(image, 0, 0, 1200, 600);
+            const { data } = pen.getImageData(0, 0, 1200, 600), seen = {};
+            for (let i = 0; i < data.length; i += 4) {
+                const key = [data[i], data[i + 1], data[i + 2]].map((n) => n >> 4).join();
+                seen[key] = (seen[key] ?? 0) + 1; }
+            return Object.values(seen).sort((a, b) => b - a); }""",
+        b64encode(png).decode(),
+    )
+    assert len(colours) > 50 and colours[0] < 0.9 * 1200 * 600  # it is not blank
+
+
+def test_the_address_of_what_is_shown_can_be_copied(opened, tmp_path):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    clock(page)
+    page.locator(".jl-opener").click()
+    page.get_by_role("button", name="copy link").click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    address = page.evaluate("navigator.clipboard.readText()")
+    assert address == page.url and "#clock=" in address
+
+
+def test_a_page_of_a_launched_run_offers_no_fix_that_it_could_not_look_for(opened, tmp_path):
+    run = joinlab.launch(joinlab.cases.case_4, (1, 2), "gloo", on_output=None, progress=False)
+    page = opened(write_html(run, tmp_path / "run.html"))
+    expect(page.locator(".jl-do")).to_contain_text("No fix was tried")
+    expect(page.locator(".jl-do button")).to_have_count(0)

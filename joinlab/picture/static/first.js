@@ -7,12 +7,15 @@ import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
 import { Grid } from "./grid.js";
 import { Play } from "./play.js";
+import { save } from "./save.js";
 import { Scene, along, columnsOf } from "./scene.js";
+import { Store } from "./store.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
 import { fill, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
+const CARD = 1200; // px across of a picture to share
 const WIDE = 1120; // px from which on the program stands beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
 const TURNED = "joinlab: turned";
@@ -233,7 +236,16 @@ export class First {
       zoom("+", "Zoom in", "w"),
       zoom("next mismatch", "Go to the next call that did not go as meant", "n"),
     );
-    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.bar);
+    this.card = button("picture to share", "Save headline, lanes, code and fix as one PNG", () =>
+      this.share(),
+    );
+    const link = button("copy link", "Copy the address of what is shown", async () => {
+      await navigator.clipboard.writeText(location.href);
+      link.textContent = "copied";
+    });
+    link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
+    const shares = element("div", { class: "jl-bar" }, link, this.card);
+    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.bar, shares);
     this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
     this.view = element(
       "div",
@@ -404,6 +416,7 @@ export class First {
     this.switch.setAttribute("aria-checked", String(this.axis === "time"));
     this.every.setAttribute("aria-pressed", String(this.axis === "calls"));
     this.bar.hidden = !this.clocked;
+    this.card.disabled = this.covered.length > 0;
     this.code();
     if (!this.more.hidden) this.tellMore();
     if (this.whole && !run.columns) {
@@ -865,10 +878,11 @@ export class First {
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
     const words = mended ? "The program with the fix, emulated." : this.pieces(tried),
-      below = (tried[0][0] || main.mends) && alone ? `<p class="jl-do">${words}</p>` : "";
+      mends = main.mended !== undefined || (main.mends && this.model.send), // only Python can look
+      below = (tried[0][0] || mends) && alone ? `<p class="jl-do">${words}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
-    if (below && main.mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
+    if (below && mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
     requestAnimationFrame(() => {
       // one that scrolls takes the focus
       for (const one of this.low.querySelectorAll(".jl-code"))
@@ -898,6 +912,40 @@ export class First {
     this.more.hidden = false;
     this.opener.setAttribute("aria-expanded", "true");
     this.tellMore();
+  }
+
+  /** Save a picture twice as wide as high, drawn by a view of its own. */
+  async share() {
+    const { axis, data, main, run } = this,
+      place = element("div", { style: `position:absolute;left:-9999px;width:${CARD}px` }),
+      mended = this.get("mended");
+    this.root.append(place);
+    const view = new First(place, new Store({ axis, mended, heading: run.title }));
+    view.turn = false;
+    view.show(data, main);
+    view.seek(null);
+    const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
+    for (const one of place.querySelectorAll(left)) one.remove();
+    const sheets = [...document.styleSheets, ...document.adoptedStyleSheets],
+      css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
+      high = view.view.offsetHeight,
+      size = { width: CARD, height: CARD / 2 },
+      scale = Math.min(0.96, size.height / high),
+      x = (CARD - CARD * scale) / 2,
+      y = (size.height - high * scale) / 2,
+      drawn = new XMLSerializer().serializeToString(view.view);
+    view.close();
+    place.remove();
+    const rules = css.filter((rule) => rule.includes("jl")).join(""),
+      all = { ...size, height: high, transform: `translate(${x} ${y}) scale(${scale})` };
+    const inside =
+      tag("style", {}, `${esc(rules)} *{transition:none!important}`) +
+      rect({ x: 0, y: 0, w: CARD, h: size.height }, { style: "fill:var(--jl-paper)" }) +
+      tag("foreignObject", all, drawn);
+    const text = tag("svg", { xmlns: "http://www.w3.org/2000/svg", ...size }, inside);
+    await save({ save: "PNG", name: `${run.title.replace(/\W+/g, "_")}.png`, text }, (said) =>
+      this.announce(said),
+    );
   }
 
   /** Show some calls one by one. @param {number} slot @param {number} until */

@@ -38,7 +38,10 @@ export function follow(view, more = {}) {
   const hash = kept
     .map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
     .join("&");
-  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+  const before = asked(),
+    other = ["case", "on", "barrier"].some((name) => before.get(name) !== (more[name] ?? null)),
+    how = other && before.has("case") ? "pushState" : "replaceState"; // Back goes back to a case
+  history[how](null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
 const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-run]"));
