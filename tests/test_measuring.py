@@ -3,10 +3,12 @@ others."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from tests.bench import __main__ as measuring
 from tests.bench.__main__ import PARTS, main, measure
 from tests.bench.figures import Figure
 
@@ -47,3 +49,17 @@ def test_each_part_is_a_module_that_measures() -> None:
 def test_an_unknown_part_names_those_that_there_are(capsys) -> None:
     assert main(["nothing"]) == 2
     assert "no part 'nothing'; there are launches, steps" in capsys.readouterr().err
+
+
+def test_a_part_that_finds_nothing_in_time_is_ended_and_says_so(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(measuring, "LIMIT_S", 1)
+
+    def waits() -> Iterator[Figure]:
+        yield one("before")
+        threading.Event().wait(60)
+        yield one("never")
+
+    assert measure({"steps": waits, "dumps": lambda: iter([one("after")])}, browser=None) == 1
+    rows = capsys.readouterr().out
+    assert "before" in rows and "never" not in rows and "after" in rows
+    assert "failed: steps: TimeoutError: found nothing for 1 s" in rows

@@ -184,6 +184,26 @@ def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentenc
         assert "Loading widget" not in said and "Error" not in said
 
 
+def test_a_launched_runs_fix_is_looked_for_at_a_press_and_can_be_undone(notebook):
+    notebook.tell(
+        "from joinlab.cases import case_4\n"
+        "view.covered = []\n"
+        "view.timeline = joinlab.launch(case_4, (2, 3), 'gloo', on_output=None, progress=False)"
+    )
+    here = first(notebook, ".jl")
+    ends, button = here.locator(".jl-stage .jl-end"), here.locator(".jl-do button")
+    expect(ends).to_have_text(["✕ waits…", "✕ waits…"])
+    expect(button).to_have_text("look for a fix")
+    button.click()
+    expect(ends).to_have_text(["✓ finished", "✓ finished"])
+    expect(here.locator(".jl-do")).to_contain_text("The program with the fix, emulated.")
+    notebook.wait_for("view.mended and len(view.timeline.mended)", 1)
+    button.click()
+    expect(ends).to_have_text(["✕ waits…", "✕ waits…"])
+    expect(here.locator(".jl-do")).to_contain_text("Tried, emulated: both finish.")
+    expect(button).to_have_text("apply")
+
+
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 def test_it_follows_the_theme_of_the_notebook(notebook, theme):
     notebook.change_theme(theme)
