@@ -232,6 +232,7 @@ class Meta(TypedDict, total=False):
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
     parting: Parting  # where the ranks' ways part
+    ways: bool  # of a recorded job: the lines that its ranks ran were recorded, too
     contradiction: str  # documented only: where the thread contradicts itself
 
 

@@ -217,10 +217,10 @@ def test_times_are_in_order(backend, program):
     played = program.played(backend)
     for results in played.calls:
         for result in results:
-            times = (result.issued_ns, result.row.get("started_ns"), result.completed_ns)
+            times = (result.row["enqueued_ns"], result.row.get("started_ns"), result.completed_ns)
             known = [ns for ns in times if ns is not None]
             assert known == sorted(known)
-        issued = [result.issued_ns for result in results]
+        issued = [result.row["enqueued_ns"] for result in results]
         assert issued == sorted(issued)
 
 
@@ -241,7 +241,7 @@ def test_no_call_completes_before_those_that_it_needs_have_issued_it(backend, pr
                 other = members[place]
                 at = lane_index(program.lanes[other], index, program.lanes[rank], step)
                 assert at < len(played.calls[other]), (rank, index, other)
-                assert played.calls[other][at].issued_ns <= result.completed_ns
+                assert played.calls[other][at].row["enqueued_ns"] <= result.completed_ns
 
 
 @ON_BOTH

@@ -48,8 +48,11 @@ def test_each_call_has_its_times_and_the_bytes_that_it_held_when_it_completed(fa
         assert [result.held for result in results] == [bytes_of(3.0), bytes_of(6.0)]
         assert [result.error for result in results] == [None, None]
         first, second = results
-        assert first.issued_ns < second.issued_ns and first.completed_ns < second.completed_ns
-        assert (second.issued_ns < first.completed_ns) == (fabric is NcclFabric)
+        assert (
+            first.row["enqueued_ns"] < second.row["enqueued_ns"]
+            and first.completed_ns < second.completed_ns
+        )
+        assert (second.row["enqueued_ns"] < first.completed_ns) == (fabric is NcclFabric)
 
 
 def test_the_tensors_of_a_hung_rank_can_be_read():

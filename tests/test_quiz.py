@@ -24,6 +24,7 @@ from joinlab.course.answers import solutions
 from joinlab.course.exercises import check
 from joinlab.course.questions import of_notebook, questions, with_questions
 from joinlab.timeline import Timeline
+from tests import more_scenarios
 from tests.answers import starters
 from tests.material.course.house import AfterTheCall, joining
 
@@ -440,13 +441,13 @@ def rows_of(
 def roots_of_buffers() -> list[int]:
     return [
         row["root"]
-        for row in rows_of(scenarios.batch_norm, (2, 4, 3), 0)
+        for row in rows_of(more_scenarios.batch_norm, (2, 4, 3), 0)
         if "buffer" in row["origin"]
     ]
 
 
 def before_backward_ends() -> set[bool]:
-    run = joinlab.emulate(scenarios.several_buckets, (3, 3))
+    run = joinlab.emulate(more_scenarios.several_buckets, (3, 3))
     (backward,) = run.spans.filter(rank=0, name="backward", input=2).rows(named=True)
     calls = run.calls.filter(rank=0, input=2, origin="all-reduce (DDP backward())")
     return (
@@ -467,7 +468,7 @@ def order_of_gradients() -> list[int]:
 
 def shadowed(what: str) -> list[dict[str, Any]]:
     """Rank 0's calls without an input, of one kind."""
-    return [row for row in rows_of(scenarios.linear, (0, 3), 0) if what in row["origin"]]
+    return [row for row in rows_of(more_scenarios.linear, (0, 3), 0) if what in row["origin"]]
 
 
 def of_starter(name: str) -> str:
@@ -588,10 +589,12 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         joinlab.emulate(scenarios.all_gather, (1, 1, 1)).calls["value_out"][0].count(".")
     ),
     "buckets": lambda: (
-        reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1)
+        reductions(more_scenarios.several_buckets, 0)
+        == 1
+        < reductions(more_scenarios.several_buckets, 1)
     ),
     "nosync": lambda: {1: "one", 2: "two", 4: "four"}[
-        reductions(scenarios.accumulate, None, (4, 4))
+        reductions(more_scenarios.accumulate, None, (4, 4))
     ],
     "mean_gradient": lambda: f"{gradients((1, 1), 2.0)[0][0]:.0f}",
     "counted": lambda: (
@@ -625,7 +628,8 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         and crossed_pairs(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) != []
     ),
     "shadow": lambda: (
-        len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1
+        len(set(joinlab.emulate(more_scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"]))
+        == 1
     ),
     "drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
     "by_two": lambda: gradients((1, 2), 4.0)[1][1] == 4.0,
@@ -640,9 +644,10 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False]
     ),
     "seven_seven": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
-    "four_buckets": lambda: beside_gradients(scenarios.convolutional) == 2,
+    "four_buckets": lambda: beside_gradients(more_scenarios.convolutional) == 2,
     "per_input": lambda: (
-        [len(origins(one, 2)) for one in (alone, scenarios.join_disabled, under_join)] == [1, 1, 3]
+        [len(origins(one, 2)) for one in (alone, more_scenarios.join_disabled, under_join)]
+        == [1, 1, 3]
     ),
     "breaks": lambda: (
         ends(of_code("breaks"), (3, 3), backend="gloo") == "rank 0 raised"
@@ -657,7 +662,7 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "when_reduced": lambda: before_backward_ends() == {True},
     "last_first": lambda: order_of_gradients() == [1, 0],
     "its_turn": lambda: (
-        crossed_pairs(joinlab.emulate(scenarios.two_buckets, (1, 1))) != []
+        crossed_pairs(joinlab.emulate(more_scenarios.two_buckets, (1, 1))) != []
         and reduced_in_order() == [0, 1, 2]
     ),
     "pad": lambda: any(
@@ -674,11 +679,11 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         == [1, 1]
     ),
     "throw": lambda: (
-        ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised"
-        and len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2)) == 1
+        ends(more_scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised"
+        and len(origins(more_scenarios.throw_early, 2)) - len(origins(under_join, 2)) == 1
     ),
     "own": lambda: (
-        crossed_pairs(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) != []
+        crossed_pairs(joinlab.emulate(more_scenarios.own_collective_in_forward, (2, 3))) != []
     ),
     # the calls of its two inputs, as they are with even inputs, without the three at the end
     "asks_first": lambda: (
@@ -697,8 +702,8 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "minimum": lambda: reduced("MIN", 3.0, torch.inf) == 3.0 != reduced("MIN", 3.0, 0.0),
     "notifies_late": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
     "waits": lambda: (
-        len(rows_of(scenarios.fixed_order, (1, 1), 1))
-        == len(rows_of(scenarios.two_buckets, (1, 1), 1))
+        len(rows_of(more_scenarios.fixed_order, (1, 1), 1))
+        == len(rows_of(more_scenarios.two_buckets, (1, 1), 1))
     ),
     "down_up": lambda: str(reduced_in_order())[1:-1],
     "decides": lambda: (

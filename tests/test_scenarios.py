@@ -16,6 +16,7 @@ import pytest
 import joinlab
 from joinlab import Timeline, scenarios
 from joinlab.analysis.matching import match
+from tests import more_scenarios
 from tests.agreement import differences
 
 pytestmark = pytest.mark.filterwarnings(
@@ -32,7 +33,7 @@ def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline
     """One run of a scenario: "nccl" or "gloo" are emulated, "launched" is real processes on
     gloo."""
     name, _, off = name.partition(", without ")
-    program = getattr(scenarios, name)
+    program = getattr(scenarios, name, None) or getattr(more_scenarios, name)
     if off:
         program = partial(program, **{off: False})
     if how != "launched":
@@ -256,7 +257,7 @@ def test_throwing_early_is_preceded_by_a_check_on_every_rank():
 @pytest.mark.slow
 def test_more_than_a_thousand_missing_inputs_are_warned_of():
     with pytest.warns(UserWarning, match="Detected uneven input skew of greater than 1000"):
-        joinlab.emulate(scenarios.linear, (1, 1003))
+        joinlab.emulate(more_scenarios.linear, (1, 1003))
     launched = run("linear", (1, 1003), "launched")
     assert [str(end) for end in launched.ends] == [FINISH] * 2
     assert "Detected uneven input skew of greater than 1000" in launched.output[0]
@@ -266,7 +267,7 @@ def test_more_than_a_thousand_missing_inputs_are_warned_of():
 def test_a_thousand_are_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [
+        assert [str(end) for end in joinlab.emulate(more_scenarios.linear, (0, 1000)).ends] == [
             FINISH
         ] * 2
 
@@ -319,9 +320,10 @@ def test_destroying_the_group_waits_for_a_pending_call_which_gloo_fails_when_the
 
 PROGRAMS: list[Callable[..., Any]] = [
     function
-    for name, function in vars(scenarios).items()
+    for module in (scenarios, more_scenarios)
+    for name, function in vars(module).items()
     if inspect.isfunction(function)
-    and function.__module__ == scenarios.__name__
+    and function.__module__ == module.__name__
     and not name.startswith("_")
 ]
 

@@ -33,7 +33,21 @@ def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
         assert rank < len(row.inputs)
 
 
-USERS = ("f18", "f62", "f71", "f66", "f97", "h18", "h44", "h50", "h52", "h53")
+USERS = (
+    "f09",
+    "f18",
+    "f62",
+    "f71",
+    "f66",
+    "f97",
+    "g08",
+    "h42",
+    "h18",
+    "h44",
+    "h50",
+    "h52",
+    "h53",
+)
 """Users' programs that tests run, too: each is what a rule of the story was made for."""
 
 

@@ -299,7 +299,8 @@ class Check:
     def misleading(self) -> Iterator[str]:
         """What leads away from the fault: lines of AT and FIX that are innocent, and cures that
         leave the bug."""
-        innocent, known = self.sites("innocent"), self.sites("calls", "parts", "may", "raised")
+        innocent = self.sites("innocent")
+        known = self.sites("calls", "parts", "may", "raised", "stands")
         known = set() if self.raises_only else known
         for line in (*self.story.of(LineKind.PARTING), *self.story.of(LineKind.FIX)):
             for site in () if line.edits else sites_of(line)[:1]:

@@ -127,11 +127,6 @@ class CallResult:
     held: bytes
 
     @property
-    def issued_ns(self) -> int:
-        """When the host had handed it to the backend."""
-        return self.row.get("enqueued_ns") or 0
-
-    @property
     def completed_ns(self) -> int | None:
         """None: it never did, or failed."""
         return self.row.get("completed_ns")

@@ -335,11 +335,12 @@ def _one_of(number: int, inputs: tuple[int, int], era: str) -> str:
     outcomes = _outcomes(number, era) if inputs == (5, 6) else ()
     if len(outcomes) < 2:
         return ""
-    always = []
-    for rank in range(len(inputs)):
-        kinds = {outcome.ends[rank].kind for outcome in outcomes}
-        if len(kinds) == 1:
-            always.append(f"rank {rank} {ENDINGS[kinds.pop()].trace} in each")
+    ends_by_rank = enumerate(zip(*(outcome.ends for outcome in outcomes), strict=True))
+    always = [
+        f"rank {rank} {ENDINGS[ends[0].kind].trace} in each"
+        for rank, ends in ends_by_rank
+        if len({end.kind for end in ends}) == 1
+    ]
     common = f"; {', '.join(always)}" * bool(always)
     return (
         f"one of {len(outcomes)} endings: memory that nobody set decides{common}. "
@@ -352,14 +353,14 @@ def _outcome(number: int, outcome: Outcome) -> str:
     ended = _ended(outcome.timeline).replace("an error", escape(error))
     thread = CASES[number].documentation
     words = tuple(ENDINGS[end.kind].trace for end in outcome.ends)
-    return ended + " (the thread)" * (thread is not None and thread.ends((5, 6)) == words)
+    return ended + " (the thread)" * bool(thread and thread.ends((5, 6)) == words)
 
 
 def _thread_s(number: int, inputs: tuple[int, int]) -> str:
     """How the thread's author saw a case end."""
     thread = CASES[number].documentation
-    documented = None if thread is None else thread.ends(inputs)
-    if documented is None:
+    documented = thread and thread.ends(inputs)
+    if not documented:
         return "not documented"
     if set(documented) == {"finishes"}:
         return '<span class="good">both finish</span>'

@@ -333,6 +333,8 @@ def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = N
     meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
+    if any(log.way for log in logs.values()):
+        meta["ways"] = True
     if left_at := {rank: log.left_at for rank, log in logs.items() if log.left_at}:
         meta["left_at"] = left_at
     if cut is not None:

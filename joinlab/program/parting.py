@@ -47,7 +47,8 @@ class Side(TypedDict):
     how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
          "raise" (then `text` is the exception's type), "issue": the next call came from the test's own line, "over":
          its comprehension there had ended, "end": its later steps are unknown; for an `if` on one line, "block": it
-         ran the block, "past": it did not. Of an exception that the rank raised behind the last test: "caught" in
+         ran the block, "past": it did not. "round": it began another round of the loop at `line`.
+         Of an exception that the rank raised behind the last test: "caught" in
          line `line`, "swallowed" by the `with` or `finally` of that line, or "in flight" when the rank issued its next
          call from that line, which is in `text` behind the type ("ValueError finally")
     issued  number of calls that the first of the ranks had issued; left out by joinlab before 0.2
@@ -357,6 +358,55 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
         if raised is not None:
             tests.append(raised)
     return tests
+
+
+class Role(NamedTuple):
+    """Ranks with a part of their own in a program, and of their first rank the way, and the places
+    of the calls of that part, which met those of the other part."""
+
+    ranks: list[int]
+    steps: Sequence[Step]
+    calls: Sequence[int]
+
+    def loop(self) -> _At | None:
+        """The innermost loop of which each round led to one of the calls, behind the last of them."""
+        heads: dict[Statement, list[int]] = {}
+        for index, step in enumerate(self.steps[:-1]):
+            statement = statement_at(step.file, step.line) if step.event == "line" else None
+            if statement is not None and statement.loop:
+                heads.setdefault(statement, []).append(index)
+        count = len(self.calls)
+        for loop, indices in reversed(heads.items()):
+            led = [bisect_left(self.calls, self.steps[index].issued) for index in indices]
+            if led[: count + 1] == list(range(count + 1)):
+                head, after = self.steps[indices[count]], self.steps[indices[count] + 1]
+                return _At(head.depth, loop, (head, head), (after, after))
+        return None
+
+
+def rounds_of(roles: Iterable[Role]) -> list[Test]:
+    """The loops of two roles, of which one ended and the other goes on; [] if they show no such."""
+    by_end: dict[bool, tuple[Role, _At]] = {}
+    for role in roles:
+        at = role.loop()
+        if at is None or (after := at.nexts[0]) is None:
+            return []
+        goes_on = after.depth > at.depth or at.statement.first < after.line <= at.statement.last
+        by_end[goes_on and after.event != "return"] = role, at
+    if len(by_end) != 2:
+        return []
+    (role, at), (other, other_at) = by_end[False], by_end[True]
+    test = _test(_line_of(at), {rank: [at] for rank in role.ranks})
+    test["sides"][0]["how"] = "over"
+    further = _test(_line_of(other_at), {rank: [other_at] for rank in other.ranks})
+    further["sides"][0] |= {"how": "round", "line": further["line"]}
+    return [
+        {
+            **test,
+            "sides": test["sides"] + further["sides"],
+            "values": test["values"] + further["values"],
+        }
+    ]
 
 
 def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:

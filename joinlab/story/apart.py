@@ -16,7 +16,7 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
-from joinlab.program.parting import Apart, Key, Parting, tests_of
+from joinlab.program.parting import Apart, Key, Parting, Role, Test, rounds_of, tests_of
 from joinlab.program.steps import is_made_by_join
 from joinlab.program.ways import ALL, Way, Window
 from joinlab.story.lines import Line
@@ -43,7 +43,7 @@ def parting(scene: Scene, headline: Line, source: Again) -> Parting | None:
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
     if split is not None:
-        result: Parting = {"tests": tests_of(split, ways)}
+        result: Parting = {"tests": _without_roles(scene, headline, tests_of(split, ways), source)}
         if not_followed := sum(map(len, split.sides)) - len(ways):
             result["left_out"] = not_followed
         return result if ways else None
@@ -53,6 +53,55 @@ def parting(scene: Scene, headline: Line, source: Again) -> Parting | None:
     until = {rank: Way.of(ways[rank].steps, window) for rank, window in windows.items()}
     tests = tests_of(Apart([[rank] for rank in windows], windows), until)
     return {"tests": tests, "keys": [key for _, key in met]}
+
+
+def _without_roles(scene: Scene, headline: Line, tests: list[Test], source: Again) -> list[Test]:
+    """The tests; where the last one only gives each side its part in the program, what parts them
+    in these parts."""
+    if not tests or len(tests[-1]["sides"]) != 2:
+        return tests
+    sides = tests[-1]["sides"]
+    parts = _met_inside(scene, tests[-1])
+    ways = source.ways(scene.timeline, {side["ranks"][0]: ALL for side in sides}) if parts else {}
+    if isinstance(ways, str) or len(ways) != len(sides):
+        return tests
+    rounds = rounds_of(
+        Role(side["ranks"], ways[side["ranks"][0]].steps, places)
+        for side, places in zip(sides, zip(*parts, strict=True), strict=True)
+    )
+    return rounds if rounds or headline.form == "circle" else tests
+
+
+def _met_inside(scene: Scene, test: Test) -> list[tuple[int, int]]:
+    """The places of calls that two sides of a test made inside its statement, from lines of their
+    own, and that met."""
+    ranks = [side["ranks"][0] for side in test["sides"]]
+    if (statement := statement_at(test["file"], test["line"])) is None:
+        return []
+    lines = range(statement.first, statement.last + 1)
+    inside = {f"{test['file']}:{line}" for line in lines}
+    rows = {
+        (rank, row["group"], row["seq"]): (place, row)
+        for rank, path in _paths(scene.timeline, ranks).items()
+        for place, row in path
+    }
+    met = []
+    for slot in scene.matched.slots:
+        calls: list[tuple[int, CallRow]] = []
+        for rank in ranks:
+            calls += filter(None, [rows.get((rank, slot.group, slot.calls.get(rank, -1)))])
+        sites = {row["call_site"] for _, row in calls}
+        if (
+            len(calls) == len(sites) == 2
+            and slot.met
+            and slot.expected
+            and all(
+                any(frame.partition(" ")[0] in inside for frame in row["stack"] or ())
+                for _, row in calls
+            )
+        ):
+            met.append((calls[0][0], calls[1][0]))
+    return met
 
 
 def _some(sides: Sequence[Sequence[int]]) -> list[int]:

@@ -1,7 +1,8 @@
 """Fixes: edits of the program's text, with the result of trying them; of an exception, the line
 that raised.
 
-`meta["fixes"]` has the tested edits. If none was tried, the line says so, and how to try some.
+`meta["fixes"]` has the tested edits. If none was tried, the line says how to try some; of a recorded
+job, what follows from its calls (`advice`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
+from joinlab.story.forms import advice
 from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
@@ -45,11 +47,14 @@ def find(scene: Scene) -> tuple[Line, ...]:
         "launched": scene.meta.get("engine") == "launched",
     }
     edits = tuple(_plain(fix, facts) for fix in fixes)
-    if edits or raised or all(map(good, scene.ends)):
-        return (*raised, *edits)
+    cure = () if edits else tuple(advice.unused(scene))
+    well, runs = all(map(good, scene.ends)), any(end.runs for end in scene.ends)
+    if edits or raised:
+        return (*cure, *raised, *edits)
     if "fixes" in scene.meta:
-        return (Line(LineKind.FIX, "none"),) if scene.meta.get("engine") == "launched" else ()
-    return _untried(scene)
+        is_told = facts["launched"] and not well and not cure
+        return (Line(LineKind.FIX, "none"),) if is_told else cure
+    return cure or advice.find(scene, not runs) or (() if well or runs else _untried(scene))
 
 
 def _raised(scene: Scene) -> Iterator[Line]:
@@ -104,12 +109,10 @@ def _plain(fix: Mapping[str, Any], facts: dict[str, Any]) -> Line:
 
 def _untried(scene: Scene) -> tuple[Line, ...]:
     meta = scene.meta
-    over = not any(end.runs for end in scene.ends)
-    if not over or meta.get("engine") not in ("launched", "recorded"):
+    if meta.get("engine") != "launched":
         return ()
     arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
-    call = f"joinlab.emulate({arguments})" if meta["engine"] == "launched" else ""
-    return (Line(LineKind.FIX, "untried", facts={"how": call}),)
+    return (Line(LineKind.FIX, "untried", facts={"how": f"joinlab.emulate({arguments})"}),)
 
 
 # ---------------------------------------------------------------- words
@@ -133,9 +136,7 @@ def _edit(line: Line) -> Text:
 
 
 def _untried_words(line: Line) -> Text:
-    call = line.facts["how"]
-    remedy = say("{} looks for one", code(call)) if call else "a recorded job is not run again"
-    return say("No fix was tried: {}.", remedy)
+    return say("No fix was tried: {} looks for one.", code(line.facts["how"]))
 
 
 def _none_words(line: Line) -> Text:
@@ -157,4 +158,5 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "none": _none_words,
     "raised_here": _raised_words,
     "raised_behind": _behind_words,
+    **advice.WORDS,
 }

@@ -70,10 +70,13 @@ def _differing(values: Sequence[Mapping[str, Any]]) -> list[Value]:
 def _words(line: Line) -> Text:
     test, sides_text = line.lines[0], [_side(line, side) for side in line.facts["went"]]
     before = "Before, " * (line.form == "parted_before")
-    text = test.text if len(test.text) <= LONGEST else f"{test.text[:LONGEST]}…"
-    return say(
-        "{}{} ({}): {}.", before, code(text), short_site(test.site), listing(sides_text, "; ")
-    )
+    text = code(quoted(test.text))
+    return say("{}{} ({}): {}.", before, text, short_site(test.site), listing(sides_text, "; "))
+
+
+def quoted(text: str) -> str:
+    """A test, cut if it is long."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
@@ -107,6 +110,7 @@ _WENT = {
     "in flight": "raised {kind}; on its way out, line {line} ({where}) issued the next call",
     "issue": "issued the call there",
     "over": "was done with it",
+    "round": "began another round of line {line}",
     "end": "ended there",
     "block": "found its condition true",
     "past": "found its condition false",

@@ -1,0 +1,127 @@
+"""What the story of a recorded job advises, which is not run again: here runs of the emulator that are
+told as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab.story.judge import tell
+from joinlab.story.lines import LineKind
+from joinlab.timeline import RUNNING, Ending, EndKind
+
+
+def uneven(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    model = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        model(x).sum().backward()
+    dist.barrier()
+
+
+def uneven_with_a_metric(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    model = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        loss = model(x).sum()
+        loss.backward()
+        dist.all_reduce(loss.detach())
+
+
+def on_rank_0(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    if rank == 0:
+        dist.barrier()
+    dist.all_reduce(torch.ones(1))
+
+
+def sizes_differ(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    dist.broadcast(torch.ones(1 + rank), 0)
+    dist.barrier()
+
+
+def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    layers = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+    layers.forward = layers[0].forward  # type: ignore[method-assign]
+    model = DDP(layers)
+    for x in inputs:
+        model(x).sum().backward()
+
+
+def send_first(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    dist.send(torch.ones(1), 1 - rank)
+    dist.recv(torch.ones(1), 1 - rank)
+
+
+def advised(
+    program: Callable[..., Any], inputs: Sequence[int], ways: bool = False, **meta: Any
+) -> list[str]:
+    """The story's advice about a run, as if it had been recorded, with its ranks' ways or without."""
+    timeline = joinlab.emulate(program, inputs, backend="gloo")
+    with patch("joinlab.story.fixes.find_fixes", lambda *_: None):
+        joinlab.diagnose(timeline)
+    if not ways:
+        timeline.meta.pop("parting", None)
+    timeline.meta.update({"engine": "recorded", "ways": ways, **meta})
+    return [*tell(timeline).texts(LineKind.FIX)]
+
+
+def test_ranks_with_fewer_inputs_are_given_as_many_or_join() -> None:
+    (advice,) = advised(uneven, (2, 3), ways=True)
+    assert advice.startswith("Give every rank as many rounds of for x in inputs: (test_advice.py:")
+    assert advice.endswith(", or wrap it in with model.join():.")
+
+
+def test_join_is_not_advised_where_it_would_not_shadow_a_call() -> None:
+    (advice,) = advised(uneven_with_a_metric, (2, 3), ways=True)
+    assert advice.startswith("Give every rank as many rounds of for x in inputs:")
+    assert "join" not in advice
+
+
+def test_a_branch_is_named_where_the_ways_were_recorded() -> None:
+    (advice,) = advised(on_rank_0, (1, 1), ways=True)
+    assert advice.startswith("Let all ranks go the same way at if rank == 0: (test_advice.py:")
+
+
+def test_without_ways_it_says_where_to_look_and_how_to_see_more() -> None:
+    (advice,) = advised(on_rank_0, (1, 1))
+    assert advice.startswith("All ranks have to issue the same calls in one order. Look at what ")
+    assert "rank 0 to barrier" in advice and "rank 1 to all-reduce" in advice
+    assert advice.endswith("Recorded with joinlab record --ways, the job can name the branch.")
+
+
+def test_ways_are_not_asked_for_twice() -> None:
+    (advice,) = advised(on_rank_0, (1, 1), ways=True, parting={"tests": []})
+    assert "--ways" not in advice and "Look at what leads" in advice
+
+
+def test_calls_with_unlike_data_are_to_be_given_the_same() -> None:
+    (advice,) = advised(sizes_differ, (1, 1))
+    assert advice.startswith("Let all ranks give broadcast (test_advice.py:")
+    assert advice.endswith(") the same size.")
+
+
+def test_the_cure_that_ddp_names_is_said() -> None:
+    first, *_ = advised(unused, (2, 2))
+    assert "DDP(..., find_unused_parameters=True)" in first
+
+
+def test_sends_that_wait_for_each_other_are_to_take_turns() -> None:
+    (advice,) = advised(send_first, (1, 1))
+    assert advice.startswith("Each send needs a recv that its peer issues before it waits")
+    assert advice.endswith("--ways, the job can name the branch.")
+
+
+@pytest.mark.parametrize("end", [Ending(EndKind.FINISHED), Ending(EndKind.UNKNOWN, text=RUNNING)])
+def test_nothing_is_advised_where_nothing_is_wrong_or_the_job_goes_on(end: Ending) -> None:
+    timeline = joinlab.emulate(uneven, (2, 2), backend="gloo")
+    calls = timeline.calls.head(timeline.calls.height - (end.kind is EndKind.UNKNOWN))
+    meta: Any = {**timeline.meta, "engine": "recorded"}
+    told = tell(replace(timeline, calls=calls, ends=(timeline.ends[0], end), meta=meta))
+    assert told.of(LineKind.FIX) == ()
