@@ -239,6 +239,11 @@ def test_axe_finds_no_serious_violation(browser, handout, axe, scheme, width):
         assert barriers(page, axe, ".jl") == []
 
 
+ENGINES_OF = {
+    "emulated gloo": ("gloo", "today"),
+    "emulated nccl": ("nccl", "today"),
+    "emulated nccl 1.9": ("nccl", "1.9"),
+}
 CELLS = (
     "import joinlab\nhand = joinlab.bench(inputs=(5, 6))\nhand",
     "asks = joinlab.bench(predict=True)\nasks",
@@ -272,6 +277,18 @@ def test_in_the_bench_a_run_is_shown_in_the_air_and_python_hears_where_it_lands(
     notebook.wait_for("hand.case", 6)
     shows(bench, 6)
     assert notebook.ask("str(hand.timeline.meta['program'])") == "case_6"
+
+
+def test_in_the_bench_the_strip_is_that_of_the_engine_and_of_the_inputs(notebook):
+    bench = notebook.page.locator(".joinlab-bench").first
+    for engine, at in ENGINES_OF.items():
+        notebook.tell(f"hand.case, hand.counts, hand.engine = 4, (1, 3), {engine!r}")
+        table = endings(*at)
+        expected = [TONES[table[position(case, (1, 3))]] for case in DOCUMENTED]
+        for box, tone in zip(bench.locator(".jl-six b").all(), expected, strict=True):
+            expect(box).to_have_class(f"jl-is-{tone}")
+    assert {endings("nccl", "today")[position(2, at)] for at in ((1, 3), (3, 1))} == {"w", "b"}
+    notebook.tell("hand.engine = 'emulated nccl'")
 
 
 def test_the_keys_of_the_line_stay_in_the_bench(notebook):
