@@ -50,7 +50,7 @@ export class Hand {
     this.six = element("p", { class: "jl-six", role: "img" });
     this.tried = element("span");
     this.fix = element("span");
-    this.below = element("p", { class: "jl-do" }, this.fix, this.tried);
+    this.below = element("p", { class: "jl-do" }, this.fix, " ", this.tried);
     this.six.addEventListener("click", (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
@@ -235,9 +235,12 @@ export class Hand {
     grip.style.top = `${spot.offsetTop}px`;
     this.drawSix(shown);
     const words = mended ? "The program with the fix, emulated." : view.pieces(main.scene.tried),
-      asks = main.mends && (mended || !code.some(([sign]) => sign === "+"));
+      free = aloft === null && view.scenes.length === 1,
+      asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+"));
     write(this.tried, view.covered.length ? "" : words);
-    this.fix.replaceChildren(...(asks ? [view.mender(mended), " "] : [])); // else one moves the line
+    const next = asks ? [view.mender(mended)] : []; // else one moves the line
+    if (next[0]?.outerHTML !== this.fix.firstElementChild?.outerHTML)
+      this.fix.replaceChildren(...next); // else it keeps the focus
     return true;
   }
 
