@@ -58,7 +58,7 @@ def shows(page, case: int, inputs: tuple[int, int] = (5, 6)) -> None:
 
 def tones(page) -> list[str]:
     boxes = page.locator(".jl-six b").all()
-    return [(box.get_attribute("class") or "").removeprefix("jl-is-") for box in boxes]
+    return [(box.get_attribute("class") or "").removeprefix("jl-tone-") for box in boxes]
 
 
 def middle(locator) -> tuple[float, float]:
@@ -286,7 +286,7 @@ def test_in_the_bench_the_strip_is_that_of_the_engine_and_of_the_inputs(notebook
         table = endings(*at)
         expected = [TONES[table[position(case, (1, 3))]] for case in DOCUMENTED]
         for box, tone in zip(bench.locator(".jl-six b").all(), expected, strict=True):
-            expect(box).to_have_class(f"jl-is-{tone}")
+            expect(box).to_have_class(f"jl-tone-{tone}")
     assert {endings("nccl", "today")[position(2, at)] for at in ((1, 3), (3, 1))} == {"w", "b"}
     notebook.tell("hand.engine = 'emulated nccl'")
 

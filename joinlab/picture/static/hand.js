@@ -250,7 +250,7 @@ export class Hand {
     for (let n = 1; n <= this.view.loop.length; n++) {
       const tone = this.view.toneOf(n),
         [sign, words] = ENDS[tone];
-      const look = { class: tone && `jl-is-${tone}`, "aria-current": n === shown && "true" };
+      const look = { class: tone && `jl-tone-${tone}`, "aria-current": n === shown && "true" };
       boxes += tag("b", look, `${n} ${sign}`);
       said += ` ${n}: ${words}.`;
     }
