@@ -1,5 +1,5 @@
-"""What the story of a recorded job advises, which is not run again: here runs of the emulator that are
-told as records."""
+"""What the story of a recorded job advises, which is not run again, and how short its headline is:
+here runs of the emulator that are told as records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.story.forms import said
 from joinlab.story.judge import tell
-from joinlab.story.lines import LineKind
+from joinlab.story.lines import Call, Line, LineKind
 from joinlab.timeline import RUNNING, Ending, EndKind
 
 
@@ -125,3 +126,23 @@ def test_nothing_is_advised_where_nothing_is_wrong_or_the_job_goes_on(end: Endin
     meta: Any = {**timeline.meta, "engine": "recorded"}
     told = tell(replace(timeline, calls=calls, ends=(timeline.ends[0], end), meta=meta))
     assert told.of(LineKind.FIX) == ()
+
+
+def test_a_headline_counts_ranks_that_did_not_end_well_where_it_would_be_long() -> None:
+    call = Call(4, "6", 5, 6, "all-reduce", "all_reduce", "train_with_tensor_parallelism.py:17")
+    bad = {"pending": False, "runs": False, "good": False}
+    ends = [
+        {"ranks": [0, 1, 4, 6, 7, 9, 11, 13], "kind": "raised", **bad},
+        {"ranks": [2, 3], "kind": "killed", **bad},
+        {"ranks": [5, 8, 10, 12], "kind": "finished", **bad, "good": True},
+    ]
+    facts: dict[str, Any] = {"sides": [[4, 6, 7]], "absent": [5], "how": "finished"}
+    headline = Line(
+        LineKind.HEADLINE, "alone", (4, 5, 6, 7), (call,), facts={**facts, "ends": ends}
+    )
+    assert said(headline) == (
+        "Rank 5 finished; nothing meets ranks 4, 6, 7's all-reduce "
+        "(train_with_tensor_parallelism.py:17). 8 ranks raised an error; 2 ranks were killed."
+    )
+    few = {**facts, "ends": [ends[1], ends[2]]}
+    assert said(replace(headline, facts=few)).endswith(":17). Ranks 2, 3 were killed.")

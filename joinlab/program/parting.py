@@ -409,6 +409,32 @@ def rounds_of(roles: Iterable[Role]) -> list[Test]:
     ]
 
 
+def skipped_by(side: Side, steps: Sequence[Step], test: Test, call: str) -> list[Test]:
+    """The later test by which ranks left a function before a line that has the text `call`: what
+    the others issued on their side of `test`. [] if there is no such line."""
+    at = test["file"], test["line"], side.get("issued")
+    places = [n for n, step in enumerate(steps) if (step.file, step.line, step.issued) == at]
+    if not places:
+        return []
+    begin = steps[places[-1]]
+    frame = list(takewhile(lambda step: step.depth >= begin.depth, steps[places[-1] + 1 :]))
+    decided: _At | None = None
+    for step, after in pairwise(frame):
+        statement = statement_at(step.file, step.line) if step.depth == begin.depth else None
+        if statement is not None and statement.branches and statement.decides:
+            decided = _At(step.depth, statement, (step, step), (after, after))
+    if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
+        return []
+    lines = linecache.getlines(begin.file)
+    indent = lines[begin.line - 1].partition(lines[begin.line - 1].strip())[0]
+    for line in lines[decided.statement.last :]:
+        if line.strip() == call:
+            return [_test(_line_of(decided), {rank: [decided] for rank in side["ranks"]})]
+        if line.strip() and not line.startswith(indent):
+            break
+    return []
+
+
 def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
     """The first exception that a rank raised on its way from a test to its next call, unless it
     ended the rank."""

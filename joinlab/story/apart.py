@@ -6,6 +6,7 @@ rank 1   all-reduce   ....   barrier        from one place; joinlab/program/part
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product, takewhile
 
@@ -16,7 +17,17 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
-from joinlab.program.parting import Apart, Key, Parting, Role, Test, rounds_of, tests_of
+from joinlab.program.parting import (
+    Apart,
+    Key,
+    Parting,
+    Role,
+    Side,
+    Test,
+    rounds_of,
+    skipped_by,
+    tests_of,
+)
 from joinlab.program.steps import is_made_by_join
 from joinlab.program.ways import ALL, Way, Window
 from joinlab.story.lines import Line
@@ -60,14 +71,27 @@ def _without_roles(scene: Scene, headline: Line, tests: list[Test], source: Agai
     in these parts."""
     if not tests or len(tests[-1]["sides"]) != 2:
         return tests
-    sides = tests[-1]["sides"]
-    parts = _met_inside(scene, tests[-1])
-    ways = source.ways(scene.timeline, {side["ranks"][0]: ALL for side in sides}) if parts else {}
-    if isinstance(ways, str) or len(ways) != len(sides):
+    test = tests[-1]
+    parts = _met_inside(scene, test)
+    statement = statement_at(test["file"], test["line"])
+    issuing: list[Side] = []
+    for side in test["sides"]:
+        at = f"{test['file']}:{side['line']}"
+        inside = statement is not None and statement.first < side["line"] <= statement.last
+        if inside and at in {call.site for call in headline.calls}:
+            issuing.append(side)
+    if not parts and len(issuing) != 1:
         return tests
+    ways = source.ways(scene.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
+    if isinstance(ways, str) or len(ways) != len(test["sides"]):
+        return tests
+    if not parts:
+        side, other = sorted(test["sides"], key=lambda side: side is not issuing[0])
+        call = linecache.getline(test["file"], side["line"]).strip()
+        return skipped_by(other, ways[other["ranks"][0]].steps, test, call) or tests
     rounds = rounds_of(
         Role(side["ranks"], ways[side["ranks"][0]].steps, places)
-        for side, places in zip(sides, zip(*parts, strict=True), strict=True)
+        for side, places in zip(test["sides"], zip(*parts, strict=True), strict=True)
     )
     return rounds if rounds or headline.form == "circle" else tests
 

@@ -46,12 +46,20 @@ ENDINGS: Mapping[EndKind, EndWords] = {
 
 
 def ends(
-    ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False, world: int = 0
+    ranks: Sequence[int],
+    kind: str,
+    pending: bool = False,
+    runs: bool = False,
+    world: int = 0,
+    counted: bool = False,
 ) -> Text:
-    """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"."""
+    """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"; `counted`:
+    "2 ranks hang"."""
     ending = ENDINGS[EndKind(kind)]
     verb = "[is|are] still running" if runs else f"[{ending.one}|{ending.many}]"
     them = Piece(every_rank(world), ranks=tuple(ranks)) if len(ranks) == world > 1 else who(ranks)
+    if counted and 1 < len(ranks) < world:
+        them = Piece(f"{len(ranks)} ranks", ranks=tuple(ranks))
     return say("{} " + verb + ", a call still pending" * pending, them)
 
 

@@ -87,12 +87,12 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
 def pieces_of(line: Line) -> tuple[Piece, ...]:
     """The words of a line as marked pieces with safe characters; joined, they are its text."""
     groups = line.facts.get("ends", ())
-    pieces = told(
-        (
-            *WORDS[line.form](line),
-            *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ()),
-        )
-    )
+    pieces = told(WORDS[line.form](line))
+    if line.form not in _SAY_ENDINGS:
+        sentence = told((*pieces, *_endings(groups, line)))
+        if sum(len(piece.text) for piece in sentence) > LONGEST:
+            sentence = told((*pieces, *_endings(groups, line, counted=True)))
+        pieces = sentence
     return tuple(replace(piece, text=shown(_named(piece, line.names))) for piece in pieces)
 
 
@@ -112,13 +112,18 @@ def said(line: Line) -> str:
     return "".join(piece.text for piece in pieces_of(line))
 
 
+LONGEST = 140
+"""Characters of a headline; in a longer one the ranks that did not end well are counted, and ENDED
+names them."""
+
 _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS, "stand_apart"}
 """Headlines that already include how the ranks ended."""
 
 
-def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
+def _endings(groups: Sequence[Mapping[str, Any]], line: Line, counted: bool = False) -> Text:
     """The endings of ranks that did not finish, as a suffix of a headline that has not named them:
-    " Rank 1 hangs.". Where calls clashed and all finished nevertheless, it says so."""
+    " Rank 1 hangs.", " 2 ranks hang.". Where calls clashed and all finished nevertheless, it says
+    so."""
     world = sum(len(group["ranks"]) for group in groups)
     if (
         line.form in clash.WORDS
@@ -144,5 +149,8 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
             for group, named_ranks in zip(bad, named, strict=True)
         ]
         bad = [group for group in bad if group["ranks"]]
-    texts = [ends(group["ranks"], group["kind"], group["pending"], world=world) for group in bad]
+    texts = [
+        ends(group["ranks"], group["kind"], group["pending"], world=world, counted=counted)
+        for group in bad
+    ]
     return say(" {}.", told(listing(texts, "; "))) if texts else ()
