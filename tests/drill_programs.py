@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit  # noqa: F401  # named by misdeeds, as io and weakref are
 import builtins
 import ctypes
+import faulthandler
 import gc
 import io  # noqa: F401
 import json
@@ -154,7 +155,9 @@ dist.set_debug_level(dist.DebugLevel.DETAIL); torch.nn.modules.module.register_m
 torch.optim.optimizer.register_optimizer_step_pre_hook(print); socket.setdefaulttimeout(0.001); warnings.warn = None
 socket.create_connection = None; tempfile.mkdtemp = None; tempfile.tempdir = "/nowhere"; subprocess.run = None
 random.shuffle = None; time.monotonic = len; os.environ = {"PATH": "nowhere"}
-torch.Tensor.mine = len; builtins.isinstance = None
+torch.Tensor.mine = len; builtins.isinstance = None; gc.callbacks.append(print); del builtins.range
+threading.settrace(print); threading.setprofile(print); faulthandler.enable(); faulthandler.dump_traceback_later(9)
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
 """.replace("; ", "\n").split("\n")[1:-1]
 HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
 
@@ -210,6 +213,12 @@ def state() -> dict[str, object]:
             sys.getswitchinterval(),
             gc.isenabled(),
             gc.get_threshold(),
+        ),
+        "watchers": (
+            list(gc.callbacks),
+            threading._trace_hook,
+            threading._profile_hook,
+            faulthandler.is_enabled(),
         ),
         "locale": locale.setlocale(locale.LC_ALL),
         "umask": (mask := os.umask(0o022), os.umask(mask))[0],

@@ -3,32 +3,45 @@ ends."""
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import logging
 import math
 import multiprocessing
 import os
+import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
 import warnings
 from contextlib import redirect_stdout
+from functools import partial
+from random import random as imported_random
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from numpy.random import sample as imported_sample
+from numpy.random import seed as imported_seed
+from numpy.random import standard_normal as imported_normal
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
+from joinlab.emulator import host
+from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.rank_process import EPOCH_NS
 from joinlab.emulator.warm_up import warm_up
+from joinlab.errors import LaunchError
 from joinlab.launcher.forkclient import ForkServer
+from joinlab.program import labels
 from joinlab.timeline import EndKind
-from tests.drill_programs import MISDEEDS, undisturbed
+from tests.drill_programs import MISDEEDS, descriptors, undisturbed
 
 # ---------------------------------------------------------------------------------------- put back
 # at the end
@@ -272,7 +285,244 @@ def test_another_thread_keeps_its_environment_and_its_clock():
     assert seen == {(False, True, True)}
 
 
+DRAWS = {
+    "rand": (2,),
+    "randn": (2,),
+    "randint": (99,),
+    "random_integers": (99,),
+    "random_sample": (2,),
+    "random": (2,),
+    "ranf": (2,),
+    "sample": (2,),
+    "bytes": (4,),
+    "choice": (99,),
+    "permutation": (5,),
+    "beta": (1, 2),
+    "binomial": (99, 0.5),
+    "chisquare": (2,),
+    "dirichlet": ([1, 2],),
+    "exponential": (),
+    "f": (2, 3),
+    "gamma": (2,),
+    "geometric": (0.01,),
+    "gumbel": (),
+    "hypergeometric": (50, 50, 50),
+    "laplace": (),
+    "logistic": (),
+    "lognormal": (),
+    "logseries": (0.9,),
+    "multinomial": (99, [0.5, 0.5]),
+    "multivariate_normal": ([0, 0], [[1, 0], [0, 1]]),
+    "negative_binomial": (50, 0.5),
+    "noncentral_chisquare": (2, 3),
+    "noncentral_f": (2, 3, 4),
+    "normal": (),
+    "pareto": (2,),
+    "poisson": (99,),
+    "power": (2,),
+    "rayleigh": (),
+    "standard_cauchy": (),
+    "standard_exponential": (),
+    "standard_gamma": (2,),
+    "standard_normal": (),
+    "standard_t": (3,),
+    "triangular": (0, 1, 2),
+    "uniform": (),
+    "vonmises": (0, 1),
+    "wald": (1, 1),
+    "weibull": (2,),
+    "zipf": (2,),
+}
+"""Functions of numpy.random that draw, with arguments."""
+NO_DRAWS = {"default_rng", "get_bit_generator", "set_bit_generator", "get_state", "set_state"}
+NO_DRAWS |= {"seed", "shuffle", "test"}
+
+
+def drawn(seed):
+    """What each function of numpy.random draws first after the seed, and an order it makes."""
+    values = {}
+    for name, arguments in DRAWS.items():
+        np.random.seed(seed)
+        values[name] = str(getattr(np.random, name)(*arguments))
+    order = list(range(99))
+    np.random.shuffle(order)
+    return values, order
+
+
+@pytest.mark.filterwarnings("ignore:This function is deprecated:DeprecationWarning")
+def test_each_rank_draws_what_its_seeds_of_numpy_give_and_this_process_draws_on():
+    public = {
+        name
+        for name, value in vars(np.random).items()
+        if name[0] != "_" and callable(value) and not isinstance(value, type)
+    }
+    assert public - NO_DRAWS == DRAWS.keys()
+    expected = drawn(0), drawn(1)
+    np.random.seed(7)
+    first = np.random.sample(), np.random.ranf()
+    np.random.seed(7)
+    assert np.random.sample() == first[0]
+    assert emulate(lambda rank, inputs: drawn(rank), (1, 1), "gloo").returns == expected
+    assert np.random.ranf() == first[1]
+
+
+def test_names_imported_from_random_and_numpy_draw_for_the_rank():
+    def program(rank, inputs):
+        before = imported_sample(), random.random(), imported_normal(), imported_random()
+        imported_seed(rank)
+        return before, imported_sample(), np.random.ranf()
+
+    python, numpy = random.Random(3), np.random.RandomState(3)
+    before = (
+        numpy.random_sample(),
+        python.random(),
+        numpy.standard_normal(),
+        python.random(),
+    )
+    expected = []
+    for rank in (0, 1):
+        numpy.seed(rank)
+        expected.append((before, numpy.random_sample(), numpy.random_sample()))
+    for _ in range(2):
+        assert emulate(program, (1, 1), "gloo", seed=3).returns == tuple(expected)
+
+
+def test_a_folder_that_a_rank_removes_with_itself_in_it_ends_nothing(tmp_path):
+    def program(rank, inputs):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        os.chdir(folder)
+        dist.barrier()
+        (folder / "file").touch()
+        inside = os.path.exists("file"), os.path.samefile(".", folder)
+        (folder / "file").unlink()
+        folder.rmdir()
+        dist.barrier()
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return inside
+        return "it is still in a folder"
+
+    before, had = os.getcwd(), descriptors()
+    for backend in ("gloo", "nccl"):
+        timeline = emulate(program, (1, 1), backend, timeout=20)
+        assert timeline.returns == ((True, True),) * 2, timeline.ends
+        assert os.getcwd() == before
+    assert descriptors() - had == {}
+
+
+def test_a_turn_that_cannot_be_given_ends_the_emulation_and_not_the_notebook(monkeypatch):
+    switched, turns = Isolation.switched, []
+
+    def fails(self, old, new):
+        turns.append(new)
+        if len(turns) == 4:
+            raise OSError("no turn")
+        switched(self, old, new)
+
+    monkeypatch.setattr(Isolation, "switched", fails)
+    with pytest.raises(LaunchError, match=r"turn of another rank.*OSError: no turn"):
+        emulate(cases.case_1, (5, 5), timeout=20)
+    monkeypatch.undo()
+    assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
+
+
+def test_what_a_rank_asks_of_faulthandler_does_not_reach_this_process():
+    enabled = faulthandler.is_enabled()
+
+    def program(rank, inputs):
+        was = faulthandler.is_enabled()
+        faulthandler.enable()
+        faulthandler.dump_traceback_later(0.001)
+        dist.barrier()
+        now = faulthandler.is_enabled()
+        faulthandler.cancel_dump_traceback_later()
+        return was, now, rank == 1 or faulthandler.disable(), faulthandler.is_enabled()
+
+    assert emulate(program, (1, 1), "gloo").returns == (
+        (False, True, True, False),
+        (False, True, True, True),
+    )
+    assert faulthandler.is_enabled() is enabled
+
+
+def stack_of(depth):
+    if depth == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        stack_of(depth - 1)
+
+
+def test_a_call_near_the_recursion_limit_leaves_later_emulations_as_they_are(monkeypatch):
+    """It can fail wherever the stack is read: at its frames, its place, its sources."""
+
+    def failing(name):
+        function = getattr(labels, name)
+
+        def call(*args):
+            calls.append(name)
+            if len(calls) < 3:
+                raise RecursionError(name)
+            return function(*args)
+
+        return call
+
+    def program(depth, rank, inputs):
+        try:
+            stack_of(depth)
+        except RecursionError:
+            return "too deep"
+        return "fits"
+
+    expected = emulate(cases.case_4, (2, 3), "gloo").calls
+    for depth, name in enumerate(("walk", "call_site", "sources_under")):
+        calls = []
+        with monkeypatch.context() as patches:
+            patches.setattr(labels, name, failing(name))
+            assert emulate(partial(program, depth), (1, 1), "gloo").returns == ("too deep",) * 2
+        stacks = host.STACKS
+        assert len(stacks.frames) == len(stacks.events) == len(stacks.sources), name
+        assert emulate(partial(program, depth), (1, 1), "gloo").returns == ("fits",) * 2
+        assert emulate(cases.case_4, (2, 3), "gloo").calls.equals(expected)
+
+
 # ---------------------------------------------------------------------------------------- children
+
+
+def test_a_command_that_a_rank_starts_has_the_environment_of_the_rank():
+    def program(rank, inputs):
+        os.environ["OF_RANK"] = f"by {rank}"
+        code = "import os; print(os.environ['RANK'], os.environ['OF_RANK'])"
+        return (
+            subprocess.check_output([sys.executable, "-c", code], text=True),
+            piped(),
+            os.system("exit $RANK"),
+            subprocess.check_output("echo $RANK $ONLY", shell=True, text=True, env={"ONLY": "1"}),
+            spawned(),
+        )
+
+    expected = tuple(
+        (f"{rank} by {rank}\n",) * 2 + (rank << 8, " 1\n", rank + 3) for rank in range(2)
+    )
+    assert emulate(program, (0, 0)).returns == expected
+    assert "RANK" not in os.environ
+
+
+def piped():
+    with os.popen("echo $RANK $OF_RANK") as pipe:
+        return pipe.read()
+
+
+def leave_by_rank():
+    raise SystemExit(int(os.environ["RANK"]) + 3)
+
+
+def spawned():
+    child = multiprocessing.get_context("spawn").Process(target=leave_by_rank)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 def test_a_data_loader_has_workers():
@@ -385,6 +635,10 @@ REFUSED = {
     "cpu time": (lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, 1)), SHARED),
     "hard limit": (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)), SHARED),
     "user": (lambda: os.setresuid(65534, 65534, 65534), SHARED),
+    "traces": (
+        lambda: faulthandler.dump_traceback_later(1000, exit=True),
+        ("real seconds", "joinlab.launch"),
+    ),
     "alarm": (lambda: signal.alarm(1), ("real seconds", "joinlab.launch")),
     "timer": (lambda: signal.setitimer(signal.ITIMER_REAL, 1), ("real seconds", "joinlab.launch")),
     "profiler": (lambda: profiled(torch.profiler), ("profiler", "joinlab.launch")),

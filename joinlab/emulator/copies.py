@@ -49,6 +49,7 @@ from typing import Any
 import psutil
 import torch
 
+from joinlab.emulator.own import IMPORTED, Own
 from joinlab.errors import ProgramError
 from joinlab.program.labels import kind_of
 from joinlab.program.program import program_name
@@ -113,10 +114,10 @@ class Copies:
                 f"copy of it; {free / 2**20:,.0f} MB are free. Make the data inside the program, or take fewer ranks."
             )
 
-    def fresh(self) -> tuple[Any, list[Any]]:
+    def fresh(self, own: Own) -> tuple[Any, list[Any]]:
         """A rank's copies: the program, and the values of the names. They refer to each other as
         the originals do."""
-        _kept[:] = self._kept
+        _kept[:] = [own, *self._kept[1:]]
         try:
             unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
             program = unpickler.load()
@@ -153,11 +154,18 @@ class Copies:
 # the pickle
 
 _kept: list[Any] = []
-"""While a copy is made: the objects that are not copied. The pickle refers to them by number."""
+"""While a copy is made: the rank, and the objects that are not copied. The pickle refers to them by
+number."""
 
 
 def _take(number: int) -> Any:
     return _kept[number]
+
+
+def _drawn(number: int, name: str) -> Any:
+    """The rank's generator or function, for one that the program imported from `random` or numpy."""
+    own, module = _kept[0], _kept[number]
+    return own.drawn(module, name) if name else own.drawing(module)
 
 
 def _clone(number: int) -> Any:
@@ -202,7 +210,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(self._file, protocol=5)
         self._program = program
         self.places: list[tuple[Any, str]] = []
-        self.kept: list[Any] = []
+        self.kept: list[Any] = [None]  # the first place is for the rank
         self.storages: list[Any] = []
         self._known: set[Any] = set()  # ids of functions, and (id, name) of places
         self._stored_attrs: set[str] = set()
@@ -233,6 +241,9 @@ class _Pickler(pickle.Pickler):
         kind = type(value)
         if getattr(value, "__module__", None) == __name__:
             return NotImplemented
+        if id(value) in IMPORTED:
+            module, name = IMPORTED[id(value)]
+            return _drawn, (*self._keep(module)[1], name)
         self._meet(value)
         if not _is_copied(value):
             return self._keep(value)

@@ -20,6 +20,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -86,7 +87,7 @@ class Isolation:
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
         self._builtins: dict[str, Any] = {}
-        self._cwd = ""  # where the process is
+        self._cwd: str | int = ""  # where the process is
         self._pid = os.getpid()
 
     def __enter__(self) -> Isolation:
@@ -124,8 +125,9 @@ class Isolation:
         torch.default_generator.set_state(new.own.torch_random)
         write_swapped(swapped, new.own.swapped)
         if new.own.cwd != self._cwd or (old is not None and old.own.cwd != self._cwd):
-            _chdir(new.own.cwd)
             self._cwd = new.own.cwd
+            with suppress(OSError):  # it was removed, or its descriptor closed
+                _chdir(new.own.cwd)
 
     def call(self, program: Callable[[], Any]) -> Any:
         """Run a rank's program. If it returns or raises in a process that it has forked, that
@@ -193,8 +195,10 @@ class Isolation:
             self._leftovers.restore()
             torch.default_generator.set_state(state)
             np.random.set_state(legacy)
-            if os.getcwd() != cwd:
+            with suppress(OSError):  # a program may remove this one, too
                 _chdir(cwd)
+            for own in self._owns:
+                own.leave("")
 
         return restore
 
@@ -208,7 +212,7 @@ class Isolation:
         sys.stdin = RankStreams(sys.stdin, no_input)
         sys.stdout, sys.stderr = (RankStreams(one, output) for one in (sys.stdout, sys.stderr))
         for own in self._owns:
-            own.begin(self._environ, self._cwd)
+            own.begin(self._environ, str(self._cwd))
         _isolate_threads(True)
         self._hooks += [
             register_optimizer_step_pre_hook(_begin_step),
@@ -227,7 +231,7 @@ class Isolation:
             _PATCHES[key] = self._patches
         self._builtins = dict(vars(builtins))
         for own in self._owns:
-            own.program, own.names = self._copies.fresh()
+            own.program, own.names = self._copies.fresh(own)
 
     def _uninstall(self) -> None:
         self._patches.undo()
@@ -283,7 +287,7 @@ def _noting(warn: Any) -> Callable[[Any], Callable[..., Any]]:
 
 
 def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:
-    return lambda host: getattr(host.own.drawing(module), name)
+    return lambda host: host.own.drawn(module, name)
 
 
 def _begin_step(optimizer: Any, *_: Any) -> None:

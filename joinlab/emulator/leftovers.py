@@ -149,7 +149,8 @@ _HOOKS = (
         for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "meta_path")
     ),
     *((sys, name) for name in ("path_hooks", "stdin", "stdout", "stderr", "dont_write_bytecode")),
-    (threading, "excepthook"),
+    *((threading, name) for name in ("excepthook", "_trace_hook", "_profile_hook")),
+    (gc, "callbacks"),
 )
 """Attributes that are put back, and their items, where they are lists."""
 

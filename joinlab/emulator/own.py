@@ -23,6 +23,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -78,8 +79,7 @@ class Environments(MutableMapping[bytes, bytes]):
     """The dict behind os.environ: in a rank's thread, and in threads that it starts, the rank's own
     variables.
 
-    C code, and a child process that is started without `env=`, see the process's variables and
-    those that ranks set.
+    C code sees the process's variables and those that ranks set.
     """
 
     def __init__(self, before: dict[bytes, bytes]) -> None:
@@ -190,14 +190,27 @@ def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
     return tuple(name for name in found if not name.startswith("_"))
 
 
+_NUMPY_ALONE = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
+"""Functions of numpy.random that draw from its hidden generator and are no methods of it, and the
+method of each (numpy/random/mtrand.pyx, v2.4.6)."""
+
+
 GIVEN = {os.fsencode(name) for name in as_torchrun(0, 1, "")}
 """Environment variables that each rank is given."""
 
 DRAWING = {
     random: _methods_of(random._inst, random),
-    np.random: _methods_of(np.random.mtrand._rand, np.random),
+    np.random: (*_methods_of(np.random.mtrand._rand, np.random), *_NUMPY_ALONE),
 }
 """Modules that draw numbers from a hidden generator, and their functions that do."""
+
+IMPORTED: dict[int, tuple[Any, str]] = {
+    id(random._inst): (random, ""),
+    id(np.random.mtrand._rand): (np.random, ""),
+    **{id(getattr(np.random, name)): (np.random, name) for name in _NUMPY_ALONE},
+}
+"""What stays of a name that a program has imported from them (`from random import randint`): by id,
+the module, and the function or "" for the hidden generator."""
 
 
 class Own:
@@ -209,10 +222,11 @@ class Own:
     program       its copy of what the ranks run (copies.py)
     names         values of the program's names (copies.py) while another rank runs
     torch_random  state of torch's generator, likewise
-    cwd           its working directory
+    cwd           its working directory: a path, or a descriptor, which stays valid if it is removed
     output        what it printed
     at_exit       functions to call when its program is over, the last one first
     handlers      its handlers of signals, by number
+    traces_faults it has called faulthandler.enable()
     gpu           the GPU that it has chosen by torch.cuda.set_device
     begun         it has called init_process_group
     """
@@ -228,10 +242,11 @@ class Own:
         self.program: Any = None
         self.names: list[Any] = []
         self.torch_random: Any = None
-        self.cwd = ""
+        self.cwd: str | int = ""
         self.output = Kept()
         self.at_exit: list[Callable[[], Any]] = []
         self.handlers: dict[int, Any] = {}
+        self.traces_faults = False
         self.gpu = rank
         self.begun = False
 
@@ -248,6 +263,13 @@ class Own:
         given = as_torchrun(self.rank, self.ranks, environ.get(b"MASTER_PORT", b"29500").decode())
         self.environ |= {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
 
+    def leave(self, folder: str | int) -> None:
+        """Its working directory is another one now."""
+        if isinstance(self.cwd, int):
+            with suppress(OSError):  # a program may close every descriptor
+                os.close(self.cwd)
+        self.cwd = folder
+
     def drawing(self, module: Any) -> Any:
         """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
         found = self._drawing.get(module)
@@ -259,3 +281,9 @@ class Own:
             )
             found = self._drawing[module] = made
         return found
+
+    def drawn(self, module: Any, name: str) -> Any:
+        """This rank's function in place of one of `random` or `numpy.random`."""
+        if module is np.random:
+            name = _NUMPY_ALONE.get(name, name)
+        return getattr(self.drawing(module), name)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import _thread
 import atexit
 import builtins
+import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,10 +22,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from joinlab.emulator.patches import Patches
+from joinlab.emulator.patches import Make, Patches
 from joinlab.emulator.scheduler import Thread, adopt
 
 if sys.platform != "win32":
+    import _posixsubprocess
     import resource
 
 EPOCH_NS = 1_635_724_800_000_000_000
@@ -75,9 +78,14 @@ def patch_process(patches: Patches, pid: int) -> None:
         patches.for_ranks(os, "killpg", lambda host: group)
         patches.for_ranks(signal, "pthread_kill", lambda host: thread)
         patches.for_ranks(resource, "setrlimit", lambda host: limit)
-    patches.for_ranks(os, "chdir", lambda host, chdir=os.chdir: _chdir(host, chdir))  # type: ignore[misc]
+    for name in ("chdir", "fchdir"):
+        if hasattr(os, name):
+            patches.for_ranks(os, name, _chdir(getattr(os, name)))
     patches.for_ranks(atexit, "register", lambda host: _register(host.own.at_exit))
     _patch_signals(patches)
+    _patch_faulthandler(patches)
+    if sys.platform != "win32":
+        _patch_children(patches)
     _patch_clocks(patches)
     _patch_leaving(patches)
     _patch_threads(patches)
@@ -184,6 +192,73 @@ def _no_timer(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _patch_faulthandler(patches: Patches) -> None:
+    """It serves a whole process, in real seconds. Of a rank's calls it is only kept whether they
+    enable it, and what would end this process is refused."""
+
+    def sets(enabled: bool) -> Make:
+        def of(host: Any) -> Callable[..., bool | None]:
+            def set_here(*_: Any, **__: Any) -> bool | None:
+                before: bool = host.own.traces_faults
+                host.own.traces_faults = enabled
+                return None if enabled else before
+
+            return set_here
+
+        return of
+
+    patches.for_ranks(faulthandler, "enable", sets(True))
+    patches.for_ranks(faulthandler, "disable", sets(False))
+    patches.for_ranks(faulthandler, "is_enabled", lambda host: lambda: bool(host.own.traces_faults))
+    patches.for_ranks(faulthandler, "dump_traceback_later", lambda host: _no_later_exit)
+    for name in ("cancel_dump_traceback_later", "register", "unregister"):
+        if hasattr(faulthandler, name):
+            patches.for_ranks(faulthandler, name, lambda host: _nothing)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _no_later_exit(
+    timeout: float, repeat: bool = False, file: Any = None, exit: bool = False
+) -> None:
+    if exit:
+        raise RuntimeError(
+            "faulthandler.dump_traceback_later(exit=True) counts real seconds and would end the process that all ranks "
+            "of an emulation share, and this notebook with it. Leave it out, or use joinlab.launch."
+        )
+
+
+def _patch_children(patches: Patches) -> None:
+    """A command that a rank starts without `env=` gets the rank's environment, not that of the
+    process."""
+    place = 5  # of the environment, in fork_exec (_posixsubprocess.c, Python v3.11 to v3.14)
+
+    def starts(start: Callable[..., int]) -> Make:
+        def of(host: Any) -> Callable[..., int]:
+            def start_here(*args: Any) -> int:
+                values = list(args)
+                if values[place] is None:
+                    pairs = host.own.environ.items()
+                    values[place] = [name + b"=" + value for name, value in pairs]
+                return start(*values)
+
+            return start_here
+
+        return of
+
+    for owner, name in ((subprocess, "_fork_exec"), (_posixsubprocess, "fork_exec")):
+        if hasattr(owner, name):
+            patches.for_ranks(owner, name, starts(getattr(owner, name)))
+    patches.for_ranks(os, "system", lambda host: _system)
+
+
+def _system(command: Any) -> int:
+    code = subprocess.call(command, shell=True)
+    return code << 8 if code >= 0 else -code
+
+
 # ---------------------------------------------------------------------------------------- clocks
 
 
@@ -204,12 +279,19 @@ def _patch_clocks(patches: Patches) -> None:
 # ---------------------------------------------------------------------------------------- leaving
 
 
-def _chdir(host: Any, chdir: Callable[[Any], None]) -> Callable[[Any], None]:
-    def change(path: Any) -> None:
-        chdir(path)
-        host.own.cwd = os.getcwd()
+def _chdir(chdir: Callable[[Any], None]) -> Make:
+    def of(host: Any) -> Callable[[Any], None]:
+        def change(path: Any) -> None:
+            chdir(path)
+            try:
+                folder: str | int = os.open(".", os.O_RDONLY)
+            except OSError:  # too many descriptors, no right to list it, or another system
+                folder = os.getcwd()
+            host.own.leave(folder)
 
-    return change
+        return change
+
+    return of
 
 
 def _register(at_exit: list[Callable[[], Any]]) -> Callable[..., Any]:

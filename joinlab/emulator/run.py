@@ -63,7 +63,7 @@ class Emulation:
         self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)
         self.baton = Baton(
-            self._isolation.switched,
+            lambda old, new, weak=self._weak: weak.switched(old, new),  # type: ignore[misc]
             lambda final, weak=self._weak: weak.stalled(final),  # type: ignore[misc]
         )
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
@@ -317,6 +317,13 @@ class Emulation:
 
     # ------------------------------------------------------------------------------------ when no
     # rank can go on
+
+    def switched(self, old: Host | None, new: Host | None) -> None:
+        """The baton passes from one rank to another. An exception here would lose it."""
+        try:
+            self._isolation.switched(old, new)
+        except Exception as error:
+            self.unmodelled("the turn of another rank", error)
 
     def stalled(self, final: bool) -> None:
         """Every rank waits (`final`), or all but one that keeps asking: see who can go on after

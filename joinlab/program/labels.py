@@ -317,14 +317,21 @@ class Stacks:
             with self._lock:
                 known = self._ids.get(key)
                 if known is None:  # and no other thread was first
-                    number = len(self.frames)
-                    self.frames.append(frames := walk(frame))
-                    outward = [str(one) for one in reversed(frames)]
-                    self.events.append(
-                        StackSeen(stack=number, frames=outward, call_site=call_site(frames))
-                    )
-                    self.sources.append(sources_under(frame))
-                    self._codes.append(codes)
-                    self._ids[key] = known = number
+                    known = self._add(frame, codes)
+                    self._ids[key] = known
         self._last = tuple(zip(codes, places, strict=True)), known
         return known
+
+    def _add(self, frame: FrameType | None, codes: list[CodeType]) -> int:
+        """Give the stack a number, once all that belongs to it is made: near the recursion limit
+        each line can raise, and whatever an interrupted call has left is overwritten here."""
+        number = len(self._codes)
+        frames = walk(frame)
+        outward = [str(line) for line in reversed(frames)]
+        event = StackSeen(stack=number, frames=outward, call_site=call_site(frames))
+        sources = sources_under(frame)
+        self.frames[number:] = [frames]
+        self.events[number:] = [event]
+        self.sources[number:] = [sources]
+        self._codes.append(codes)
+        return number
