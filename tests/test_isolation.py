@@ -503,7 +503,7 @@ def test_a_command_that_a_rank_starts_has_the_environment_of_the_rank():
         )
 
     expected = tuple(
-        (f"{rank} by {rank}\n",) * 2 + (rank << 8, " 1\n", rank + 3) for rank in range(2)
+        (f"{rank} by {rank}\n",) * 2 + (rank << 8, "1\n", rank + 3) for rank in range(2)
     )
     assert emulate(program, (0, 0)).returns == expected
     assert "RANK" not in os.environ
