@@ -3,6 +3,7 @@ ends."""
 
 from __future__ import annotations
 
+import builtins
 import faulthandler
 import io
 import json
@@ -21,6 +22,7 @@ import warnings
 from contextlib import redirect_stdout
 from functools import partial
 from random import random as imported_random
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -283,6 +285,128 @@ def test_another_thread_keeps_its_environment_and_its_clock():
         stop.set()
         watcher.join()
     assert seen == {(False, True, True)}
+
+
+def skips_a_call(rank, inputs):
+    if rank == 0:
+        dist.all_reduce = lambda *args: None
+    dist.barrier()
+    skipped = dist.all_reduce.__name__ == "<lambda>"
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    return skipped
+
+
+def doubles(rank, inputs):
+    before = dist.all_reduce
+
+    def twice(tensor):
+        tensor *= 2
+        return before(tensor)
+
+    dist.all_reduce = twice
+    dist.barrier()
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def prints_its_rank(rank, inputs):
+    real = builtins.print
+    builtins.print = lambda text: real(rank, text)
+    dist.barrier()
+    print("hi")
+
+
+def sets_a_name_that_it_imports(rank, inputs):
+    import torch.nn.functional as functional
+
+    functional.relu = lambda value: rank
+    torch.nn.Linear.extra = torch.extra = rank
+    dist.barrier()
+    return functional.relu(1), torch.nn.Linear.extra, torch.extra
+
+
+def sets_by_name(rank, inputs):
+    setattr(json, "dumps", lambda value: rank)  # noqa: B010
+    dist.barrier()
+    return json.dumps(0)
+
+
+def mocks(rank, inputs):
+    with mock.patch.object(json, "dumps", lambda value: rank):
+        dist.barrier()
+        inside = json.dumps(0)
+    dist.barrier()
+    return inside, json.dumps(0)
+
+
+def stops_the_clock(rank, inputs):
+    began = time.time()
+    time.sleep(3)
+    slept = round(time.time() - began)
+    if rank:
+        time.time, time.sleep = (lambda: 0), (lambda seconds: "woken")
+    dist.barrier()
+    return slept, time.time() > 0, time.sleep(1)
+
+
+PATCHES = {
+    skips_a_call: (True, False),
+    doubles: (4, 4),
+    prints_its_rank: (None, None),
+    sets_a_name_that_it_imports: ((0, 0, 0), (1, 1, 1)),
+    sets_by_name: (0, 1),
+    mocks: ((0, "0"), (1, "0")),
+    stops_the_clock: ((3, True, None), (3, False, "woken")),
+}
+"""Programs that set names of libraries, and what they return with ranks in processes."""
+
+
+@pytest.mark.parametrize("program", PATCHES)
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_what_a_rank_sets_in_a_library_is_set_for_it_alone(program, backend):
+    linear, names = torch.nn.Linear, (dist.all_reduce, print, json.dumps, time.time, time.sleep)
+    timeline = emulate(program, (1, 1), backend)
+    assert timeline.returns == PATCHES[program], [end.text for end in timeline.ends]
+    if program is prints_its_rank:
+        assert timeline.output == ("0 hi\n", "1 hi\n")
+    assert names == (dist.all_reduce, print, json.dumps, time.time, time.sleep)
+    assert not hasattr(linear, "extra") and not hasattr(torch, "extra")
+
+
+def replaces_len(rank, inputs):
+    builtins.len = lambda value: 42
+    dist.all_reduce(torch.ones(1))
+
+
+def deletes_range(rank, inputs):
+    del builtins.range
+    dist.all_reduce(torch.ones(1))
+
+
+def sets_beside_all_code(rank, inputs):
+    vars(json)["dumps"] = lambda value: rank
+    dist.barrier()
+    return json.dumps(0)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (replaces_len, "builtins.len"),
+        (deletes_range, "builtins.range"),
+        (sets_beside_all_code, "json.dumps"),
+    ],
+)
+def test_a_name_that_ranks_would_share_is_refused_and_put_back(program, name):
+    expected = emulate(cases.case_1, (2, 3)).calls
+    with pytest.raises(LaunchError, match=f"{name}.*joinlab.launch"):
+        emulate(program, (1, 1))
+    assert len(range(3)) == 3 and json.dumps(0) == "0"
+    assert emulate(cases.case_1, (2, 3)).calls.equals(expected)
+    if name.startswith("json"):  # alone, it has no one to share it with
+        assert emulate(program, (1,)).returns == (0,)
 
 
 DRAWS = {

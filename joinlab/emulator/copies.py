@@ -49,6 +49,7 @@ from typing import Any
 import psutil
 import torch
 
+from joinlab.emulator.library_names import LibraryNames
 from joinlab.emulator.own import IMPORTED, Own
 from joinlab.errors import ProgramError
 from joinlab.program.labels import kind_of
@@ -98,12 +99,14 @@ _STORES = {
 class Copies:
     """The copies of one program for `ranks` ranks. ProgramError if something cannot be copied.
 
-    nbytes   size of one rank's copy, roughly
+    nbytes         size of one rank's copy, roughly
+    library_names  names that the program sets elsewhere, not yet read
     """
 
     def __init__(self, program: object, ranks: int) -> None:
         found = _Pickler(program)
         self._pickled, self._kept, self._places = found.pickled(), found.kept, found.places
+        self.library_names = found.library_names
         self._before = self.read()
         self._name = program_name(program)
         self.nbytes = len(self._pickled) + sum(one.nbytes() for one in found.storages)
@@ -210,6 +213,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(self._file, protocol=5)
         self._program = program
         self.places: list[tuple[Any, str]] = []
+        self.library_names = LibraryNames()
         self.kept: list[Any] = [None]  # the first place is for the rank
         self.storages: list[Any] = []
         self._known: set[Any] = set()  # ids of functions, and (id, name) of places
@@ -339,6 +343,7 @@ class _Pickler(pickle.Pickler):
         return len(self.places) > before
 
     def _add_code(self, code: CodeType, names: dict[str, Any]) -> None:
+        self.library_names.note(code, names)
         stored, attrs = _stores(code)
         self._stored_attrs |= attrs
         for name in stored:

@@ -58,10 +58,15 @@ needs a lock."""
 
 def bound_kinds() -> None:
     """Clear the cache, if it is full."""
-    global STACKS
     if sum(map(len, KINDS.values())) >= MOST_KINDS:
-        KINDS.clear()
-        STACKS = Stacks()
+        forget_calls()
+
+
+def forget_calls() -> None:
+    """Clear the cache."""
+    global STACKS
+    KINDS.clear()
+    STACKS = Stacks()
 
 
 class Orders(Protocol):

@@ -59,6 +59,9 @@ _chdir = os.chdir  # the originals: ranks get others, or may put others there
 _environ: Any = os.environ
 _environb: Any = os.environb
 
+_OF_PROGRAMS = {"print", "input", "open", "breakpoint", "quit", "exit", "help", "_"}
+"""Builtins that a program may replace: joinlab calls none of them while ranks run."""
+
 MAX_BYTES = 2**29
 """The most that torch.empty gives a rank for one tensor. A larger request is almost always another
 call's data misread as a size, and all ranks share the memory of this process."""
@@ -71,6 +74,8 @@ class Isolation:
     backend  of the default group
     program  runs in each rank, on the rank's own copies of all objects that it reaches
     copied   bytes of one rank's copies, roughly
+    replaced names of builtins that joinlab needs itself and that a rank has replaced
+    shared   names of libraries that one rank has set for all of them, known at the end
     """
 
     _installed: Isolation | None = None
@@ -87,6 +92,8 @@ class Isolation:
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
         self._builtins: dict[str, Any] = {}
+        self.replaced: set[str] = set()
+        self.shared: list[str] = []
         self._cwd: str | int = ""  # where the process is
         self._pid = os.getpid()
 
@@ -102,6 +109,8 @@ class Isolation:
 
     def __exit__(self, *_: object) -> None:
         Isolation._installed = None
+        if self._builtins:
+            self._copies.library_names.take()  # of a rank that was left alone
         self._uninstall()
         restore, self._restore = (
             self._restore,
@@ -112,8 +121,10 @@ class Isolation:
     def switched(self, old: Any, new: Any) -> None:
         """The baton passes from one host to another (None: to or from no rank): swap state that is
         one per process."""
+        library_names = self._copies.library_names.take()
         swapped = read_swapped()
         if old is not None:
+            old.own.library_names = library_names
             old.own.torch_random = torch.default_generator.get_state()
             old.own.swapped = swapped
         if old is not None:
@@ -124,6 +135,7 @@ class Isolation:
             return
         torch.default_generator.set_state(new.own.torch_random)
         write_swapped(swapped, new.own.swapped)
+        self._copies.library_names.give(new.own.library_names)
         if new.own.cwd != self._cwd or (old is not None and old.own.cwd != self._cwd):
             self._cwd = new.own.cwd
             with suppress(OSError):  # it was removed, or its descriptor closed
@@ -141,10 +153,12 @@ class Isolation:
                 traceback.print_exc()
             _end_child(0 if isinstance(error, SystemExit) and not error.code else 1)
         finally:  # the other ranks and this process need what a program set to None, or deleted
-            names = builtins.__dict__
-            names.update(
-                {name: value for name, value in self._builtins.items() if names.get(name) is None}
-            )
+            for name, before in self._builtins.items():
+                now = vars(builtins).get(name)
+                if now is not before and (now is None or name not in _OF_PROGRAMS):
+                    setattr(builtins, name, before)
+                    if name not in _OF_PROGRAMS:
+                        self.replaced.add(name)
         if os.getpid() != self._pid:
             _end_child(0)
         return value
@@ -192,7 +206,9 @@ class Isolation:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
             self._copies.restore()
-            self._leftovers.restore()
+            found = self._leftovers.restore()
+            if len(self._owns) > 1:
+                self.shared += found
             torch.default_generator.set_state(state)
             np.random.set_state(legacy)
             with suppress(OSError):  # a program may remove this one, too
@@ -230,6 +246,7 @@ class Isolation:
             _patch(self._patches, self._backend, self._pid)
             _PATCHES[key] = self._patches
         self._builtins = dict(vars(builtins))
+        self._copies.library_names.begin()
         for own in self._owns:
             own.program, own.names = self._copies.fresh(own)
 

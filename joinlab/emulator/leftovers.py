@@ -8,7 +8,7 @@ its settings with it; here they would stay. Restored are:
   `sys.modules`
 - settings of torch and numpy: number of threads, print options, matmul precision, `warn_always`, error handling of
   floats, global hooks
-- functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
+- functions and classes that the program replaced in torch, its common classes and some modules of Python (`OWNERS`),
   functions of its own that it added there, and builtin functions that it added to classes. Other attributes stay: torch
   caches in its modules as it runs.
 
@@ -54,7 +54,10 @@ from joinlab.program.labels import kind_of
 if sys.platform != "win32":
     import resource
 
-_OWNERS: tuple[Any, ...] = (
+MISSING: Any = object()
+"""Stands for the value of a name that does not exist."""
+
+OWNERS: tuple[Any, ...] = (
     *(
         torch,
         torch.Tensor,
@@ -162,17 +165,20 @@ class Leftovers:
         self._settings: list[Any] = []
         self._hooks: list[Any] = []
         self._modules: dict[str, Any] = {}
-        self._names: list[dict[str, Any]] = []  # of each of _OWNERS
+        self._names: list[dict[str, Any]] = []  # of each of OWNERS
 
     def read(self) -> None:
         """Remember the settings and names that a program may change."""
         self._settings = [read() for read, _ in _SETTINGS]
         self._hooks = [(owner, name, _copied(getattr(owner, name))) for owner, name in _HOOKS]
         self._modules = sys.modules.copy()
-        self._names = [vars(owner).copy() for owner in _OWNERS]
+        self._names = [vars(owner).copy() for owner in OWNERS]
 
-    def restore(self) -> None:
-        """Put back what has changed since, now that the emulation's own patches are undone."""
+    def restore(self) -> list[str]:
+        """Put back what has changed since, now that the emulation's own patches are undone.
+
+        Returns the names that the program itself has set in modules and classes of libraries."""
+        found: list[str] = []
         for (read, write), before in zip(
             _SETTINGS, self._settings, strict=False
         ):  # none, if it was not read
@@ -183,20 +189,35 @@ class Leftovers:
                 setattr(owner, name, value)
             if items is not None and value != items:
                 value[:] = items
-        if _differ(sys.modules, self._modules):
+        if differ(sys.modules, self._modules):
             for name, module in self._modules.items():
                 if sys.modules.get(name) is not module:
                     sys.modules[name] = module
-        for owner, names in zip(_OWNERS, self._names, strict=False):
-            if _differ(vars(owner), names):
-                for name, value in list(_changes(owner, names)):
-                    if value is None:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, value)
+        for owner, names in zip(OWNERS, self._names, strict=False):
+            if differ(vars(owner), names):
+                for name, value in list(changes_of(owner, names)):
+                    if not _from_library(vars(owner).get(name)):
+                        found.append(f"{full_name(owner)}.{name}")
+                    put(owner, name, value)
+        return found
 
 
-def _differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def full_name(owner: Any) -> str:
+    """The name of a module or class."""
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}"
+    return str(owner.__name__)
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Set a name of a module or class; MISSING: delete it."""
+    if value is not MISSING:
+        setattr(owner, name, value)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
+def differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether names were added, removed or set anew. Lists of identical objects compare five times
     as fast as dicts."""
     try:
@@ -209,8 +230,8 @@ def _copied(value: Any) -> tuple[Any, list[Any] | None]:
     return value, list(value) if isinstance(value, list) else None
 
 
-def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names of `owner` to put back, each with its earlier value; None: there was no such name."""
+def changes_of(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of `owner` to put back, each with its earlier value; MISSING: there was no such name."""
     now = vars(owner)
     for name, value in before.items():
         found = now.get(name)
@@ -221,7 +242,11 @@ def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         hides = owner is builtins or any(name in vars(base) for base in bases)
         builtin = isinstance(owner, type) and isinstance(now[name], BuiltinFunctionType)
         if _from(now[name], "program") or builtin or (hides and not _from(now[name], "torch")):
-            yield name, None
+            yield name, MISSING
+
+
+def _from_library(value: Any) -> bool:
+    return isinstance(value, FunctionType) and not _from(value, "program")
 
 
 def _from(value: Any, place: str) -> bool:

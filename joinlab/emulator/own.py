@@ -221,6 +221,7 @@ class Own:
     swapped       values of `read_swapped` while another rank runs
     program       its copy of what the ranks run (copies.py)
     names         values of the program's names (copies.py) while another rank runs
+    library_names what it has set in modules and classes of libraries, likewise
     torch_random  state of torch's generator, likewise
     cwd           its working directory: a path, or a descriptor, which stays valid if it is removed
     output        what it printed
@@ -241,6 +242,7 @@ class Own:
         self.swapped: list[Any] = []
         self.program: Any = None
         self.names: list[Any] = []
+        self.library_names: list[Any] = []
         self.torch_random: Any = None
         self.cwd: str | int = ""
         self.output = Kept()

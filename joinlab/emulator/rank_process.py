@@ -198,7 +198,7 @@ def _patch_faulthandler(patches: Patches) -> None:
 
     def sets(enabled: bool) -> Make:
         def of(host: Any) -> Callable[..., bool | None]:
-            def set_here(*_: Any, **__: Any) -> bool | None:
+            def set_here(*_: object, **__: object) -> bool | None:
                 before: bool = host.own.traces_faults
                 host.own.traces_faults = enabled
                 return None if enabled else before
@@ -216,12 +216,12 @@ def _patch_faulthandler(patches: Patches) -> None:
             patches.for_ranks(faulthandler, name, lambda host: _nothing)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     pass
 
 
 def _no_later_exit(
-    timeout: float, repeat: bool = False, file: Any = None, exit: bool = False
+    timeout: float, repeat: bool = False, file: object = None, exit: bool = False
 ) -> None:
     if exit:
         raise RuntimeError(

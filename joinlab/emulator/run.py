@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.backend.clock import EXIT_NS
 from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.group import EmulatedGroup
-from joinlab.emulator.host import THREADED, Host, bound_kinds
+from joinlab.emulator.host import THREADED, Host, bound_kinds, forget_calls
 from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
@@ -90,9 +90,26 @@ class Emulation:
                 "(sys.last_value.timeline in a notebook)",
                 self._timeline(),
             ) from None
+        self._refuse_shared_names()
         if self._broken is not None:
             raise self._broken
         return self._timeline()
+
+    def _refuse_shared_names(self) -> None:
+        """What a rank has set for others, too, may have changed what they did."""
+        replaced, shared = sorted(self._isolation.replaced), self._isolation.shared
+        if replaced:
+            forget_calls()
+            self._broken = LaunchError(
+                f"the program has replaced builtins.{replaced[0]}, which joinlab and PyTorch call in the same "
+                "thread: what its ranks would do without joinlab is not known. Use joinlab.launch for this program."
+            )
+        elif shared:
+            self.broken(
+                f"the program has set {shared[0]} by code that joinlab could not look through beforehand, so one "
+                "rank's value reached the others, while processes would each have their own. Use joinlab.launch for "
+                "this program."
+            )
 
     @property
     def copied(self) -> int:
