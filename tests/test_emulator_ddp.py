@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -337,3 +338,22 @@ def test_pad_stands_for_the_map_of_used_parameters_that_a_rank_without_a_backwar
         found = emulate(program, (2, 0), backend, pad=pad)
         assert found.returns[0] == left
         assert found.meta["emulation"].get("pad", 0) == pad
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_compiled_model_issues_the_calls_of_one_that_is_not_compiled(backend):
+    def program(compiled, rank, inputs):
+        torch._dynamo.reset()
+        model = DDP(torch.nn.Linear(2, 2))
+        called = torch.compile(model, backend="eager") if compiled else model
+        for scale in (1.0, 2.0):
+            called(torch.full((1, 2), scale * (rank + 1))).sum().backward()
+        return [parameter.grad.tolist() for parameter in model.parameters()]
+
+    plain, compiled = (
+        emulate(partial(program, choice), (1, 1), backend) for choice in (False, True)
+    )
+    assert [str(end) for end in compiled.ends] == ["finished"] * 2, compiled.ends[0].text
+    assert compiled.returns == plain.returns
+    columns = ["rank", "seq", "op", "origin", "shape", "value_in", "value_out"]
+    assert compiled.calls.select(columns).equals(plain.calls.select(columns))

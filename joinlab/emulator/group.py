@@ -25,6 +25,7 @@ from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
 from joinlab.program.log_events import CallsCoalesced, GroupMade
 from joinlab.program.process_group import COALESCED, METHODS, Numbering
+from joinlab.program.uncompiled import exclude_all
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
@@ -272,3 +273,6 @@ class EmulatedWork(dist.Work):
 
     def get_future_result(self) -> torch.futures.Future[Any]:
         return self.host.reducer.future_of(self.calls[-1])
+
+
+exclude_all((EmulatedGroup, EmulatedWork), __name__)

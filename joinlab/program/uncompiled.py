@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
+
+
+def exclude_all(owners: Iterable[Any], package: str) -> None:
+    """Keep it from tracing the functions of these modules and classes that belong to `package`, and
+    what they call."""
+    for owner in owners:
+        for function in vars(owner).values():
+            if isinstance(function, FunctionType) and function.__module__.startswith(package):
+                exclude(function, within=True)
 
 
 def exclude(function: Any, within: bool) -> None:

@@ -11,7 +11,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
-from joinlab.program.uncompiled import exclude
+from joinlab.program.uncompiled import exclude, exclude_all
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
@@ -418,12 +417,5 @@ def _hide_from_compiler() -> None:
     modules = [
         module for name, module in sys.modules.items() if name.startswith("joinlab.recorder.")
     ]
-    for owner in [
-        *modules,
-        *(one for module in modules for one in vars(module).values() if isinstance(one, type)),
-    ]:
-        for function in vars(owner).values():
-            if isinstance(function, FunctionType) and function.__module__.startswith(
-                "joinlab.recorder."
-            ):
-                exclude(function, within=True)
+    classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    exclude_all([*modules, *classes], "joinlab.recorder.")
