@@ -3,6 +3,7 @@ unchanged."""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import pickle
 import threading
@@ -341,3 +342,18 @@ def test_each_rank_has_the_names_of_the_program_s_modules_for_itself():
         assert emulate(own_module, (0, 0), backend=backend).returns == launched
     assert (counter, seen, Tally.total, Tally.every, settings.steps) == (0, [0], 0, [], 0)
     assert "made" not in globals() and torch.equal(model.weight, before)
+
+
+setting = contextvars.ContextVar("setting", default=0)
+
+
+def test_each_rank_has_its_own_value_of_a_context_variable():
+    def program(rank, inputs):
+        setting.set(setting.get() + rank + 1)
+        dist.barrier()
+        return setting.get()
+
+    setting.set(7)
+    for _ in range(2):
+        assert emulate(program, (1, 1)).returns == (1, 2)
+    assert setting.get() == 7

@@ -41,6 +41,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from enum import Enum
 from logging import Logger
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -69,6 +70,7 @@ _SHARED = (
     ModuleType,
     Enum,
     Logger,
+    ContextVar,  # each rank's thread has values of its own
     torch.dtype,
     torch.device,
     torch._ops.OpOverload,

@@ -77,8 +77,11 @@ def emulate(
     objects stay unchanged, so `return` whatever you want to look at. An object that cannot be
     copied, such as an open file, raises ProgramError; copies above 64 MB cause a warning. Each rank
     also has its own process groups, random state, settings of torch, environment, working
-    directory, stdout, stderr, stdin, signals, clock and exit. All ranks share loaded modules, the
-    memory limit and files.
+    directory, stdout, stderr, stdin, signals, clock and exit, and its own values of the names that
+    the program sets in libraries (`dist.all_reduce = ...`). All ranks share what libraries keep
+    else, the locale, the memory limit, files, and this process: where C code crashes (SIGSEGV), it
+    ends, with the notebook. A program that replaces a builtin such as `len`, or sets names of
+    libraries where its code does not show it, raises LaunchError.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program
     instead. Other threads of this process keep their environment and clocks. They share torch's

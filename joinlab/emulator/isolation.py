@@ -9,6 +9,7 @@ whose thread calls it, and is the original in any other thread.
     patches.py      how a function is replaced
     devices.py      the lines of a program that name a GPU
     rank_process.py calls that would end, delay or outlive a rank's process
+    library_names.py  names that the program sets in libraries
     output.py       sys.stdout, stderr and stdin
     leftovers.py    undoes a program's changes to the process at the end
 """

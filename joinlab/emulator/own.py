@@ -6,9 +6,10 @@ baton passes (`read_swapped`), which takes 4 us.
 
 Ranks still share state that can neither be looked up by thread nor swapped: umask, resource limits,
 signal masks, open descriptors, flags of torch that are not named below (cudnn, mkldnn, autograd's
-own), module globals and class attributes of libraries. Each rank has its own copy of the objects
-that the program itself reaches (copies.py). A name that was imported from a module before the
-emulation (`from time import sleep`) is the original, in ranks too.
+own), the locale, and what libraries keep but for names that the program sets (library_names.py).
+Each rank has its own copy of the objects that the program itself reaches (copies.py). A name that
+was imported from a module before the emulation (`from time import sleep`) is the original, in ranks
+too, but for those of `random` and numpy.random.
 
 Other threads of the process see the swapped values of the rank that runs, and random numbers that
 they draw from torch meanwhile come from its generator.

@@ -102,7 +102,7 @@ class Emulation:
             forget_calls()
             self._broken = LaunchError(
                 f"the program has replaced builtins.{replaced[0]}, which joinlab and PyTorch call in the same "
-                "thread: what its ranks would do without joinlab is not known. Use joinlab.launch for this program."
+                "thread: what its ranks would do without joinlab is not known. Leave that name as it is."
             )
         elif shared:
             self.broken(
