@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -357,3 +358,20 @@ def test_a_compiled_model_issues_the_calls_of_one_that_is_not_compiled(backend):
     assert compiled.returns == plain.returns
     columns = ["rank", "seq", "op", "origin", "shape", "value_in", "value_out"]
     assert compiled.calls.select(columns).equals(plain.calls.select(columns))
+
+
+def test_a_static_graph_that_begins_in_no_sync_raises_before_it_waits():
+    """finalize_backward asserts that a forward pass has prepared it, before it waits."""
+
+    def program(find_unused, rank, inputs):
+        model = DDP(torch.nn.Linear(1, 1), find_unused_parameters=find_unused, static_graph=True)
+        with model.join():
+            for index, input in enumerate(inputs):
+                with nullcontext() if index else model.no_sync():
+                    model(input).sum().backward()
+
+    for find_unused in (False, True):
+        emulated = emulate(partial(program, find_unused), (2, 0), "gloo")
+        assert "expect_autograd_hooks_ INTERNAL ASSERT FAILED" in emulated.ends[0].text
+    launched = joinlab.launch(partial(program, True), (2, 0), "gloo", on_output=None)
+    assert emulated.ends == launched.ends

@@ -41,6 +41,10 @@ class Reducer:
         self.typed_futures = (
             False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
         )
+        self._prepared = (
+            False  # some forward pass of this rank has prepared one for its backward pass
+        )
+        self._unprepared = False  # there was a forward pass, and none has
         self._waits = waits
         self._futures = futures
         self._handed_out: list[
@@ -96,6 +100,11 @@ class Reducer:
             self._waits.for_host([call])
             self._futures.fulfil(call)
 
+    def forward_over(self, synchronizes: bool) -> None:
+        """A forward pass of DDP has returned; outside of no_sync it has prepared its Reducer."""
+        self._prepared = self._prepared or synchronizes
+        self._unprepared = not self._prepared
+
     def issued_in_backward(self, call: EmulatedCall) -> None:
         """The Reducer will wait for it in C++, in an engine callback; ours comes before that one,
         if queued now."""
@@ -112,12 +121,17 @@ class Reducer:
     def _in_finalize(self) -> bool:
         """Whether this is an engine callback: the Reducer, with a static graph, waits for its
         buckets right there."""
-        return self._in_backward is not None and torch._C._current_autograd_node() is None
+        in_callback = self._in_backward is not None and torch._C._current_autograd_node() is None
+        return in_callback and not self._unprepared
 
     def _before_finalize(self) -> None:
         """Wait for all calls of the backward pass, and for those that they issue in turn (a comm
-        hook's `then`)."""
-        while self._in_backward:
+        hook's `then`).
+
+        A Reducer that no forward pass has prepared (a static graph whose first one is in no_sync)
+        raises instead, before it waits (expect_autograd_hooks_ in finalize_backward, reducer.cpp,
+        v2.13.0)."""
+        while self._in_backward and not self._unprepared:
             calls, self._in_backward = self._in_backward, []
             asked = [call for call in calls if call.future is not None]
             if asked:
