@@ -14,7 +14,7 @@ from joinlab.backend.calls import (
     Blocker,
     GroupCalls,
     IssuedCall,
-    Setting,
+    RuleContext,
     by_group,
     call_of,
 )
@@ -31,7 +31,7 @@ that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BlockedThread:
     """A host thread of `rank` that waits until all of `calls`, each a (group, seq), are
     complete.
 
@@ -69,9 +69,9 @@ def prove(
     calls: Iterable[IssuedCall | CallRow],
     groups: Mapping[str, Sequence[int]],
     backend: str,
-    waits: Iterable[Wait],
+    waits: Iterable[BlockedThread],
     gone: Collection[int] = (),
-    setting: Setting | None = None,
+    setting: RuleContext | None = None,
 ) -> Proof | None:
     """Prove that no living rank can ever go on; None if there is no proof.
 
@@ -90,7 +90,7 @@ def prove(
     everyone = {rank for ranks in groups.values() for rank in ranks}
     if rule is None or not waits or waiting & set(gone) or not everyone <= waiting | set(gone):
         return None
-    setting = setting or Setting()
+    setting = setting or RuleContext()
     if backend == "nccl" and setting.transport == "sockets" and gone:
         return None
     issued = [call if isinstance(call, IssuedCall) else call_of(call) for call in calls]
@@ -129,7 +129,7 @@ def blocked_calls(
     groups: Mapping[str, Sequence[int]],
     backend: str,
     gone: Collection[int] = (),
-    setting: Setting | None = None,
+    setting: RuleContext | None = None,
 ) -> dict[str, Blocked]:
     """By group, the calls that can never complete, and why: by the backend's rule and by the waits
     of streams.
@@ -144,7 +144,7 @@ def blocked_calls(
 
     Arguments as for `prove`.
     """
-    setting = setting or Setting()
+    setting = setting or RuleContext()
     issued = [call if isinstance(call, IssuedCall) else call_of(call) for call in calls]
     lanes = by_group(issued, groups, setting)
     backends = {name: setting.backends.get(name, backend) for name in lanes}

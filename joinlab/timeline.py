@@ -37,10 +37,10 @@ from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
+from joinlab.program.divergence import Divergence
 from joinlab.program.misuse import Outside, Unwaited
-from joinlab.program.parting import Parting
 from joinlab.program.replicas import Gradient, Replica
-from joinlab.program.ways import Way, Window
+from joinlab.program.traces import Trace, Window
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -94,7 +94,7 @@ class Watched(TypedDict):
     text: str
 
 
-class Emulation(TypedDict, total=False):
+class EmulationSettings(TypedDict, total=False):
     """The knobs of an emulation: see `joinlab.emulate`."""
 
     era: str
@@ -119,7 +119,7 @@ class Clock(TypedDict, total=False):
     completed: str  # the meaning of a completion time, if it is not the time of completion
 
 
-class Progress(TypedDict):
+class GroupProgress(TypedDict):
     """How many collectives of one group a rank had enqueued and completed when its record was
     written."""
 
@@ -193,7 +193,7 @@ class Meta(TypedDict, total=False):
     groups: dict[str, list[int]]  # global ranks
     versions: dict[str, str | None]
     clock: Clock
-    emulation: Emulation
+    emulation: EmulationSettings
     verdict_ns: int | None
     format: str
     group_names: dict[str, str]  # the program's own description of a group
@@ -206,7 +206,7 @@ class Meta(TypedDict, total=False):
     skipped: dict[
         str, dict[int, int]
     ]  # by group and rank: number of lost collectives before its first row
-    progress: dict[str, dict[int, Progress]]  # if calls are lost: how far each rank had got
+    progress: dict[str, dict[int, GroupProgress]]  # if calls are lost: how far each rank had got
     missing_ranks: list[int]
     problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
@@ -231,7 +231,7 @@ class Meta(TypedDict, total=False):
     ]  # the first two calls that met and averaged gradients of two models; emulated runs only
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
-    parting: Parting  # where the ranks' ways part
+    parting: Divergence  # where the ranks' ways part
     ways: bool  # of a recorded job: the lines that its ranks ran were recorded, too
     contradiction: str  # documented only: where the thread contradicts itself
 
@@ -403,7 +403,7 @@ class Timeline:
     meta: Meta  # type: ignore[misc]
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
-    again: list[Again] = field(default_factory=list, init=False, repr=False)
+    again: list[TraceSource] = field(default_factory=list, init=False, repr=False)
     mended: list[Timeline] = field(default_factory=list, init=False, repr=False)
     rerun: list[Callable[[], Timeline]] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
@@ -503,11 +503,13 @@ NAMED_ENDS = 8
 """Of more ranks than these, the repr of a Timeline counts the endings instead of listing them."""
 
 
-class Again(Protocol):
+class TraceSource(Protocol):
     """A source of the ways of a run's ranks: an emulation that can be run again, or recorded
     steps."""
 
-    def ways(self, timeline: Timeline, windows: Mapping[int, Window], /) -> Mapping[int, Way] | str:
+    def ways(
+        self, timeline: Timeline, windows: Mapping[int, Window], /
+    ) -> Mapping[int, Trace] | str:
         """The steps of these ranks in their windows; {}: unknown; a text: the reason why they
         are."""
 

@@ -25,7 +25,7 @@ import polars as pl
 import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
-from joinlab.picture.scene import scene
+from joinlab.picture.first_screen import scene
 from joinlab.picture.svg import svg
 from tests import dumps, parallel_jobs
 from tests.test_archive import opened, packed, repacked, sample, with_columns, with_table

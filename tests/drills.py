@@ -36,7 +36,7 @@ import joinlab
 from joinlab import cases
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.launcher import apart, descendants
+from joinlab.launcher import descendants, isolated
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.spares import SPARES
 from joinlab.timeline import EndKind, Timeline
@@ -350,7 +350,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    apart.leave()  # the course's kept process is not a drill's leftover
+    isolated.leave()  # the course's kept process is not a drill's leftover
     launches, files, programs = (
         default if given is None else given
         for given, default in (

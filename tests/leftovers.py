@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from joinlab.launcher import apart
+from joinlab.launcher import isolated
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.spares import SPARES
 
@@ -21,8 +21,8 @@ def rank_processes() -> list[psutil.Process]:
 
     A keeper ends a moment after its run; the time given to it is a bound, not a measure.
     """
-    if apart._kept is not None:  # the process of the last call is kept for the next one
-        apart._kept.close()
+    if isolated._kept is not None:  # the process of the last call is kept for the next one
+        isolated._kept.close()
     SPARES.close()
     below = []
     for server in ForkServer.running():

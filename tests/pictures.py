@@ -23,8 +23,8 @@ from joinlab.cases import CASES
 from joinlab.course.answers import solutions
 from joinlab.course.moving import PLACE, framed, words
 from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.first_screen import scene
 from joinlab.picture.gallery import loop, side_by_side
-from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.picture.tables import Cell, Table
 from joinlab.picture.theme import FILLS, LIGHT, RowKind, ink_of

@@ -22,8 +22,8 @@ from joinlab import Timeline, emulate
 from joinlab.backend.calls import call_of, setting_of
 from joinlab.errors import LaunchError
 from joinlab.nccl.ring import GPUS
-from joinlab.proof import Proof, Wait, blocked_calls, prove
-from joinlab.story.scene import Scene
+from joinlab.proof import BlockedThread, Proof, blocked_calls, prove
+from joinlab.story.evidence import Evidence
 from joinlab.timeline import EndKind
 from tests.random_programs import draw, program_of
 
@@ -94,7 +94,7 @@ def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
 
 def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     """Judge an emulated Timeline as if it had been recorded."""
-    reasons = Scene(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
+    reasons = Evidence(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
     calls = [call_of(row) for row in timeline.rows("calls")]
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
     unseen = [
@@ -110,7 +110,7 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
 
 
-def proof_of(scene: Scene) -> Proof | None:
+def proof_of(scene: Evidence) -> Proof | None:
     """The proof from a Timeline's calls alone. Calls whose wait began at one instant on a rank are
     one wait."""
     found: dict[tuple[int, int], list[tuple[str, int]]] = {}
@@ -120,16 +120,16 @@ def proof_of(scene: Scene) -> Proof | None:
             found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append(
                 (row["group"], row["seq"])
             )
-    waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
+    waits = [BlockedThread(rank, tuple(calls)) for (rank, _), calls in found.items()]
     for rank, end in enumerate(scene.ends):
         named = scene.timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
         if named is not None and all(wait.rank != rank for wait in waits):
-            waits.append(Wait(rank, (named[1:],)))
+            waits.append(BlockedThread(rank, (named[1:],)))
     backend, setting = str(scene.meta["backend"]), setting_of(scene.meta)
     return prove(scene.matched.calls, scene.groups, backend, waits, scene.gone, setting)
 
 
-def _cause(reasons: Scene, hung: list[int]) -> str:
+def _cause(reasons: Evidence, hung: list[int]) -> str:
     """Why a run is not proven: the first call of an ending for which the rule has no answer."""
     for rank in hung:
         end = reasons.ends[rank]

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab.story.forms import said
 from joinlab.story.judge import tell
-from joinlab.story.lines import Call, Line, LineKind
+from joinlab.story.lines import Line, LineKind, NamedCall
 from joinlab.timeline import RUNNING, Ending, EndKind
 
 
@@ -97,7 +97,7 @@ def test_without_ways_it_says_where_to_look_and_how_to_see_more() -> None:
     assert advice.endswith("Recorded with joinlab record --ways, the job can name the branch.")
 
 
-def test_ways_are_not_asked_for_twice() -> None:
+def test_traces_are_not_asked_for_twice() -> None:
     (advice,) = advised(on_rank_0, (1, 1), ways=True, parting={"tests": []})
     assert "--ways" not in advice and "Look at what leads" in advice
 
@@ -129,7 +129,9 @@ def test_nothing_is_advised_where_nothing_is_wrong_or_the_job_goes_on(end: Endin
 
 
 def test_a_headline_counts_ranks_that_did_not_end_well_where_it_would_be_long() -> None:
-    call = Call(4, "6", 5, 6, "all-reduce", "all_reduce", "train_with_tensor_parallelism.py:17")
+    call = NamedCall(
+        4, "6", 5, 6, "all-reduce", "all_reduce", "train_with_tensor_parallelism.py:17"
+    )
     bad = {"pending": False, "runs": False, "good": False}
     ends = [
         {"ranks": [0, 1, 4, 6, 7, 9, 11, 13], "kind": "raised", **bad},

@@ -25,7 +25,7 @@ import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
 from joinlab.ops import Op
-from joinlab.picture.scene import scene
+from joinlab.picture.first_screen import scene
 from joinlab.picture.svg import svg
 from joinlab.program.plain_data import MAX_DEPTH, Repr, decode, encode
 from joinlab.timeline import (

@@ -26,7 +26,7 @@ from joinlab.course.answers import judges, solutions
 from joinlab.course.exercises import EXERCISES, check, solution
 from joinlab.course.judge import Judge
 from joinlab.emulator import scheduler
-from joinlab.launcher import apart
+from joinlab.launcher import isolated
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.spares import SPARES
 from tests.answers import SOLVED, fails, nothing, refusal, starters
@@ -286,8 +286,8 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 
 
 def test_what_never_returns_is_ended_in_time():
-    with pytest.raises(apart.Lost, match="did not return within 0 s"):
-        apart.apart(signal.pause, name="it", seconds=0.1)
+    with pytest.raises(isolated.Lost, match="did not return within 0 s"):
+        isolated.apart(signal.pause, name="it", seconds=0.1)
     SPARES.close()  # a launch of another test may have left a run that waits
     assert (
         psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1]
@@ -296,7 +296,7 @@ def test_what_never_returns_is_ended_in_time():
 
 
 def test_one_call_of_c_without_end_is_ended_and_its_line_is_told(monkeypatch):
-    monkeypatch.setattr(apart, "SECONDS", 2)
+    monkeypatch.setattr(isolated, "SECONDS", 2)
     sentence = check("last_joiner", lambda counts: sum(range(10**15))).sentence
     assert sentence.startswith(
         "it computes for more than 2 s in one call that cannot be interrupted, at "
@@ -335,7 +335,7 @@ def test_an_interrupt_of_the_learner_ends_the_check_and_its_process(monkeypatch)
     SPARES.close()  # a launch of another test may have left a run that waits
     kept = psutil.Process(ForkServer.get().process.pid).children()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(apart, "take_interrupt", interrupted)
+        patched.setattr(isolated, "take_interrupt", interrupted)
         check("last_joiner", lambda counts: sum(range(10**15)))
     assert psutil.wait_procs(kept)[1] == []
     assert check("last_joiner", solutions.last_joiner)

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.picture.scene import scene
+from joinlab.picture.first_screen import scene
 from joinlab.story.forms import said
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
-from tests.test_parting import checkpoint_on_one_rank, two_epochs
+from tests.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.backend.calls import Blocker, IssuedCall, Setting, by_group, call_of
+from joinlab.backend.calls import Blocker, IssuedCall, RuleContext, by_group, call_of
 from joinlab.gloo import messages
 from joinlab.gloo.network import Network, advance
-from joinlab.gloo.rule import _Part, blocked
+from joinlab.gloo.rule import _RulePart, blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
 EXACT = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter"]
@@ -64,7 +64,7 @@ MESSAGES = {
 )
 def test_the_messages_of_ranks_that_agree_all_meet(op, size, nbytes):
     network = Network(size)
-    parts = [_Part(network, me, MESSAGES[op](me, size, nbytes), size) for me in range(size)]
+    parts = [_RulePart(network, me, MESSAGES[op](me, size, nbytes), size) for me in range(size)]
     for _ in range(size * 100):
         if all(list(map(advance, parts))):
             break
@@ -142,7 +142,7 @@ def test_behind_as_many_stuck_calls_as_it_has_threads_a_rank_begins_no_other():
     lanes = [[wait, wait, other], [("barrier", 0)] * 2 + [other]]
     group = by_group(calls_of(lanes), {"0": (0, 1)})["0"]
     assert set(blocked(group)) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    group = by_group(calls_of(lanes), {"0": (0, 1)}, Setting(threads=2))["0"]
+    group = by_group(calls_of(lanes), {"0": (0, 1)}, RuleContext(threads=2))["0"]
     assert set(blocked(group)) == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)}
     assert (blocked(group)[0, 2], blocked(group)[1, 2]) == ((Blocker(0, 0),), (Blocker(1, 0),))
 

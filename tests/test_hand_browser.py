@@ -15,7 +15,7 @@ import pytest
 from joinlab.cases import DOCUMENTED
 from joinlab.course.handout import write_handout
 from joinlab.emulator.recorded import endings, position, recorded
-from joinlab.picture.scene import scene
+from joinlab.picture.first_screen import scene
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")

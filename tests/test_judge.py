@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.program.outcome import text_of
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import pieces_of
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.story import Story
 from joinlab.timeline import RUNNING, Ending, EndKind, timeline_from_rows
 from tests.drawn import timelines
@@ -166,7 +166,7 @@ def test_a_rank_that_still_runs_in_one_thread_is_not_proven_to_hang():
     writer.call(1, "barrier", done=False)
     writer.call(0, "send", peer=1, tag=1, done=False)
     writer.call(1, "recv", peer=0, tag=1, done=False)  # these two can still meet
-    assert proof_of(Scene(writer.timeline([hung(0), hung(0)]))) is None
+    assert proof_of(Evidence(writer.timeline([hung(0), hung(0)]))) is None
 
 
 def test_ranks_that_are_still_running_have_done_nothing_wrong():

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE, call_details
+from joinlab.picture.first_screen import scene
 from joinlab.picture.lane_data import KINDS, LOOKS, SMALL, LaneData, pack
-from joinlab.picture.scene import scene
 from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
 

@@ -21,11 +21,11 @@ from joinlab.analysis.reading import read
 from joinlab.cli.report import run_report
 from joinlab.notebook.view import View
 from joinlab.picture.figures import figure
+from joinlab.picture.first_screen import scene
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
-from joinlab.picture.scene import scene
+from joinlab.story.evidence import Evidence
 from joinlab.story.judge import diagnose
-from joinlab.story.scene import Scene
 from tests import parallel_jobs
 from tests.bench.large import large as made
 from tests.drawn import lane_data
@@ -90,8 +90,8 @@ def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     every, few = fold(timeline, whole=True), fold(timeline)
     assert str(diagnose(timeline)) == str(diagnose(timeline, every))
     assert (
-        few.numbers[Scene(timeline).parting.first]
-        == every.numbers[Scene(timeline, every).parting.first]
+        few.numbers[Evidence(timeline).parting.first]
+        == every.numbers[Evidence(timeline, every).parting.first]
     )
     assert len(few.slots) < len(every.slots) / 5 and read(timeline).is_part
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.backend.calls import Blocker, IssuedCall, Setting, by_group
+from joinlab.backend.calls import Blocker, IssuedCall, RuleContext, by_group
 from joinlab.nccl.ring import Ring, steps
 from joinlab.nccl.rule import blocked
 
@@ -36,7 +36,7 @@ def stuck(
         for rank, lane in zip(ranks, lanes, strict=True)
         for seq, what in enumerate(lane)
     ]
-    return set(blocked(by_group(calls, {"0": ranks}, Setting(**told))["0"], gone))
+    return set(blocked(by_group(calls, {"0": ranks}, RuleContext(**told))["0"], gone))
 
 
 def test_no_call_after_a_stuck_one_completes():
@@ -99,7 +99,9 @@ def test_of_more_ranks_is_claimed_what_holds_in_every_order_on_the_ring():
         stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()
     )  # more ranks than the tuner is known for
     split = by_group(
-        [call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)], {"0": (0, 1)}, Setting(one_node=False)
+        [call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)],
+        {"0": (0, 1)},
+        RuleContext(one_node=False),
     )
     assert blocked(split["0"]) == {}
 
@@ -137,7 +139,7 @@ def test_a_list_to_scatter_is_one_collective_where_none_was_coalesced():
     calls = [parts[0], call(1, 0, BC, root=1), call(0, 1, AR), call(1, 1, AR)]
 
     def found(coalesced):
-        return set(blocked(by_group(calls, {"0": (0, 1)}, Setting(coalesced=coalesced))["0"]))
+        return set(blocked(by_group(calls, {"0": (0, 1)}, RuleContext(coalesced=coalesced))["0"]))
 
     assert found(None) == found(["0"]) == set()
     assert found([]) == {(1, 1)}
@@ -153,7 +155,7 @@ def pairs(*lanes: list[tuple], **told) -> set[tuple[int, int]]:
         for rank, lane in enumerate(lanes)
         for seq, (op, count) in enumerate(lane)
     ]
-    return set(blocked(by_group(calls, {"0": (0, 1, 2)}, Setting(coalesced=(), **told))["0"]))
+    return set(blocked(by_group(calls, {"0": (0, 1, 2)}, RuleContext(coalesced=(), **told))["0"]))
 
 
 def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
@@ -212,7 +214,7 @@ def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     )
     assert set(blocked(by_group([*same, gather], {"0": (0, 1)})["0"])) == {(0, 1)}
     assert (0, 1) not in blocked(by_group([*same, gather, send], {"0": (0, 1)})["0"])
-    alone = by_group([*same, gather, send], {"0": (0, 1)}, Setting(coalesced=()))["0"]
+    alone = by_group([*same, gather, send], {"0": (0, 1)}, RuleContext(coalesced=()))["0"]
     assert set(blocked(alone)) == {(0, 1), (1, 1)}
     recv, swap = IssuedCall(0, "0", 1, "recv", "float32", [[1]], peer=1), call(1, 1, "all_to_all")
     assert (0, 1) not in blocked(
@@ -245,7 +247,7 @@ def test_a_gather_or_scatter_of_more_than_is_sent_waits():
     parts = IssuedCall(0, "0", 0, "scatter", "float32", [[1], [1], [1]], root=0)
     for counts, hung in (((1, 1), set()), ((3, 1), {(1, 0)})):
         others = [call(rank, 0, "scatter", count, root=0) for rank, count in enumerate(counts, 1)]
-        group = by_group([parts, *others], {"0": (0, 1, 2)}, Setting(coalesced=()))["0"]
+        group = by_group([parts, *others], {"0": (0, 1, 2)}, RuleContext(coalesced=()))["0"]
         assert set(blocked(group)) == hung
     assert stuck([("gather", 8, "float32", 0)], [("gather", 1, "float32", 0)]) == {(0, 0)}
 
@@ -263,13 +265,13 @@ def test_an_eager_communicator_connects_its_rings_in_the_first_collective():
     """init_process_group(device_id=...) makes it; a root that has sent its data needs no one, but
     for the rings."""
     alone, groups = [call(0, 0, BC, root=0), call(0, 1, AR)], {"0": (0, 1)}
-    eager = Setting(eager=("0",))
+    eager = RuleContext(eager=("0",))
     assert set(blocked(by_group(alone, groups)["0"])) == {(0, 0), (0, 1)}
     assert set(blocked(by_group(alone, groups, eager)["0"])) == {(0, 0), (0, 1)}
     first = [call(rank, 0, AR, completed=True) for rank in (0, 1)]
     later = [call(0, 1, BC, root=0), call(0, 2, AR)]
     assert set(blocked(by_group([*first, *later], groups, eager)["0"])) == {(0, 2)}
-    old = Setting(eager=("0",), version="2.20.5")
+    old = RuleContext(eager=("0",), version="2.20.5")
     assert set(blocked(by_group(alone, groups, old)["0"])) == {(0, 1)}
 
 

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import joinlab
+from joinlab.picture.first_screen import scene
 from joinlab.picture.page import Position, write_html, write_sliders
-from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.timeline import Ending
 from tests.bench.large import large

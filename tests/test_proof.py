@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab import diagnose, emulate
-from joinlab.backend.calls import Blocker, IssuedCall, Setting, call_of
+from joinlab.backend.calls import Blocker, IssuedCall, RuleContext, call_of
 from joinlab.cases import DOCUMENTED
-from joinlab.proof import Proof, Wait, blocked_calls, prove
+from joinlab.proof import BlockedThread, Proof, blocked_calls, prove
 from joinlab.timeline import EndKind
 from tests.proofs import judge, runs
 from tests.timelines import SIZES, case_timeline
@@ -32,8 +32,8 @@ def ar(rank: int, seq: int, group: str = "0", **rest) -> IssuedCall:
     return IssuedCall(rank, group, seq, "all_reduce", "float32", [[1]], "sum", **rest)
 
 
-def waits(*places: tuple[int, int]) -> list[Wait]:
-    return [Wait(rank, (("0", seq),)) for rank, seq in places]
+def waits(*places: tuple[int, int]) -> list[BlockedThread]:
+    return [BlockedThread(rank, (("0", seq),)) for rank, seq in places]
 
 
 @st.composite
@@ -92,7 +92,7 @@ def test_ranks_that_run_the_same_program_are_never_proven_to_hang(backend, made,
     needs."""
     groups, program, came = made
     calls, issued = issue(groups, program, came)
-    waiting = [Wait(rank, (mine[-1],)) for rank, mine in enumerate(issued) if mine]
+    waiting = [BlockedThread(rank, (mine[-1],)) for rank, mine in enumerate(issued) if mine]
     gone = {rank for rank, mine in enumerate(issued) if not mine and came[rank] == len(program)}
     assert prove(calls, groups, backend, waiting, gone) is None
 
@@ -105,7 +105,9 @@ def test_the_missing_call_destroys_the_proof(backend, size, common, data):
     groups = {"0": range(size), "1": (other, late)}
     calls = [ar(rank, seq) for rank in range(size) for seq in range(common + (rank != late))]
     calls.append(ar(late, 0, "1"))  # it waits in another group, for a rank that waits for it
-    stuck = [Wait(rank, (("1", 0) if rank == late else ("0", common),)) for rank in range(size)]
+    stuck = [
+        BlockedThread(rank, (("1", 0) if rank == late else ("0", common),)) for rank in range(size)
+    ]
     proof = prove(calls, groups, backend, stuck)
     assert [blocker.rank for blocker in proof.of(other).because] == [late]
     assert [blocker.rank for blocker in proof.of(late).because] == [other]
@@ -118,7 +120,7 @@ def test_who_still_runs_prevents_a_proof():
     groups = {"0": (0, 1, 2)}
     assert prove(calls, groups, "nccl", waits((0, 0), (1, 0))) is None  # rank 2 does not wait
     assert prove(calls, groups, "nccl", waits((0, 0), (1, 0)), gone={2}) is not None
-    assert prove(calls, groups, "nccl", [*waits((0, 0), (1, 0)), Wait(2, ())]) is None
+    assert prove(calls, groups, "nccl", [*waits((0, 0), (1, 0)), BlockedThread(2, ())]) is None
     assert prove(calls, groups, "nccl", []) is None
 
 
@@ -130,7 +132,7 @@ def test_every_thread_of_a_rank_must_be_stuck():
 
 def test_a_wait_is_stuck_if_one_of_its_calls_is():
     calls = [ar(0, 0), ar(1, 0), ar(0, 1)]
-    proof = prove(calls, {"0": (0, 1)}, "nccl", [Wait(0, (("0", 0), ("0", 1)))], gone={1})
+    proof = prove(calls, {"0": (0, 1)}, "nccl", [BlockedThread(0, (("0", 0), ("0", 1)))], gone={1})
     assert proof.of(0).seq == 1
     assert proof.of(1) is None
 
@@ -177,7 +179,9 @@ def test_over_sockets_a_peer_that_has_ended_is_an_error_of_nccl_and_no_hang() ->
     calls, alone = [ar(0, 0), ar(1, 0), ar(1, 1)], waits((1, 1))
     assert prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}) is not None
     assert (
-        prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}, setting=Setting(transport="sockets"))
+        prove(
+            calls, {"0": [0, 1]}, "nccl", alone, gone={0}, setting=RuleContext(transport="sockets")
+        )
         is None
     )
 
@@ -203,23 +207,23 @@ TWO = {"a": (0, 1), "b": (0, 1)}
 
 
 def test_a_stream_that_waits_for_a_stuck_call_holds_up_every_later_call_of_its_rank():
-    behind = Setting(streamed={(0, "b", 0): [(0, "a", 0)]})
+    behind = RuleContext(streamed={(0, "b", 0): [(0, "a", 0)]})
     assert blocked_calls(CROSSED, TWO, "nccl") == {"a": {(0, 0): (Blocker(1, None),)}, "b": {}}
     held = blocked_calls(CROSSED, TWO, "nccl", setting=behind)
     assert held["b"] == {(0, 0): (Blocker(0, 0, "a"),), (1, 0): (Blocker(0, 0, "a"),)}
-    standing = [Wait(0, (("a", 0), ("b", 0))), Wait(1, (("b", 0),))]
+    standing = [BlockedThread(0, (("a", 0), ("b", 0))), BlockedThread(1, (("b", 0),))]
     assert prove(CROSSED, TWO, "nccl", standing) is None
     assert prove(CROSSED, TWO, "nccl", standing, setting=behind) is not None
     assert (
         prove([*CROSSED, ar(1, 1, "a")], TWO, "nccl", standing, setting=behind) is None
     )  # it does call there
     assert blocked_calls(CROSSED, TWO, "gloo", setting=behind)["b"] == {}  # gloo has no streams
-    apart = Setting(streamed=behind.streamed, backends={"b": "gloo"})
+    apart = RuleContext(streamed=behind.streamed, backends={"b": "gloo"})
     assert blocked_calls(CROSSED, TWO, "nccl", setting=apart)["b"] == {}
 
 
 def test_a_call_that_completed_behind_a_stuck_one_ran_on_another_stream():
-    behind = Setting(streamed={(0, "b", 0): [(0, "a", 0)]})
+    behind = RuleContext(streamed={(0, "b", 0): [(0, "a", 0)]})
     overtook = [CROSSED[0], CROSSED[1]._replace(completed=True), CROSSED[2]]
     assert blocked_calls(overtook, TWO, "nccl", setting=behind)["b"] == {}
 
@@ -227,7 +231,7 @@ def test_a_call_that_completed_behind_a_stuck_one_ran_on_another_stream():
 def test_a_held_call_still_makes_its_communicator():
     """Hosts make it, and rank 0's does; rank 2 sees a broadcast of rank 1, for which rank 0 is not
     needed."""
-    behind = Setting(streamed={(0, "b", 0): [(0, "a", 0)]})
+    behind = RuleContext(streamed={(0, "b", 0): [(0, "a", 0)]})
     sent = [IssuedCall(rank, "b", 0, "broadcast", "float32", [[1]], root=1) for rank in (0, 1, 2)]
     found = blocked_calls(
         [ar(0, 0, "a"), *sent], {"a": (0, 1), "b": (0, 1, 2)}, "nccl", setting=behind
@@ -260,11 +264,11 @@ def test_a_host_inside_a_first_call_goes_on_once_all_ranks_have_come() -> None:
         IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]], "sum"),
         IssuedCall(1, "0", 0, "broadcast", "float32", [[1]], root=0),
     ]
-    waits = [Wait(rank, (("0", 0),), inside=True) for rank in range(2)]
+    waits = [BlockedThread(rank, (("0", 0),), inside=True) for rank in range(2)]
     assert prove(calls, {"0": [0, 1]}, "nccl", waits) is None
-    for_them = [Wait(rank, (("0", 0),)) for rank in range(2)]
+    for_them = [BlockedThread(rank, (("0", 0),)) for rank in range(2)]
     assert prove(calls, {"0": [0, 1]}, "nccl", for_them) is not None
     groups = {"0": [0, 1], "1": [0, 1]}
     apart = [calls[0], IssuedCall(1, "1", 0, "all_reduce", "float32", [[1]], "sum")]
-    alone = [Wait(0, (("0", 0),), inside=True), Wait(1, (("1", 0),), inside=True)]
+    alone = [BlockedThread(0, (("0", 0),), inside=True), BlockedThread(1, (("1", 0),), inside=True)]
     assert prove(apart, groups, "nccl", alone) is not None

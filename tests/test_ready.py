@@ -13,7 +13,7 @@ import pytest
 
 from joinlab.cli.main import main
 from joinlab.course import ready
-from joinlab.course.ready import CHECKS, Check, NotReady, check_course
+from joinlab.course.ready import CHECKS, NotReady, ReadyCheck, check_course
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,11 @@ def test_the_first_check_that_fails_says_what_to_run_and_ends_it(capsys):
     def fails():
         raise NotReady("no\nwidgets", "make setup")
 
-    checks = (Check("one", lambda: "fine"), Check("two", fails), Check("three", fails))
+    checks = (
+        ReadyCheck("one", lambda: "fine"),
+        ReadyCheck("two", fails),
+        ReadyCheck("three", fails),
+    )
     assert check_course(checks) == 1
     first, second, last = capsys.readouterr().out.splitlines()
     assert first.startswith("✓ one") and second.split() == ["✕", "two", "no", "widgets"]
@@ -42,7 +46,7 @@ def test_the_first_check_that_fails_says_what_to_run_and_ends_it(capsys):
 
 
 def test_an_error_that_nobody_foresaw_is_told_in_one_line(capsys):
-    assert check_course([Check("one", lambda: 1 / 0)]) == 1
+    assert check_course([ReadyCheck("one", lambda: 1 / 0)]) == 1
     assert "ZeroDivisionError: division by zero" in capsys.readouterr().out
 
 

@@ -24,7 +24,7 @@ from joinlab import cases
 from joinlab.emulator import recorded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
-from joinlab.picture.scene import scene
+from joinlab.picture.first_screen import scene
 from joinlab.timeline import Timeline
 
 FOLDER = Path(recorded.__file__).with_name("recorded")

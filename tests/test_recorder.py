@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab.recorder import completions, reducer
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
-from joinlab.recorder.call import Reader, RecordedCall
+from joinlab.recorder.call import RecordedCall, ValueReader
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.recorder import Recorder
 from joinlab.timeline import Timeline
@@ -411,7 +411,7 @@ def buckets(tmp_path, monkeypatch):
         small=False,
         stack=0,
     )
-    group: Any = SimpleNamespace(reader=Reader())
+    group: Any = SimpleNamespace(reader=ValueReader())
     listeners: dict[int, Any] = {}
     completed: set[int] = set()
 

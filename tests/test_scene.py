@@ -15,9 +15,9 @@ from joinlab.analysis.reading import read
 from joinlab.cases import case_4, case_6
 from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
+from joinlab.picture.first_screen import LANES, MOST, NARROW, scene
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
-from joinlab.picture.scene import LANES, MOST, NARROW, scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, timeline_from_rows

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from joinlab.analysis.matching import Matched
 from joinlab.cases import DOCUMENTED
+from joinlab.picture.first_screen import scene
 from joinlab.picture.rows import RowKind, kind, plan
-from joinlab.picture.scene import scene
 from joinlab.timeline import Ending
 from tests.drawn import timelines
 from tests.timelines import Writer, case_timeline, documented_rows

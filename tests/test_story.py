@@ -6,13 +6,13 @@ import pytest
 
 from joinlab.emulator.recorded import recorded
 from joinlab.story.judge import diagnose
-from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Value
+from joinlab.story.lines import EndingLine, Line, LineKind, NamedCall, SourceLine, Value
 from joinlab.story.story import Story
 
 
 def a_line(kind: LineKind = LineKind.HEADLINE) -> Line:
-    asked = Call(0, "0", 27, 28, "anyone left?", "all_reduce", "cases.py:66")
-    answered = Call(1, "0", 27, 28, "barrier", "barrier", "cases.py:71")
+    asked = NamedCall(0, "0", 27, 28, "anyone left?", "all_reduce", "cases.py:66")
+    answered = NamedCall(1, "0", 27, 28, "barrier", "barrier", "cases.py:71")
     return Line(
         kind,
         "wrong_answer",
@@ -24,7 +24,7 @@ def a_line(kind: LineKind = LineKind.HEADLINE) -> Line:
 
 
 def test_a_story_is_plain_data() -> None:
-    ends = (RankEnd(0, "finished"), RankEnd(1, "hung", True, call=a_line().calls[1]))
+    ends = (EndingLine(0, "finished"), EndingLine(1, "hung", True, call=a_line().calls[1]))
     story = Story((a_line(), a_line(LineKind.CAUSE)), ends, "modelled")
     plain = json.loads(json.dumps(story.plain()))
     assert plain["lines"][0]["calls"][0]["number"] == 28

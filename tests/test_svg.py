@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 from hypothesis import given, settings
 
+from joinlab.picture.first_screen import scene
 from joinlab.picture.places import Across
-from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
 from joinlab.timeline import Ending

@@ -203,7 +203,7 @@ def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_stacks_are_read_as_py_spy_and_faulthandler_write_them() -> None:
-    told = text.Told()
+    told = text.TextFacts()
     assert told.take((LOGS / "pyspy_rank_2.txt").read_text(), 2) and told.take(
         (LOGS / "stack_3.txt").read_text(), 3
     )

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine
-from joinlab.story.story import RankEnd, Story
+from joinlab.story.lines import Edit, Line, LineKind, NamedCall, SourceLine
+from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
 from tests import jobs
 from tests.forked import forked, starter
@@ -99,7 +99,7 @@ def story_of(*lines: Line, ends: str = "FH") -> Story:
         (call(1),),
         facts={"sides": [[1]], "absent": [0], "how": "finished"},
     )
-    ranks = tuple(RankEnd(rank, kinds[letter]) for rank, letter in enumerate(ends))
+    ranks = tuple(EndingLine(rank, kinds[letter]) for rank, letter in enumerate(ends))
     return Story(
         (*(() if lines and lines[0].kind is LineKind.HEADLINE else (head,)), *lines),
         ranks,
@@ -107,8 +107,8 @@ def story_of(*lines: Line, ends: str = "FH") -> Story:
     )
 
 
-def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Call:
-    return Call(rank, "0", 7, 8, "backward", "all_reduce", site_of("pf.f01", line))
+def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> NamedCall:
+    return NamedCall(rank, "0", 7, 8, "backward", "all_reduce", site_of("pf.f01", line))
 
 
 def parted(line: str, *sides: tuple[int, ...]) -> Line:

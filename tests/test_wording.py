@@ -12,9 +12,9 @@ from ipykernel.compiler import XCachingCompiler
 
 from joinlab.analysis.wording import short_site
 from joinlab.cli import report
+from joinlab.picture.first_screen import scene
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
-from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows

@@ -176,7 +176,7 @@ def test_what_ships_for_another_pytorch_is_shown_until_torch_is_loaded_and_no_lo
     monkeypatch.setattr(settings, "torch_is_loaded", lambda: False)
     kept, setting = (
         settings.Emulations(),
-        settings.Setting(None, 4, (5, 6), ENGINES["emulated nccl"]),
+        settings.BenchSetting(None, 4, (5, 6), ENGINES["emulated nccl"]),
     )
     shipped = kept.emulate(setting)
     monkeypatch.setattr(settings, "torch_is_loaded", lambda: True)

@@ -30,7 +30,7 @@ Place = tuple[object, ...]
 """Where a call came from: its label, op and root, and the lines of the program that led to it."""
 
 
-class Departure(NamedTuple):
+class Misalignment(NamedTuple):
     """`at`: the first calls that are not meant for each other, by index; the rest as drawn above, 0
     without such."""
 
@@ -39,7 +39,7 @@ class Departure(NamedTuple):
     turned: int
 
 
-def departure(first: Sequence[Place], second: Sequence[Place]) -> Departure | None:
+def departure(first: Sequence[Place], second: Sequence[Place]) -> Misalignment | None:
     """Where two sequences of calls part; None if one is the beginning of the other.
 
     Calls are meant for each other if they come from the same place, or if each side has its own
@@ -75,7 +75,7 @@ def departure(first: Sequence[Place], second: Sequence[Place]) -> Departure | No
         for size in sizes
         if Counter(first[index : index + size]) == Counter(second[index : index + size])
     )
-    return Departure(index, lead, next(turned, 0))
+    return Misalignment(index, lead, next(turned, 0))
 
 
 def place_of(row: CallRow, joins: bool = False) -> Place:

@@ -57,7 +57,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
     left_run, right_run = (f"with {name}" for name in told_apart(left, right))
-    left_side, right_side = _Side(left), _Side(right)
+    left_side, right_side = _ComparedRun(left), _ComparedRun(right)
     rows = tuple(ComparedRow(*pair) for pair in _aligned(left_side.keys, right_side.keys))
     first: dict[
         str, tuple[ComparedRow, str]
@@ -127,7 +127,7 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
     return ", ".join(left_texts), ", ".join(right_texts)
 
 
-class _Side:
+class _ComparedRun:
     """One Timeline: the calls and the key of each slot."""
 
     def __init__(self, timeline: Timeline) -> None:

@@ -38,12 +38,12 @@ from typing import Any
 
 import polars as pl
 
+from joinlab.analysis.outliers import Paths, Why
 from joinlab.analysis.reading import read
-from joinlab.analysis.strays import Paths, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
 from joinlab.ops import COUNTERPART, FACTS, NEEDS_ALL, Needs
-from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
+from joinlab.timeline import EndKind, GroupProgress, Timeline, backend_of, derived
 
 _OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
 
@@ -150,7 +150,7 @@ class _Odd:
         return {rank: form for form, ranks in forms if form != self.usual for rank in ranks}
 
 
-class _Job:
+class _JobFacts:
     """The facts about a job that its Timeline holds.
 
     unknown   ranks without a record
@@ -331,7 +331,7 @@ def who_waits(timeline: Timeline) -> WaitGraph:
 
     who_waits(joinlab.load("dumps/")).ranks         # (12, 14)
     """
-    finding = _Finding(_Job(timeline))
+    finding = _Finding(_JobFacts(timeline))
     finding.look()
     either = tuple(sorted({tuple(sorted(ranks)) for ranks in finding.either}))
     culprits = tuple(
@@ -347,7 +347,7 @@ class _Finding:
     after, before  by rank: those that it waits for, and that wait for it
     """
 
-    def __init__(self, job: _Job) -> None:
+    def __init__(self, job: _JobFacts) -> None:
         self.job = job
         self.waits = tuple(
             sorted(job.waits(), key=lambda wait: (wait.call.since_ns, wait.rank, wait.on))
@@ -527,7 +527,7 @@ def _reached(
         row["place"]: row
         for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)
     }
-    progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
+    progress: Mapping[str, Mapping[int, GroupProgress]] = timeline.meta.get("progress", {})
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
         reached.update(
@@ -600,13 +600,13 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return reached
 
 
-def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
+def _why_odd(job: _JobFacts, rank: int, odd: _Odd) -> Why:
     facts = {"call": job.told(odd), "most": [*odd.forms[odd.usual]], "usual": odd.usual}
     return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], **facts})
 
 
 def _why(
-    job: _Job, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool
+    job: _JobFacts, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool
 ) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait to report."""
     call, reached = first.call, first.reached

@@ -200,7 +200,7 @@ Pair = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RuleContext:
     """Facts about a run that a rule needs besides its calls.
 
     transport  over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
@@ -252,7 +252,7 @@ class GroupCalls:
     sends: dict[Pair, list[IssuedCall]]
     recvs: dict[Pair, list[IssuedCall]]
     failed: bool
-    setting: Setting = field(default_factory=Setting)
+    setting: RuleContext = field(default_factory=RuleContext)
     held: Blocked = field(default_factory=dict)
 
     @property
@@ -311,7 +311,7 @@ class GroupCalls:
 ANY_SOURCE = -1
 
 
-def setting_of(meta: Mapping[str, Any]) -> Setting:
+def setting_of(meta: Mapping[str, Any]) -> RuleContext:
     """The Setting that a Timeline's meta tells."""
     hosts = (meta.get("clock") or {}).get("hosts") or {}
     backends, eager = meta.get("group_backends") or {}, meta.get("eager_groups") or ()
@@ -320,7 +320,7 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         streamed.setdefault((rank, first_group, first), []).append((rank, group, seq))
     nccl, versions = meta.get("nccl") or {}, meta.get("versions") or {}
     emulated = meta.get("engine") == "emulated"
-    return Setting(
+    return RuleContext(
         meta.get("transport"),
         backends,
         eager,
@@ -341,7 +341,7 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
 def by_group(
     calls: Iterable[IssuedCall | CallRow],
     groups: Mapping[str, Iterable[int]],
-    setting: Setting | None = None,
+    setting: RuleContext | None = None,
 ) -> dict[str, GroupCalls]:
     """Sort `calls`, each rank's in its order of issue, into their groups.
 
@@ -369,7 +369,7 @@ def by_group(
             _add_pair(by_name[name], call)
         else:
             lanes[name][call.rank].append(call)
-    context = setting or Setting()
+    context = setting or RuleContext()
     return {
         name: GroupCalls(
             name, group.ranks, lanes[name], group.sends, group.recvs, name in failed, context

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from joinlab.backend.clock import Costs
-from joinlab.backend.payload import Part
+from joinlab.backend.payload import CallPart
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
 from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event, ValuesRead
@@ -184,7 +184,7 @@ class EmulatedCall:
     kind: CallKind
     id: int  # in the rank's events
     row: CallRow
-    parts: list[Part]
+    parts: list[CallPart]
     method: str = ""  # of ProcessGroup, and what the program gave it
     args: tuple[Any, ...] = ()
     done: bool = False

@@ -73,7 +73,7 @@ def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
 
 
 @dataclass(slots=True)
-class Part:
+class CallPart:
     """One collective of a call (a coalesced call has several): the tensors that this rank puts in
     and gets out."""
 
@@ -90,26 +90,26 @@ class Part:
         return max(sum(map(len_of, self.ins)), sum(map(len_of, self.outs)))
 
 
-def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
+def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[CallPart]:
     """The collectives that one call of the method `name` in a group of `size` ranks consists of; a
     barrier has none."""
     method = METHODS[name]
     if method.op is Op.BARRIER:
         return []
     if method.ins == method.outs:  # in place: one for each tensor
-        return [Part([tensor], [tensor]) for tensor in tensors_in(args[0])]
+        return [CallPart([tensor], [tensor]) for tensor in tensors_in(args[0])]
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         if method.op is Op.SEND:
-            return [Part(tensors, [])]
-        return [Part([], tensors)]
+            return [CallPart(tensors, [])]
+        return [CallPart([], tensors)]
     single = method.form is Form.SINGLE
     if method.op is Op.ALL_TO_ALL and single:
         if not streams:  # gloo's workers split it, or fail to
-            return [Part([args[1]], [args[0]])]
-        return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
+            return [CallPart([args[1]], [args[0]])]
+        return [CallPart(_split(args[1], args[3], size), _split(args[0], args[2], size))]
     if method.op is Op.ALL_GATHER and single and not streams:
-        return [Part([args[1]], list(torch.chunk(args[0], size)))]
+        return [CallPart([args[1]], list(torch.chunk(args[0], size)))]
     outs, ins = args[method.outs or 0], args[method.ins or 0]
     pairs: Sequence[tuple[Any, Any]]
     if name == "allgather_coalesced":  # one list of outputs per rank
@@ -118,7 +118,7 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[P
         pairs = list(zip(outs, ins, strict=True))
     else:
         pairs = [(outs, ins)]
-    return [Part(tensors_in(i), tensors_in(o)) for o, i in pairs]
+    return [CallPart(tensors_in(i), tensors_in(o)) for o, i in pairs]
 
 
 def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[torch.Tensor]:
@@ -136,7 +136,7 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[
     return list(torch.split(tensor.detach(), list(rows)))
 
 
-def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
+def agree(op: Op, parts: Sequence[CallPart], root: int) -> bool:
     """Whether the parts of one collective, by place, fit together, byte for byte."""
     facts = FACTS[op]
     if facts.reduces:
@@ -175,7 +175,7 @@ def len_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def move(op: Op, parts: Sequence[Part], root: int) -> None:
+def move(op: Op, parts: Sequence[CallPart], root: int) -> None:
     """Carry out one collective that does not reduce and whose ranks agree; `parts` by place."""
     facts = FACTS[op]
     if facts.reduces or facts.point_to_point:

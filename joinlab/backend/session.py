@@ -30,7 +30,7 @@ from greenlet import getcurrent, greenlet
 
 from joinlab.backend.clock import EXIT_NS, ISSUE_NS, POLL_NS
 from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Machine, Rank
-from joinlab.backend.payload import Part, parts_of
+from joinlab.backend.payload import CallPart, parts_of
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, plain_kind
@@ -75,7 +75,7 @@ class End:
 
 
 @dataclass(slots=True)
-class Wait:
+class HostWait:
     """A wait of a rank: until all of `calls` are done, or for what `why` names.
 
     of_stream  only the stream waits; the real host would run on
@@ -137,7 +137,7 @@ class SessionRank:
         self.doomed = False
         self.gone = False
         self.end: End | None = None
-        self.standing: Wait | None = None
+        self.standing: HostWait | None = None
         self.groups: dict[str, RankGroup] = {}
         self.calls: list[EmulatedCall] = []
         self.open_calls = 0
@@ -186,7 +186,7 @@ class SessionRank:
 
     def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
         """Its host waits inside these calls, not for them: until `wake`."""
-        self._stand(Wait(calls, why=why))
+        self._stand(HostWait(calls, why=why))
 
     def reach(self, ns: int) -> None:
         """Its host has come to this time, if it was not there yet."""
@@ -226,7 +226,7 @@ class SessionRank:
         method, streams = METHODS[name], group.fabric.streams
         if method.op is Op.BARRIER and streams:
             ins = outs = [self.session.knobs.barrier_element()]
-            parts = [Part(ins, outs)]
+            parts = [CallPart(ins, outs)]
         else:
             ins, outs = method.tensors(args)
             parts = parts_of(name, args, len(group.ranks), streams)
@@ -302,7 +302,7 @@ class SessionRank:
         if streams:  # it waits for the stream, and so for all that this was made to wait for
             late += [call for call in self._streamed if not call.done and call not in late]
         if late:
-            self._stand(Wait(late))
+            self._stand(HostWait(late))
             until = max(call.ended_ns for call in late)
             self.reach(until)
             if streams:
@@ -341,7 +341,7 @@ class SessionRank:
     ) -> None:
         until = since + limit_ns
         if not call.done:
-            self._stand(Wait([call]), until)
+            self._stand(HostWait([call]), until)
         if not (call.done and call.ended_ns <= until):
             call.group.fabric.flush()  # what needs no other rank is done by now
         if call.done and call.ended_ns <= until:
@@ -356,7 +356,7 @@ class SessionRank:
         """The stream waits until all of `calls` are complete."""
         late = [call for call in calls if not call.done]
         if (late or self.doomed) and not self.stuck:
-            self._stand(Wait(late, of_stream=True))
+            self._stand(HostWait(late, of_stream=True))
         for call in calls:
             self._streamed[call] = None
             if call.done:
@@ -447,7 +447,7 @@ class SessionRank:
         if late:
             self.for_host(late)
 
-    def _stand(self, wait: Wait, until: int | None = None) -> None:
+    def _stand(self, wait: HostWait, until: int | None = None) -> None:
         """Wait until it is over, or until that time, or, if the stream waits before it, for ever."""
         if self.doomed:
             if self.end is not None and self.end.call is None and wait.calls:

@@ -21,9 +21,9 @@ from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
 from joinlab.ops import Op
+from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Line
-from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
 from joinlab.timeline import Ending, Timeline
@@ -209,11 +209,11 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     width       of the terminal; lines have at most WIDTH characters
     """
     width = max(min(width, WIDTH), NARROWEST)
-    scene = Scene(run, fold(run, whole=everything))
+    scene = Evidence(run, fold(run, whole=everything))
     look(scene)
     story = story_of(scene)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
-    lines += ["", *_Calls(scene, story.headline, everything, width).lines()]
+    lines += ["", *_CallTable(scene, story.headline, everything, width).lines()]
     report = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -232,11 +232,11 @@ def _title(run: Timeline, headline: Line, width: int) -> str:
     return f"{heading}{right:>{max(width - len(heading), len(right) + 2)}}"
 
 
-class _Calls:
+class _CallTable:
     """The rows of one run as lines: matched rounds folded, the rows around the first difference in
     full."""
 
-    def __init__(self, scene: Scene, headline: Line, everything: bool, width: int) -> None:
+    def __init__(self, scene: Evidence, headline: Line, everything: bool, width: int) -> None:
         run, folding = scene.timeline, scene.folding
         self.line_width = width
         max_lanes, remark = (

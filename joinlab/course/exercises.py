@@ -19,7 +19,7 @@ from joinlab.course import progress
 from joinlab.course.answers import building, joinables, judges, repairs, solutions
 from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
 from joinlab.errors import ProgramError
-from joinlab.launcher.apart import Lost, apart
+from joinlab.launcher.isolated import Lost, apart
 from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 2

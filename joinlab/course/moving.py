@@ -23,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.first_screen import scene
 from joinlab.picture.gallery import loop
 from joinlab.picture.rows import RowKind
-from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.picture.tables import FONT
 from joinlab.picture.theme import LIGHT, ink_of
@@ -64,7 +64,7 @@ def repaired(rank: int, inputs: Sequence[torch.Tensor]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class MovingFrame:
     """What a moving picture shows for a while: a run, and what changed with it."""
 
     program: Callable[[int, Any], Any]
@@ -72,17 +72,17 @@ class Frame:
     change: str
 
 
-README: Sequence[Frame] = (
-    Frame(case_4, (5, 6), "Rank 1 has one more input."),
-    Frame(case_4, (5, 5), "The same loop with equal inputs."),
-    Frame(case_4, (6, 5), "Now rank 0 has one more input."),
-    Frame(repaired, (5, 6), "The cure: the barrier behind the block."),
+README: Sequence[MovingFrame] = (
+    MovingFrame(case_4, (5, 6), "Rank 1 has one more input."),
+    MovingFrame(case_4, (5, 5), "The same loop with equal inputs."),
+    MovingFrame(case_4, (6, 5), "Now rank 0 has one more input."),
+    MovingFrame(repaired, (5, 6), "The cure: the barrier behind the block."),
 )
 """README's picture: case 4, how its ending depends on the inputs, and its cure."""
 
-ONCE: Sequence[Frame] = (
-    Frame(case_4, (5, 5), "Both ranks have five inputs."),
-    Frame(case_4, (5, 6), "Rank 1 has one more."),
+ONCE: Sequence[MovingFrame] = (
+    MovingFrame(case_4, (5, 5), "Both ranks have five inputs."),
+    MovingFrame(case_4, (5, 6), "Rank 1 has one more."),
 )
 """The first picture of the essay, before any explanation."""
 
@@ -93,7 +93,7 @@ LETTER = 8.4
 """px of a monospaced letter of 14 px."""
 
 
-def moving(frames: Sequence[Frame] = README, once: bool = False) -> str:
+def moving(frames: Sequence[MovingFrame] = README, once: bool = False) -> str:
     """The picture as an <svg> element.
 
     frames  what it shows; of the last program the barrier may stand outside the block

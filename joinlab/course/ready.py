@@ -35,7 +35,7 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ReadyCheck:
     """One check: what it looks at, in words, and the function that raises NotReady if it fails."""
 
     name: str
@@ -146,15 +146,15 @@ def _browses() -> str:
 
 
 CHECKS = (
-    Check("packages", _packages),
-    Check("emulates", _emulates),
-    Check("launches on gloo", _launches),
-    Check("checks an answer", _judges),
-    Check("shows it in a browser", _browses),
+    ReadyCheck("packages", _packages),
+    ReadyCheck("emulates", _emulates),
+    ReadyCheck("launches on gloo", _launches),
+    ReadyCheck("checks an answer", _judges),
+    ReadyCheck("shows it in a browser", _browses),
 )
 
 
-def check_course(checks: Sequence[Check] = CHECKS) -> int:
+def check_course(checks: Sequence[ReadyCheck] = CHECKS) -> int:
     """Run the checks, say how each went, and end in one line; 0 if the machine is ready, else 1.
 
     Stops at the first check that fails: what comes after it needs it.

@@ -10,11 +10,11 @@ from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.program import Program
-from joinlab.program.ways import MAX_STEPS, Way, Window, traced_by
+from joinlab.program.traces import MAX_STEPS, Trace, Window, traced_by
 from joinlab.timeline import Timeline
 
 
-class Again:
+class Rerun:
     """The arguments of an emulation, to run it again."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Again:
         knobs = replace(self.knobs, timeout_s=min(timeout_s, self.knobs.timeout_s))
         return Emulation(program, counts, self.seeds, knobs).go()
 
-    def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
+    def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
         """The ways of these ranks in a second run: {} if that run differs; a text that says why it
         is impossible."""
         if current() is not None:
@@ -37,7 +37,7 @@ class Again:
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(windows), 1000)
         ways = emulation.ways = {
-            rank: Way(emulation.hosts[rank].calls.__len__, window, most)
+            rank: Trace(emulation.hosts[rank].calls.__len__, window, most)
             for rank, window in windows.items()
         }
         try:

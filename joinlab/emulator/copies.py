@@ -106,7 +106,7 @@ class Copies:
     """
 
     def __init__(self, program: object, ranks: int) -> None:
-        found = _Pickler(program)
+        found = _CopyPickler(program)
         self._pickled, self._kept, self._places = found.pickled(), found.kept, found.places
         self.library_names = found.library_names
         self._before = self.read()
@@ -202,7 +202,7 @@ def _set_cell(cell: CellType, contents: tuple[Any]) -> None:
 # the pickle
 
 
-class _Pickler(pickle.Pickler):
+class _CopyPickler(pickle.Pickler):
     """Pickles a program and the values of the names that it reaches.
 
     places     of each of these names the module (its dict) or class, and the name
@@ -466,7 +466,7 @@ def _culprit(value: Any, name: str) -> str:
     """The innermost part of `value` that cannot be copied, as a program would write it."""
     for inner, part in _parts(value, name):
         try:
-            pickler = _Pickler(part)
+            pickler = _CopyPickler(part)
             pickler.dump(part)
         except Exception:
             return _culprit(part, inner) if len(inner) < 200 else inner

@@ -250,7 +250,7 @@ def _patch_cuda(patches: Patches) -> None:
         patches.for_programs(cuda, name, lambda host, tell=tell: lambda *args, **kwargs: tell(host))  # type: ignore[misc]
     for name in ("Stream", "stream"):
         patches.for_programs(cuda, name, lambda host: _no_streams)
-    patches.for_programs(cuda, "Event", lambda host: lambda *args, **kwargs: Event(host))
+    patches.for_programs(cuda, "Event", lambda host: lambda *args, **kwargs: GpuEvent(host))
     for name in ("range_push", "range_pop", "mark"):
         patches.for_ranks(cuda.nvtx, name, lambda host: lambda *args: None)
 
@@ -302,14 +302,14 @@ class Stream:
     def wait_event(self, event: Any) -> None:
         """An event of this stream is behind it already."""
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: GpuEvent | None = None) -> GpuEvent:
         """Record `event`, or a new one."""
-        event = event or Event(self._host)
+        event = event or GpuEvent(self._host)
         event.record()
         return event
 
 
-class Event:
+class GpuEvent:
     """torch.cuda.Event on virtual time."""
 
     def __init__(self, host: Any) -> None:
@@ -331,7 +331,7 @@ class Event:
         """Whether it has happened."""
         return self._ns is None or bool(self._ns <= self._host.waits.now)
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: GpuEvent) -> float:
         """Milliseconds from this event to `end`."""
         if self._ns is None or end._ns is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")

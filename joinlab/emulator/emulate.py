@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from joinlab.backend.clock import check_costs
 from joinlab.backend.model import Knobs
-from joinlab.emulator.again import Again
+from joinlab.emulator.again import Rerun
 from joinlab.emulator.copies import LARGE
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
@@ -112,7 +112,7 @@ def emulate(
     knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
-    timeline.again.append(Again(program, counts, seeds, knobs))
+    timeline.again.append(Rerun(program, counts, seeds, knobs))
     if emulation.copied > LARGE:
         warnings.warn(
             f"each rank began with a copy of the {emulation.copied / 1e6:,.0f} MB that {program_name(program)} refers "

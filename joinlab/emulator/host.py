@@ -4,7 +4,7 @@ sleeps and dies.
 Its parts have one job each, and know only those before them:
 
     Futures     futures of its calls
-    Waits       its thread: two clocks, and its waits
+    ThreadWaits its thread: two clocks, and its waits
     Reducer     what DDP's C++ code waits for and believes
     Progress    inputs, passes, and their time
     Host        all of them; calls are issued here
@@ -23,13 +23,13 @@ from typing import Any, NoReturn, Protocol
 
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
-from joinlab.backend.payload import Part, parts_of
+from joinlab.backend.payload import CallPart, parts_of
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.own import Own
-from joinlab.emulator.progress import Progress
+from joinlab.emulator.progress import InputProgress
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.scheduler import Baton, RankEnded, current
-from joinlab.emulator.waits import Wait, Waits
+from joinlab.emulator.waits import ThreadWait, ThreadWaits
 from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
@@ -135,9 +135,9 @@ class Host:
         ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
-        self.waits = Waits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
+        self.waits = ThreadWaits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
         self.reducer = Reducer(self.waits, self.futures)
-        self.progress = Progress(
+        self.progress = InputProgress(
             self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer
         )
 
@@ -203,7 +203,7 @@ class Host:
         method, streams, waits = METHODS[name], group.fabric.streams, self.waits
         if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce
             ins = outs = [self.orders.knobs.barrier_element()]
-            parts = [Part(ins, outs)]
+            parts = [CallPart(ins, outs)]
         else:
             ins, outs = method.tensors(args)
             parts = parts_of(name, args, len(group.ranks), streams)
@@ -268,7 +268,7 @@ class Host:
 
     def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
         """The host waits inside these calls, until `wake`."""
-        self.waits.stand_still(Wait(calls, why=why))
+        self.waits.stand_still(ThreadWait(calls, why=why))
 
     def reach(self, ns: int) -> None:
         """The host has come to this time, if it was not there yet."""

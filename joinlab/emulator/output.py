@@ -35,7 +35,7 @@ class RankStreams:
 def output(before: Any) -> io.TextIOBase:
     """What a rank prints is kept for its Timeline."""
     return io.TextIOWrapper(
-        _Kept(before), "utf-8", "backslashreplace", newline="", write_through=True
+        _KeptStream(before), "utf-8", "backslashreplace", newline="", write_through=True
     )  # type: ignore[type-var]
 
 
@@ -44,7 +44,7 @@ def no_input(before: Any) -> io.TextIOBase:
     return io.StringIO()
 
 
-class _Kept(io.RawIOBase):
+class _KeptStream(io.RawIOBase):
     def __init__(self, before: Any) -> None:
         self._before = before
 

@@ -34,7 +34,7 @@ from torch._C import _distributed_c10d as dist_c
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.scheduler import behind
-from joinlab.program.kept import Kept
+from joinlab.program.kept import BoundedOutput
 from joinlab.program.program import as_torchrun
 
 
@@ -246,7 +246,7 @@ class Own:
         self.library_names: list[Any] = []
         self.torch_random: Any = None
         self.cwd: str | int = ""
-        self.output = Kept()
+        self.output = BoundedOutput()
         self.at_exit: list[Callable[[], Any]] = []
         self.handlers: dict[int, Any] = {}
         self.traces_faults = False

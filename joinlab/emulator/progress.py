@@ -19,18 +19,18 @@ import torch
 
 from joinlab.backend.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
-from joinlab.emulator.waits import Waits
+from joinlab.emulator.waits import ThreadWaits
 from joinlab.program.labels import call_site, calling_frame, walk
 from joinlab.program.log_events import Event, FunctionText, InputBegins, SpanBegins, SpanEnds
 from joinlab.program.sources import source_at
 from joinlab.program.steps import Steps
 
 
-class Progress:
+class InputProgress:
     """The inputs and passes of one rank."""
 
     def __init__(
-        self, take: Callable[[Event], None], input_ns: int, waits: Waits, reducer: Reducer
+        self, take: Callable[[Event], None], input_ns: int, waits: ThreadWaits, reducer: Reducer
     ) -> None:
         """`take` takes the events of the rank."""
         self.input: int | None = None

@@ -20,7 +20,7 @@ from torch.autograd import Variable
 from joinlab.backend.model import EmulatedCall
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.futures import Futures, outputs
-from joinlab.emulator.waits import Wait, Waits
+from joinlab.emulator.waits import ThreadWait, ThreadWaits
 from joinlab.program.process_group import values_in
 
 
@@ -37,7 +37,7 @@ def future_with(tensors: list[torch.Tensor]) -> Any:
 class Reducer:
     """The Reducer of one rank: its waits for calls, and how it reads their results."""
 
-    def __init__(self, waits: Waits, futures: Futures) -> None:
+    def __init__(self, waits: ThreadWaits, futures: Futures) -> None:
         self.typed_futures = (
             False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
         )
@@ -77,7 +77,7 @@ class Reducer:
         if call.future is None:
             waits, streams = self._waits, call.group.fabric.streams
             if streams and not waits.stuck:
-                waits.stand_still(Wait([call], of_stream=True))
+                waits.stand_still(ThreadWait([call], of_stream=True))
             past = call.done and call.error is None and call.ended_ns <= waits.now
             if streams or past or self.typed_futures or self._in_finalize():
                 if not streams:

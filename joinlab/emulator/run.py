@@ -27,9 +27,9 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.replicas import differing_replicas
 from joinlab.program.sources import source_of
-from joinlab.program.ways import Way
+from joinlab.program.traces import Trace
 from joinlab.recorder.rank_log import about_calls, about_ranks
-from joinlab.timeline import Emulation as EmulationMeta
+from joinlab.timeline import EmulationSettings as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
 
 DEFAULT_GROUP = "0"
@@ -54,7 +54,7 @@ class Emulation:
         self.knobs = knobs
         self.costs = knobs.costs
         self.printed_lines: list[tuple[int, str]] = []
-        self.ways: Mapping[int, Way] = {}  # of ranks whose lines are followed
+        self.ways: Mapping[int, Trace] = {}  # of ranks whose lines are followed
         self.judged = False  # every rank that still lives is being ended
         self.aborting: list[
             Host

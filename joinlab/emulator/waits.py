@@ -32,7 +32,7 @@ Before that it may still issue a call, so no other rank's stream is given up. Th
 
 
 @dataclass(slots=True)
-class Wait:
+class ThreadWait:
     """A wait of a thread: until all of `calls` end, or for something else, which `why` names.
 
     of_stream  only the stream waits; the real host would run on
@@ -52,7 +52,7 @@ class Wait:
         return not self.why and all(call.done for call in self.calls)
 
 
-class Waits:
+class ThreadWaits:
     """A rank's thread as a host and its stream: clocks in virtual ns, and every kind of wait."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Waits:
         self.thread = RankThread(rank, host, live)
         self.stream_ns = 0
         self.stuck = False
-        self.standing: Wait | None = None
+        self.standing: ThreadWait | None = None
         self._naps = 0  # how often it has slept since its last call
         self.died_at: Sequence[
             EmulatedCall
@@ -97,7 +97,7 @@ class Waits:
     # ------------------------------------------------------------------------------------ stopping
     # the thread
 
-    def stand_still(self, wait: Wait, until: int | None = None) -> None:
+    def stand_still(self, wait: ThreadWait, until: int | None = None) -> None:
         """Stop this thread until the wait is over (never, if the stream is stuck before it), or
         until that time."""
         if self.thread.doomed:
@@ -180,7 +180,7 @@ class Waits:
         ):  # it waits for the stream, and so for all that this has been made to wait for
             late += [call for call in self._streamed if not call.done and call not in late]
         self._begin_wait(late)
-        self.stand_still(Wait(late))
+        self.stand_still(ThreadWait(late))
         until = max(call.ended_ns for call in late)
         self.reach(until)
         if late[0].group.fabric.streams:
@@ -198,7 +198,7 @@ class Waits:
         in time."""
         self._begin_wait([call])
         if not call.done:
-            self.stand_still(Wait([call]), until)
+            self.stand_still(ThreadWait([call]), until)
         if call.done and call.ended_ns <= until:
             self.for_host([call])
             return True
@@ -219,7 +219,7 @@ class Waits:
         """The stream waits until all of `calls` are complete."""
         late = [call for call in calls if not call.done]
         if (late or self.thread.doomed) and not self.stuck:
-            self.stand_still(Wait(late, of_stream=True))
+            self.stand_still(ThreadWait(late, of_stream=True))
         for call in calls:
             self._streamed[call] = None
             if call.done:

@@ -30,9 +30,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from joinlab.backend.model import EmulatedCall, Machine, Rank
-from joinlab.backend.payload import Part, len_of, read, write
+from joinlab.backend.payload import CallPart, len_of, read, write
 from joinlab.gloo.checks import check
-from joinlab.gloo.jobs import Job, jobs_of, program
+from joinlab.gloo.jobs import GlooCollective, jobs_of, program
 from joinlab.gloo.network import Buffer, Network, Waits, advance
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
@@ -63,11 +63,11 @@ class Task:
         "waits_on",
     )
 
-    def __init__(self, call: EmulatedCall, job: Job, number: int) -> None:
+    def __init__(self, call: EmulatedCall, job: GlooCollective, number: int) -> None:
         self.call = call
         self.job = job
         self.op = job.op
-        self.part = Part([], [])
+        self.part = CallPart([], [])
         self.undefined = False
         self.number = number
         self.done = False
@@ -125,7 +125,7 @@ class GlooFabric:
             for place in [place for place, at_ns in self._aborts.items() if at_ns < call.ready_ns]:
                 self.freeze(place)
             if call.op in POINT_TO_POINT:
-                self._network.awake.append(Pair(self._network, self._ranks, call))
+                self._network.awake.append(Message(self._network, self._ranks, call))
             else:  # PyTorch may make several collectives of a call, each with a number of its own
                 jobs = jobs_of(call)
                 numbers = self.next_numbers(call.place, len(jobs))
@@ -248,12 +248,12 @@ class GlooFabric:
             task
         )  # and not at once: another worker may begin with the next one meanwhile
 
-    def _finish(self, task: Task | Pair) -> None:
+    def _finish(self, task: Task | Message) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the
         next one."""
         if task.done:
             return
-        if isinstance(task, Pair):
+        if isinstance(task, Message):
             task.done = True
             task.call.complete(task.at_ns + self._run.costs.call_ns(task.call.nbytes()))
             return
@@ -275,9 +275,9 @@ class GlooFabric:
             call.complete(end_ns)
         self._start_next(place, end_ns)
 
-    def _fail(self, task: Task | Pair, text: str, at_once: bool = False) -> None:
+    def _fail(self, task: Task | Message, text: str, at_once: bool = False) -> None:
         """`task` has raised: its call fails with `text`, and the worker takes the next one."""
-        if isinstance(task, Pair):
+        if isinstance(task, Message):
             task.done = True
             task.call.fail(text, task.at_ns)
             return
@@ -313,7 +313,7 @@ class GlooFabric:
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 
 
-class Pair:
+class Message:
     """A send or recv of the program: one message, under its tag, posted when it is issued and not
     by a worker.
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Bytes, Part, len_of, memory, read, write
+from joinlab.backend.payload import Bytes, CallPart, len_of, memory, read, write
 from joinlab.gloo import messages
 from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Waits, play
@@ -52,7 +52,7 @@ _INDIVISIBLE = "Tensor's dim 0 does not divide equally across group size"
 
 
 @dataclass(slots=True)
-class Job:
+class GlooCollective:
     """One collective for gloo.
 
     op         what gloo runs: a reduce_scatter is all-reduces
@@ -65,7 +65,7 @@ class Job:
     """
 
     op: Op
-    prepare: Callable[[], Part]
+    prepare: Callable[[], CallPart]
     reduce_op: str = "sum"
     refusal: str = ""
     finish: Callable[[], Any] | None = None
@@ -94,14 +94,14 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def jobs_of(call: EmulatedCall) -> list[Job]:
+def jobs_of(call: EmulatedCall) -> list[GlooCollective]:
     """The collectives that gloo runs for a call, in order. A call that has several has as many
     numbers."""
     args, size = call.args, len(call.group.ranks)
     op, form = METHODS[call.method].op, METHODS[call.method].form
     match op:
         case Op.BARRIER:
-            return [Job(op, lambda: Part([], []))]
+            return [GlooCollective(op, lambda: CallPart([], []))]
         case Op.ALL_REDUCE | Op.REDUCE:
             return [_reducing(op, tensors_in(args[0]), call.reduce_op, size)]
         case Op.REDUCE_SCATTER:
@@ -113,7 +113,11 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             return [_reducing(Op.ALL_REDUCE, [copy], call.reduce_op, size) for copy in copies]
         case Op.BROADCAST:
             tensor = tensors_in(args[0])[0]
-            return [Job(op, lambda: Part([flat(tensor)], [flat(tensor)]), refusal=_unknown(tensor))]
+            return [
+                GlooCollective(
+                    op, lambda: CallPart([flat(tensor)], [flat(tensor)]), refusal=_unknown(tensor)
+                )
+            ]
         case Op.ALL_GATHER:
             return [_all_gather(call.method, args, size)]
         case Op.GATHER:
@@ -122,9 +126,9 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
         case Op.SCATTER:
             outs, ins = tensors_in(args[0]), tensors_in(args[1])
             return [
-                Job(
+                GlooCollective(
                     op,
-                    lambda: Part([*map(flat, ins)], [*map(flat, outs)]),
+                    lambda: CallPart([*map(flat, ins)], [*map(flat, outs)]),
                     refusal=_unknown(outs[0]),
                 )
             ]
@@ -143,7 +147,7 @@ class _InPlace(Buffer):
 
     __slots__ = ("_address", "_tensor")
 
-    def __init__(self, task: net.Part, tensor: torch.Tensor) -> None:
+    def __init__(self, task: net.NetworkPart, tensor: torch.Tensor) -> None:
         super().__init__(task)
         self._tensor = tensor
         self._address = -1  # and 0 once its memory has been freed
@@ -157,18 +161,18 @@ class _InPlace(Buffer):
         return self._data
 
 
-class Task(net.Part, Protocol):
+class TaskView(net.NetworkPart, Protocol):
     """A `fabric.Task`, as far as an algorithm reads it."""
 
     call: EmulatedCall
     op: Op
-    job: Job
-    part: Part
+    job: GlooCollective
+    part: CallPart
     number: int
     undefined: bool
 
 
-def program(network: Network, task: Task, size: int) -> Waits:
+def program(network: Network, task: TaskView, size: int) -> Waits:
     """This rank's part of the collective, with its bytes, to be run message by message."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
     if task.job.sparse is not None:
@@ -199,7 +203,7 @@ def program(network: Network, task: Task, size: int) -> Waits:
 
 
 def _buffers(
-    task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
+    task: TaskView, size: int, ins: Sequence[int], outs: Sequence[int]
 ) -> tuple[list[Buffer], Buffer | None]:
     """The buffers of gloo's messages, and the one that has the result."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
@@ -249,12 +253,12 @@ def _unknown(tensor: torch.Tensor, split: bool = True) -> str:
     return "Invalid scalar type"
 
 
-def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> Job:
+def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> GlooCollective:
     """AsyncAllreduceWork, AsyncAllreduceCoalescedWork, AsyncSparseAllreduceWork and
     AsyncReduceWork."""
     tensor = tensors[0]
     if tensor.is_sparse:
-        return Job(op, lambda: Part([], []), sparse=tensor)
+        return GlooCollective(op, lambda: CallPart([], []), sparse=tensor)
     reduce_op = "sum" if asked == "avg" else asked
     refusal = _unknown(tensor)
     if tensor.is_complex() and asked in _NUMBERS:  # PyTorch prints the op's number as a character
@@ -265,11 +269,11 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
         refusal = f"Cannot use ReduceOp.{asked.upper()} with Gloo"
     packed = [] if len(tensors) == 1 else [torch.empty(0)]
 
-    def prepare() -> Part:
+    def prepare() -> CallPart:
         if not packed:
-            return Part([flat(tensor)], [flat(tensor)])
+            return CallPart([flat(tensor)], [flat(tensor)])
         packed[0] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-        return Part(packed, packed)
+        return CallPart(packed, packed)
 
     def finish() -> (
         None
@@ -279,7 +283,9 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
         if packed:
             _unpack(packed[0], tensors)
 
-    return Job(op, prepare, reduce_op, refusal, finish if packed or asked == "avg" else None)
+    return GlooCollective(
+        op, prepare, reduce_op, refusal, finish if packed or asked == "avg" else None
+    )
 
 
 def _unpack(packed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
@@ -299,7 +305,7 @@ def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
         out.copy_(torch.chunk(copy, len(call.group.ranks))[call.place])
 
 
-def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
+def _all_gather(name: str, args: Sequence[Any], size: int) -> GlooCollective:
     """AsyncAllgatherWork and AsyncAllgatherCoalescedWork."""
     form = METHODS[name].form
     if form is not Form.COALESCED:
@@ -320,33 +326,35 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
             for tensors in zip(*[torch.chunk(out, size) for out in args[0]], strict=True)
         ]
     packed = torch.zeros(sum(tensor.numel() for tensor in ins) * size, dtype=ins[0].dtype)
-    return Job(
+    return GlooCollective(
         Op.ALL_GATHER,
-        lambda: Part([torch.cat([tensor.detach().reshape(-1) for tensor in ins])], [packed]),
+        lambda: CallPart([torch.cat([tensor.detach().reshape(-1) for tensor in ins])], [packed]),
         refusal=_unknown(ins[0]),
         finish=lambda: _unpack(packed, [tensor for tensors in lists for tensor in tensors]),
     )
 
 
-def _collecting(op: Op, input: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str) -> Job:
+def _collecting(
+    op: Op, input: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str
+) -> GlooCollective:
     """AsyncAllgatherWork and AsyncGatherWork: a packed input, and packed outputs that are copied
     where they belong."""
     if all(out.is_contiguous() for out in outs):
-        return Job(
+        return GlooCollective(
             op,
-            lambda: Part([input.detach().contiguous()], [out.detach() for out in outs]),
+            lambda: CallPart([input.detach().contiguous()], [out.detach() for out in outs]),
             refusal=refusal,
         )
     packed = torch.zeros(sum(out.numel() for out in outs), dtype=input.dtype)
-    return Job(
+    return GlooCollective(
         op,
-        lambda: Part([input.detach().contiguous()], [packed]),
+        lambda: CallPart([input.detach().contiguous()], [packed]),
         refusal=refusal,
         finish=lambda: _unpack(packed, outs),
     )
 
 
-def _all_to_all(args: Sequence[Any]) -> Job:
+def _all_to_all(args: Sequence[Any]) -> GlooCollective:
     """alltoall() packs both lists."""
     outs, ins = tensors_in(args[0]), tensors_in(args[1])
     packed = [torch.zeros(out.shape, dtype=out.dtype) for out in outs]
@@ -355,15 +363,15 @@ def _all_to_all(args: Sequence[Any]) -> Job:
         for out, copy in zip(outs, packed, strict=True):
             out.copy_(copy)
 
-    return Job(
+    return GlooCollective(
         Op.ALL_TO_ALL,
-        lambda: Part([tensor.detach().contiguous() for tensor in ins], packed),
+        lambda: CallPart([tensor.detach().contiguous() for tensor in ins], packed),
         refusal=_unknown(outs[0]),
         finish=finish,
     )
 
 
-def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
+def _splitting(args: Sequence[Any], size: int, place: int) -> GlooCollective:
     """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some
     rows for each rank."""
     out, input = args[0], args[1]
@@ -391,13 +399,13 @@ def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
             condition = "inLengthPerRank[myRank] == outLengthPerRank[myRank]"
             refusal = refusal or _ENFORCE.format("alltoallv.cc:138", condition)
 
-    def prepare() -> Part:
+    def prepare() -> CallPart:
         ins, outs = (
             list(torch.split(flat(tensor).reshape(-1).view(torch.uint8), lengths))
             if tensor.numel()
             else [torch.empty(0, dtype=torch.uint8) for _ in lengths]
             for tensor, lengths in zip((input, out), shares, strict=True)
         )
-        return Part(ins, outs)
+        return CallPart(ins, outs)
 
-    return Job(Op.ALL_TO_ALL, prepare, refusal=refusal)
+    return GlooCollective(Op.ALL_TO_ALL, prepare, refusal=refusal)

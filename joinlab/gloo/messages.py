@@ -50,7 +50,7 @@ class Post(NamedTuple):
     size: int
 
 
-class Wait(NamedTuple):
+class MessageWait(NamedTuple):
     """Wait until one more message of a buffer has gone, or come, whichever it is (waitSend and
     waitRecv)."""
 
@@ -66,7 +66,7 @@ class Sum(NamedTuple):
     size: int
 
 
-Steps = Iterator[Post | Wait | Sum]
+Steps = Iterator[Post | MessageWait | Sum]
 
 
 def kind(op: str, dtype: str | None = None) -> str:
@@ -151,8 +151,8 @@ def barrier(me: int, size: int) -> Steps:
     while far < size:
         yield Post("recv", (me - far) % size, WORK, 0, 0)
         yield Post("send", (me + far) % size, WORK, 0, 0)
-        yield Wait("recv", WORK)
-        yield Wait("send", WORK)
+        yield MessageWait("recv", WORK)
+        yield MessageWait("send", WORK)
         far *= 2
 
 
@@ -178,12 +178,12 @@ def broadcast(me: int, size: int, root: int, nbytes: int) -> Steps:
             continue
         if distance & (1 << bit):
             yield Post("recv", (peer + root) % size, WORK, 0, nbytes)
-            yield Wait("recv", WORK)
+            yield MessageWait("recv", WORK)
         else:
             yield Post("send", (peer + root) % size, WORK, 0, nbytes)
             sent += 1
     for _ in range(sent):
-        yield Wait("send", WORK)
+        yield MessageWait("send", WORK)
 
 
 def gather(me: int, size: int, root: int, nbytes: int) -> Steps:
@@ -193,12 +193,12 @@ def gather(me: int, size: int, root: int, nbytes: int) -> Steps:
     """
     if me != root:
         yield Post("send", root, WORK, 0, nbytes)
-        yield Wait("send", WORK)
+        yield MessageWait("send", WORK)
         return
     for peer in _others(me, size):
         yield Post("recv", peer, WORK, peer * nbytes, nbytes)
     for _ in _others(me, size):
-        yield Wait("recv", WORK)
+        yield MessageWait("recv", WORK)
 
 
 def scatter(me: int, size: int, root: int, lengths: Sequence[int]) -> Steps:
@@ -208,12 +208,12 @@ def scatter(me: int, size: int, root: int, lengths: Sequence[int]) -> Steps:
     """
     if me != root:
         yield Post("recv", root, WORK, 0, lengths[0])
-        yield Wait("recv", WORK)
+        yield MessageWait("recv", WORK)
         return
     for peer in _others(me, size):
         yield Post("send", peer, peer, 0, lengths[peer])
     for peer in _others(me, size):
-        yield Wait("send", peer)
+        yield MessageWait("send", peer)
 
 
 def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
@@ -227,7 +227,7 @@ def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
     turns = plan[0] - plan[0] // size
     yield from _ring(me, size, nbytes, plan, turns)
 
-    arrival, departure = Wait("recv", WORK), Wait("send", WORK)
+    arrival, departure = MessageWait("recv", WORK), MessageWait("send", WORK)
     for _, before, now in _turns(me, turns, size, nbytes, plan):
         if before.came > 0:
             yield arrival
@@ -258,12 +258,12 @@ def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
                 yield Post("recv", peer, WORK, peer * whole, length)
                 expected += 1
         for _ in range(expected):
-            yield Wait("recv", WORK)
+            yield MessageWait("recv", WORK)
     else:
         length = min(whole, nbytes - me * whole)
         if length > 0:
             yield Post("send", root, WORK, me * whole, length)
-            yield Wait("send", WORK)
+            yield MessageWait("send", WORK)
 
 
 def reduce_segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
@@ -293,7 +293,7 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
     if not segment:
         return  # nothing to sum
 
-    arrival, departure = Wait("recv", ARRIVED), Wait("send", WORK)
+    arrival, departure = MessageWait("recv", ARRIVED), MessageWait("send", WORK)
     for turn, before, now in _turns(me + 1, turns, size, nbytes, plan):
         offset = turn % 2 * segment
         if before.came > 0:
@@ -359,13 +359,13 @@ def all_gather(me: int, size: int, share: int) -> Steps:
         out = size + me - turn // 2
         low, length = halves[turn % 2]
         if turn >= 2:
-            yield Wait("send", WORK)
-            yield Wait("recv", WORK)
+            yield MessageWait("send", WORK)
+            yield MessageWait("recv", WORK)
         yield Post("send", (me + 1) % size, WORK, (out * share + low) % whole, length)
         yield Post("recv", (me - 1) % size, WORK, ((out - 1) * share + low) % whole, length)
     for _ in range(2):
-        yield Wait("send", WORK)
-        yield Wait("recv", WORK)
+        yield MessageWait("send", WORK)
+        yield MessageWait("recv", WORK)
 
 
 def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> Steps:
@@ -380,8 +380,8 @@ def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> S
         yield Post("send", target, WORK, out_at[target], out[target])
         yield Post("recv", source, ARRIVED, into_at[source], into[source])
     for _ in range(1, size):
-        yield Wait("send", WORK)
-        yield Wait("recv", ARRIVED)
+        yield MessageWait("send", WORK)
+        yield MessageWait("recv", ARRIVED)
 
 
 def _others(me: int, size: int) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 
 from joinlab.backend.model import EmulatedCall, Group
-from joinlab.backend.payload import Part
+from joinlab.backend.payload import CallPart
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
@@ -98,7 +98,7 @@ def _wait_for_each(
 
 def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: int) -> EmulatedCall:
     """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
-    part = Part([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
+    part = CallPart([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
     row = cast(
         CallRow,
         {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag},

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, assert_never
 
-from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
+from joinlab.gloo.messages import ARRIVED, WORK, MessageWait, Post, Steps, Sum
 
 
-class Part(Protocol):
+class NetworkPart(Protocol):
     """One rank's part of a collective, as far as the network knows it.
 
     at_ns     how far it has come, on the virtual clock
@@ -62,7 +62,7 @@ class Buffer:
 
     __slots__ = ("_data", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: Part, data: Any = None, scratch: bool = False) -> None:
+    def __init__(self, task: NetworkPart, data: Any = None, scratch: bool = False) -> None:
         self.task = task
         self.scratch = scratch
         self._data = data
@@ -86,7 +86,7 @@ class Buffer:
         return True
 
 
-class _Post:
+class _PostedMessage:
     """A send or recv that waits for its counterpart: bytes `low` to `high` of a buffer, of the rank
     at `place`."""
 
@@ -114,9 +114,9 @@ class Network:
     """
 
     def __init__(self, size: int) -> None:
-        self._sends: dict[tuple[int, int, Slot], list[_Post]] = {}
-        self._recvs: dict[tuple[int, int, Slot], list[_Post]] = {}
-        self._any: dict[tuple[int, Slot], list[_Post]] = {}
+        self._sends: dict[tuple[int, int, Slot], list[_PostedMessage]] = {}
+        self._recvs: dict[tuple[int, int, Slot], list[_PostedMessage]] = {}
+        self._any: dict[tuple[int, Slot], list[_PostedMessage]] = {}
         self._closed: set[int] = set()
         self._cut: set[int] = set()  # places whose process lives on without connections
         self.awake: deque[Any] = deque()
@@ -127,7 +127,7 @@ class Network:
     def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
         """Post a send. ConnectionError if the peer has ended."""
         self.check(place, peer)
-        post = _Post(place, buffer, low, size)
+        post = _PostedMessage(place, buffer, low, size)
         waiting = _first(self._recvs, (place, peer, slot)) or _first(self._any, (peer, slot))
         if waiting is not None:
             self._meet(post, waiting)
@@ -137,7 +137,7 @@ class Network:
     def recv(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
         """Post a recv. ConnectionError if the peer has ended."""
         self.check(place, peer)
-        post = _Post(place, buffer, low, size)
+        post = _PostedMessage(place, buffer, low, size)
         waiting = (
             _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
         )
@@ -153,7 +153,9 @@ class Network:
             if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
                 self.recv(place, peer, slot, buffer, 0, len(buffer.data))
                 return
-        self._any.setdefault((place, slot), []).append(_Post(place, buffer, 0, len(buffer.data)))
+        self._any.setdefault((place, slot), []).append(
+            _PostedMessage(place, buffer, 0, len(buffer.data))
+        )
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
         """(place, peer) of each posted message that has not met its counterpart."""
@@ -173,7 +175,7 @@ class Network:
         `at_ns`."""
         return peer not in self._aborts_at or at_ns < self._aborts_at[peer]
 
-    def _meet(self, send: _Post, recv: _Post) -> None:
+    def _meet(self, send: _PostedMessage, recv: _PostedMessage) -> None:
         """The bytes go over. The sender's length counts, as in Pair::readBuffer (pair.cc):
 
         send 4 B, recv 4 B      fits
@@ -195,7 +197,7 @@ class Network:
         if into is not None:
             into[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
 
-    def _complete(self, post: _Post, way: str, at_ns: int) -> None:
+    def _complete(self, post: _PostedMessage, way: str, at_ns: int) -> None:
         buffer = post.buffer
         buffer.counts[way] += 1
         buffer.at_ns = max(buffer.at_ns, at_ns)
@@ -207,7 +209,7 @@ class Network:
         aborts, self._aborts = self._aborts, []
         return aborts
 
-    def withdraw(self, task: Part) -> None:
+    def withdraw(self, task: NetworkPart) -> None:
         """Remove the posts of a task that has failed: no wait will take their messages."""
         for posts in (*self._sends.values(), *self._recvs.values(), *self._any.values()):
             for post in [post for post in posts if post.buffer.task is task]:
@@ -254,7 +256,7 @@ class Network:
 _Key = TypeVar("_Key")
 
 
-def _first(table: dict[_Key, list[_Post]], key: _Key) -> _Post | None:
+def _first(table: dict[_Key, list[_PostedMessage]], key: _Key) -> _PostedMessage | None:
     """Take the oldest post out of a table of posts; None if there is none."""
     posts = table.get(key)
     if not posts:
@@ -287,7 +289,7 @@ def play(
     those that came."""
     for step in steps:
         match step:
-            case Wait():
+            case MessageWait():
                 if not buffers[step.buffer].completed(step.way):
                     yield buffers[step.buffer], step.way
             case Post():
@@ -304,7 +306,7 @@ def play(
                 assert_never(step)
 
 
-def advance(part: Part) -> bool:
+def advance(part: NetworkPart) -> bool:
     """Run `part` until it waits for a message that is not there; whether it has ended.
     ConnectionError: it fails."""
     assert part.program is not None

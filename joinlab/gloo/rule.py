@@ -186,13 +186,13 @@ def _stuck_in(
     ):
         return {}  # or else how far a call came is not known, and who waits for it gets an error
     network = Network(len(ranks))
-    parts: dict[int, _Part] = {}
+    parts: dict[int, _RulePart] = {}
     for rank, call in calls.items():
         place = ranks.index(rank)
         steps = _steps(call, place, ranks, not uneven)
         if steps is None:
             return {}
-        parts[rank] = _Part(network, place, steps, len(ranks))
+        parts[rank] = _RulePart(network, place, steps, len(ranks))
     network.awake.extend(parts.values())
     while network.awake:
         advance(network.awake.popleft())
@@ -214,7 +214,7 @@ def _stuck_in(
     return blockers
 
 
-class _Part:
+class _RulePart:
     """One rank's part of a collective, without its bytes."""
 
     def __init__(self, network: Network, place: int, steps: Steps, size: int) -> None:

@@ -85,7 +85,7 @@ def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def all_reduce_sparse(
-    network: Network, task: net.Part, tensor: torch.Tensor, slot: Slot, me: int, size: int
+    network: Network, task: net.NetworkPart, tensor: torch.Tensor, slot: Slot, me: int, size: int
 ) -> Waits:
     """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone
     sums for itself.

@@ -123,7 +123,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class DumpCalls:
     """The calls of a dump, oldest first, 60 bytes each. A time of 0 is unknown.
 
     kind    index into Texts.kinds
@@ -166,7 +166,7 @@ class Dump:
     file: str
     form: str
     library: str
-    calls: Calls
+    calls: DumpCalls
     groups: dict[str, Group]
     status: dict[str, dict[str, int]]
     numbers: dict[str, str]
@@ -299,7 +299,7 @@ def _status(status: object) -> dict[str, dict[str, int]]:
 
 def _calls(
     entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
-) -> tuple[Calls, dict[str, str]]:
+) -> tuple[DumpCalls, dict[str, str]]:
     """The calls, and the names of the groups by the process's number for them."""
     codes, fields = _told(entries, texts)
     if any(
@@ -339,7 +339,7 @@ def _calls(
         -1 if code in left_out else texts.kind(_kind_of(entry_fields, groups))
         for code, entry_fields in enumerate(fields)
     ]
-    calls = Calls(
+    calls = DumpCalls(
         kind=array("i", map(kinds.__getitem__, codes)),
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
         number=_numbers(entries, "collective_seq_id"),
@@ -374,13 +374,13 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
+def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_EntryFields]]:
     """A code for each entry's fields _TOLD, and the _Told of each code."""
     codes, keys = _numbered(map(_TOLD, entries), lambda fields: marshal.dumps(fields, 2))
     return codes, [texts.told(key) for key in keys]
 
 
-def _gets(fields: _Told) -> bool:
+def _gets(fields: _EntryFields) -> bool:
     """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its
     root."""
     return fields.title == "gloo:scatter" or (
@@ -536,7 +536,7 @@ def _numbers(entries: Sequence[dict[str, Any]], name: str) -> array[int]:
     return array("q", [value or 0 for value in map(itemgetter(name), entries)])
 
 
-class _Told(NamedTuple):
+class _EntryFields(NamedTuple):
     """An entry's fields that repeat across entries. `peer` is a rank in the group; entries without
     op are omitted."""
 
@@ -552,7 +552,7 @@ class _Told(NamedTuple):
     over: bool
 
 
-def _is_known(fields: _Told, groups: Mapping[str, Group]) -> bool:
+def _is_known(fields: _EntryFields, groups: Mapping[str, Group]) -> bool:
     """Whether it is a call of a known kind, and its peer a rank of its group: no backend checks
     that."""
     return fields.op is not None and (
@@ -560,7 +560,7 @@ def _is_known(fields: _Told, groups: Mapping[str, Group]) -> bool:
     )
 
 
-def _kind_of(fields: _Told, groups: Mapping[str, Group]) -> Kind:
+def _kind_of(fields: _EntryFields, groups: Mapping[str, Group]) -> Kind:
     assert fields.op is not None
     peer = None if fields.peer is None else groups[fields.group][1][fields.peer]
     return Kind(
@@ -603,7 +603,7 @@ class Texts:
         self.kinds: dict[Kind, int] = {}
         self.shapes: dict[tuple[tuple[int, ...], ...], int] = {}
         self.stacks: dict[tuple[Frame, ...], int] = {}
-        self._told: dict[bytes, _Told] = {}
+        self._told: dict[bytes, _EntryFields] = {}
         self._stacks: dict[tuple[tuple[Any, Any, Any], ...], int] = {}
 
     def kind(self, kind: Kind) -> int:
@@ -611,7 +611,7 @@ class Texts:
         "".join((kind.group, kind.backend, kind.dtype or "")).encode()
         return self.kinds.setdefault(kind, len(self.kinds))
 
-    def told(self, key: Any) -> _Told:
+    def told(self, key: Any) -> _EntryFields:
         """The _Told of marshalled fields _TOLD."""
         fields = self._told.get(key)
         if fields is None:
@@ -623,7 +623,7 @@ class Texts:
             backend, op, peer = _kind(title)
             shape = self.shape(sizes) if op else 0
             over = state == "completed" or (bool(retired) and backend == "gloo")
-            fields = _Told(
+            fields = _EntryFields(
                 str(number), name, description, title, backend, op, peer, _dtype(names), shape, over
             )
             self._told[key] = fields

@@ -22,8 +22,8 @@ from joinlab.timeline import (
     Clock,
     Ending,
     EndKind,
+    GroupProgress,
     Meta,
-    Progress,
     Timeline,
 )
 
@@ -369,7 +369,7 @@ def _backend(rows: pl.DataFrame, texts: Texts) -> str:
 
 def _skipped(
     spans: pl.DataFrame,
-    progress: Mapping[str, Mapping[int, Progress]],
+    progress: Mapping[str, Mapping[int, GroupProgress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
     notes: list[str],
@@ -395,7 +395,7 @@ def _skipped(
     return lost
 
 
-_NONE: Progress = {"enqueued": 0, "completed": 0}
+_NONE: GroupProgress = {"enqueued": 0, "completed": 0}
 
 
 def _spans(rows: pl.DataFrame) -> pl.DataFrame:
@@ -407,7 +407,7 @@ def _spans(rows: pl.DataFrame) -> pl.DataFrame:
     ).sort("group", "rank")
 
 
-def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
+def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, GroupProgress]]:
     """Per group and rank: the number of collectives enqueued and completed, from pg_status.
 
     In an NCCL group with sends or recvs, pg_status may hold the number of a send
@@ -416,7 +416,7 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
     entry counts as level with the furthest. Gloo's pg_status counts sends and recvs, too, as op_id
     does; they have no entries.
     """
-    counts: dict[str, dict[int, Progress]] = {}
+    counts: dict[str, dict[int, GroupProgress]] = {}
     reached, on_gloo = (
         _reached(dumps, texts),
         {kind.group for kind in texts.kinds if kind.backend == "gloo"},

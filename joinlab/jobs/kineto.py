@@ -34,8 +34,8 @@ from joinlab.jobs.dump import (
     DTYPES,
     MALFORMED,
     MAX_BYTES,
-    Calls,
     Dump,
+    DumpCalls,
     Group,
     Kind,
     Texts,
@@ -225,7 +225,7 @@ def _calls(
     groups: Mapping[str, Group],
     texts: Texts,
     problems: list[str],
-) -> Calls:
+) -> DumpCalls:
     calls = list(_nccl(events, info, problems))
     operators = sum(event["name"].startswith("c10d::") for event in events)
     if operators and not calls:
@@ -243,7 +243,7 @@ def _calls(
     }
     counts: dict[str, int] = {}
     nth: dict[tuple[str, bool], int] = {}
-    read_calls = Calls(array("i"), array("i"), *(array("q") for _ in range(6)))
+    read_calls = DumpCalls(array("i"), array("i"), *(array("q") for _ in range(6)))
     for index, (event, backend, name, op, arguments) in enumerate(calls):
         order = counts[name] = counts.get(name, 0) + 1
         kernel = kernels.get(ids[index])

@@ -31,7 +31,7 @@ TEXT = "text of ranks, NCCL or torchrun"
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RecordFormat:
     """One kind of record.
 
     what        its name in sentences
@@ -256,13 +256,13 @@ def _of_all_hosts(series: dict[tuple[str, str], list[Path]]) -> dict[tuple[str, 
     return joined
 
 
-READERS: tuple[Reader, ...] = (
-    Reader(
+READERS: tuple[RecordFormat, ...] = (
+    RecordFormat(
         "a record of joinlab.record",
         lambda file, head: parse_segment_name(file.name) is not None,
         lambda files, problems: load_recording(files[0].parent, files[0]),
     ),
-    Reader("a flight recorder dump or a profiler's trace", _is_record, _records),
-    Reader(TEXT, text.looks_like, text.read),
+    RecordFormat("a flight recorder dump or a profiler's trace", _is_record, _records),
+    RecordFormat(TEXT, text.looks_like, text.read),
 )
 """The first that recognizes a file of a folder reads the folder."""

@@ -76,9 +76,9 @@ class Recording:
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
         if ways:
-            from joinlab.recorder.ways import RecordedWay
+            from joinlab.recorder.recorded_traces import RecordedTrace
 
-            RecordedWay(log, lambda: self.recorder.issued).begin()
+            RecordedTrace(log, lambda: self.recorder.issued).begin()
 
     def end(self, error: BaseException | None = None) -> None:
         """Record the end of the program, which returned, or left by this exception. Later calls do

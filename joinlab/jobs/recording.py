@@ -22,11 +22,11 @@ from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow, Stood
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
-from joinlab.proof import Proof, Wait, prove
+from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks
-from joinlab.recorder.ways import keep_ways
+from joinlab.recorder.recorded_traces import keep_ways
 from joinlab.timeline import (
     RUNNING,
     Clock,
@@ -171,7 +171,7 @@ class RankFiles:
             self.log.feed(data)
         return self.log.moves > moves
 
-    def until(self, cut: Cut) -> RankLog:
+    def until(self, cut: ReadUntil) -> RankLog:
         """The rank's log as it was at a cut."""
         log = RankLog(self.log.rank, until_ns=cut.time_ns - cut.behind(self.log))
         for number in sorted(self.paths):
@@ -226,7 +226,7 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
 # ---------------------------------------------------------------- the Timeline
 
 
-class Cut(NamedTuple):
+class ReadUntil(NamedTuple):
     """Where a job is read up to: what its ranks did afterwards only follows from it.
 
     time_ns  on the wall clock
@@ -242,25 +242,27 @@ class Cut(NamedTuple):
         return _wall(log.begin) - log.begin.time_ns
 
 
-def _cut(logs: dict[int, RankLog]) -> Cut | None:
+def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     """The first Ctrl-C, or the first record that broke off; None if a rank had failed before, or
     without either."""
-    cuts, failed = list[Cut](), list[int]()
+    cuts, failed = list[ReadUntil](), list[int]()
     for log in logs.values():
-        last = log.last_ns + Cut.behind(log)
+        last = log.last_ns + ReadUntil.behind(log)
         if log.lost is not None:
-            cuts.append(Cut(last, LOST))
+            cuts.append(ReadUntil(last, LOST))
         elif log.raised is None:
             continue
         elif log.raised.text.startswith("KeyboardInterrupt"):
-            cuts.append(Cut(last - LONG_AFTER_NS, INTERRUPTED))
+            cuts.append(ReadUntil(last - LONG_AFTER_NS, INTERRUPTED))
         else:
             failed.append(last)
     first = min(cuts, default=None)
     return None if first is None or min(failed, default=first.time_ns) < first.time_ns else first
 
 
-def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = None) -> Timeline:
+def _timeline(
+    logs: dict[int, RankLog], problems: list[str], cut: ReadUntil | None = None
+) -> Timeline:
     first = next(iter(logs.values()))
     groups = _groups(logs)
     world = max(
@@ -338,7 +340,7 @@ def _timeline(logs: dict[int, RankLog], problems: list[str], cut: Cut | None = N
     if left_at := {rank: log.left_at for rank, log in logs.items() if log.left_at}:
         meta["left_at"] = left_at
     if cut is not None:
-        moved = max((log.last_ns + Cut.behind(log) for log in logs.values()), default=0)
+        moved = max((log.last_ns + ReadUntil.behind(log) for log in logs.values()), default=0)
         meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
     ends = _ends(
         logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)), cut
@@ -558,12 +560,12 @@ def is_over(timeline: Timeline) -> bool:
     return all(end.kind in over or end.text == GONE for end in timeline.ends)
 
 
-Prover = Callable[[list[Wait], set[int]], Proof | None]
+Prover = Callable[[list[BlockedThread], set[int]], Proof | None]
 """`prove` with the job's calls: a function of the waits and of the ranks that are gone."""
 
 
 def _ends(
-    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover, cut: Cut | None
+    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover, cut: ReadUntil | None
 ) -> list[Ending]:
     """How each rank ended, by its record and its process; at a cut, all others were running."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
@@ -607,12 +609,12 @@ def _stuck(
     """
     if any(log.lost is not None for log in logs.values()):
         return {}
-    waits: list[Wait] = []
+    waits: list[BlockedThread] = []
     gone = set(over)
     for rank, alive in lives.items():
         log = logs[rank]
         if standing := log.standing():
-            waits += [Wait(rank, calls_of, inside) for calls_of, inside in standing]
+            waits += [BlockedThread(rank, calls_of, inside) for calls_of, inside in standing]
         elif alive is False:
             gone.add(rank)
         else:

@@ -115,7 +115,7 @@ def _decodes(head: bytes) -> bool:
 
 def read(files: Sequence[Path], problems: list[str]) -> Timeline:
     """The Timeline of one job's text files. Raises TimelineFileError if no line is about a rank."""
-    facts = Told()
+    facts = TextFacts()
     for file in files:
         size = file.stat().st_size
         if size > MOST_BYTES:
@@ -134,7 +134,7 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
 
 def read_text(text: str, source: str) -> Timeline:
     """The Timeline of a text; errors call it `source`."""
-    facts = Told()
+    facts = TextFacts()
     facts.take(text)
     return facts.timeline(source)
 
@@ -142,7 +142,11 @@ def read_text(text: str, source: str) -> Timeline:
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     """`timeline`, with the facts of text files beside its records: where a rank stood, and what
     ended it."""
-    facts, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
+    facts, problems, ends = (
+        TextFacts(),
+        timeline.meta.setdefault("problems", []),
+        list(timeline.ends),
+    )
     silent = [
         path
         for path in files
@@ -180,7 +184,7 @@ def _text_of(file: Path) -> str:
 
 
 @dataclass(slots=True)
-class Told:
+class TextFacts:
     """The facts of a text, by rank.
 
     calls     by group, rank and number; 0: the line has no number

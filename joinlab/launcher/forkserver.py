@@ -4,7 +4,7 @@
         ├────── run's socket ───────── keeper            forks the ranks, reports and ends them (keeper.py)
         │                                 ├── rank 0 ── its own children
         │                                 └── rank 1
-        └────── calls' socket ──────── callee            calls functions, can be killed (apart.py)
+        └────── calls' socket ──────── callee            calls functions, can be killed (isolated.py)
 
 The launcher starts the server on first use and keeps it. It receives each run's socket on the
 control socket and passes it to a new keeper.
@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Any
 
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
-from joinlab.launcher.apart import answer
 from joinlab.launcher.forkclient import CHOOSES_GPUS, COUNT, RUN
+from joinlab.launcher.isolated import answer
 from joinlab.launcher.keeper import Keeper
 from joinlab.launcher.memory import collapse_memory
 

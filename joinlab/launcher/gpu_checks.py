@@ -44,7 +44,7 @@ Program = Callable[[int, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class GpuCheck:
     """One check: a function that yields its lines.
 
     gpus     how many it needs
@@ -388,41 +388,41 @@ _STAND_IN = "the stand-in for ProcessGroupNCCL (tests/standin)"
 _READ = "read in ProcessGroupNCCL.cpp and distributed_c10d.py"
 
 CHECKS = (
-    Check("machine", 1, _machine, "there is nothing to say"),
-    Check(
+    GpuCheck("machine", 1, _machine, "there is nothing to say"),
+    GpuCheck(
         "torch alone", 2, _torch_alone, f"what a synchronous call and a barrier give was {_READ}"
     ),
-    Check("smallest launch", 2, _smallest, f"an all-reduce and a barrier ran over {_STAND_IN}"),
-    Check(
+    GpuCheck("smallest launch", 2, _smallest, f"an all-reduce and a barrier ran over {_STAND_IN}"),
+    GpuCheck(
         "six cases", 2, _six_cases, f"they end over {_STAND_IN} as in {_MODEL}, with nine counts"
     ),
-    Check(
+    GpuCheck(
         "values",
         2,
         _values,
         f"what comes out is {_MODEL}'s, checked with NCCL's own kernels on a CPU",
     ),
-    Check("sends", 2, _sends, f"batches ran over {_STAND_IN}"),
-    Check("loaders", 2, _loaders, "a default device without memory was used in place of a GPU"),
-    Check("not blocked", 2, _not_blocked, "events and pinned memory were in a test's hands"),
-    Check("times", 2, _times, "events and their clock were in a test's hands"),
-    Check("two at once", 2, _two_at_once, "two launches at once ran on gloo"),
-    Check(
+    GpuCheck("sends", 2, _sends, f"batches ran over {_STAND_IN}"),
+    GpuCheck("loaders", 2, _loaders, "a default device without memory was used in place of a GPU"),
+    GpuCheck("not blocked", 2, _not_blocked, "events and pinned memory were in a test's hands"),
+    GpuCheck("times", 2, _times, "events and their clock were in a test's hands"),
+    GpuCheck("two at once", 2, _two_at_once, "two launches at once ran on gloo"),
+    GpuCheck(
         "two ranks on one GPU",
         1,
         _one_gpu,
         "NCCL's own refusal and its exceptions were read in its source",
     ),
-    Check(
+    GpuCheck(
         "recorded job",
         2,
         _recorded_job,
         f"five jobs ran over {_STAND_IN}; CUDA graphs were only read about",
     ),
-    Check(
+    GpuCheck(
         "tests", 1, _tests, f"tests marked gpu were skipped; their programs ran over {_STAND_IN}"
     ),
-    Check(
+    GpuCheck(
         "recordings",
         1,
         _recordings,
@@ -463,7 +463,7 @@ def check_gpus(
     return int(any(kind == FAIL for lines in found["checks"].values() for kind, _ in lines))
 
 
-def _missing(check: Check, gpus: int) -> str:
+def _missing(check: GpuCheck, gpus: int) -> str:
     if gpus >= check.gpus:
         from_checkout = check.run in (_tests, _recordings)
         if from_checkout and not (ROOT / "tests").is_dir():
@@ -473,7 +473,7 @@ def _missing(check: Check, gpus: int) -> str:
     return f"{has}. Instead: {check.instead}."
 
 
-def _told(check: Check) -> Iterator[Line]:
+def _told(check: GpuCheck) -> Iterator[Line]:
     began = time.monotonic()
     try:
         yield from check.run()

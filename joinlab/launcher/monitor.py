@@ -31,12 +31,12 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.frames import receive, send
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.spares import SPARES
-from joinlab.launcher.terminal import Bar, Listener, Told
+from joinlab.launcher.terminal import Listener, ProgressBar, ProgressCallback
 from joinlab.program.replicas import differing_replicas
-from joinlab.proof import Wait, prove
+from joinlab.proof import BlockedThread, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks
-from joinlab.recorder.ways import keep_ways
+from joinlab.recorder.recorded_traces import keep_ways
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005
@@ -99,7 +99,7 @@ class Watch:
             self.files.close()
 
     def _watch(
-        self, link: socket.socket, bar: Bar | None, timeout: float, no_progress: float
+        self, link: socket.socket, bar: ProgressBar | None, timeout: float, no_progress: float
     ) -> None:
         began = moved = time.monotonic()
         asked, used = (
@@ -139,11 +139,11 @@ class Watch:
             if self.cut_short:
                 self._end(link)
 
-    def _bar(self) -> Bar | None:
+    def _bar(self) -> ProgressBar | None:
         if callable(self.progress):
-            return Told(self.progress)
+            return ProgressCallback(self.progress)
         if self.progress:
-            return Bar(sum(self.counts), self.meta["program"])
+            return ProgressBar(sum(self.counts), self.meta["program"])
         return None
 
     # ---------------------------------------------------------------- the keeper
@@ -233,14 +233,14 @@ class Watch:
     def _prove(self) -> None:
         """Judge the ranks hung if the matching rule shows that no living rank's wait can end."""
         gone = self._gone()
-        waits: list[Wait] = []
+        waits: list[BlockedThread] = []
         for log in self.logs:
             if log.rank in gone:
                 continue
             standing = log.standing()
             if not standing:
                 return
-            waits += [Wait(log.rank, calls, inside) for calls, inside in standing]
+            waits += [BlockedThread(log.rank, calls, inside) for calls, inside in standing]
         calls = [call for log in self.logs for call in log.calls.values()]
         meta = {**self.meta, **about_ranks(self.logs, self.meta["backend"])}
         if (

@@ -50,8 +50,8 @@ from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
 from joinlab.recorder.events import EventLog, log_name, output_name, return_name
 from joinlab.recorder.nccl_log import NcclLog
+from joinlab.recorder.recorded_traces import RecordedTrace
 from joinlab.recorder.recorder import Recorder
-from joinlab.recorder.ways import RecordedWay
 
 STORE = "rendezvous"
 CONNECT_S = 20.0
@@ -247,7 +247,7 @@ class RankRun:
         """Run the program, and record which of its lines it runs, if that is asked for."""
         if not self.request["ways"]:
             return run()
-        return RecordedWay(self.recorder.log, lambda: self.recorder.issued).follow(run)
+        return RecordedTrace(self.recorder.log, lambda: self.recorder.issued).follow(run)
 
     def _keep(self, value: Any) -> None:
         path = self.folder / return_name(self.rank)

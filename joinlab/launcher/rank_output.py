@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from joinlab.program.kept import KEPT, Kept
+from joinlab.program.kept import KEPT, BoundedOutput
 
 PORTION = 1 << 20
 """Bytes read at once."""
@@ -41,7 +41,7 @@ class Output:
         """In an open file, or in one that the rank creates."""
         self._path = path
         self._fd = fd
-        self._kept = Kept()
+        self._kept = BoundedOutput()
 
     @property
     def whole(self) -> bool:

@@ -27,7 +27,7 @@ from joinlab import cases
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS
 from joinlab.program.program import Inputs, Program, call_program
-from joinlab.recorder.call import Reader
+from joinlab.recorder.call import ValueReader
 from joinlab.recorder.events import nowhere
 from joinlab.recorder.group import RecordingGroup
 from joinlab.recorder.recorder import Recorder
@@ -81,7 +81,7 @@ class RehearsedGroup(RecordingGroup):
 
 
 def _group(recorder: Recorder, options: Any) -> RehearsedGroup:
-    readers = {"cpu": ("gloo", Reader())}
+    readers = {"cpu": ("gloo", ValueReader())}
     return RehearsedGroup(recorder, AloneGroup(), str(options.group_id), [0], readers)
 
 

@@ -27,7 +27,7 @@ class Echo:
             print(f"rank {rank}: (and more: timeline.output[{rank}] has all of it)", flush=True)
 
 
-class Bar:
+class ProgressBar:
     """A progress bar over all ranks' inputs, shown if a run takes longer than AFTER_S."""
 
     AFTER_S = 1.0
@@ -58,7 +58,7 @@ class Bar:
             self._bar.close()
 
 
-class Told(Bar):
+class ProgressCallback(ProgressBar):
     """Calls a function with the progress instead of showing a bar."""
 
     def __init__(self, listener: Callable[[int], None]) -> None:

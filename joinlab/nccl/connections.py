@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from joinlab.nccl.ring import Step, Word, mirrors, words
+from joinlab.nccl.ring import RingStep, Word, mirrors, words
 
 
 class Connections:
@@ -34,7 +34,7 @@ class Connections:
         # sends.
         self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}
 
-    def make(self, place: int, steps: Iterable[Step], now: int = 0) -> Iterator[Word]:
+    def make(self, place: int, steps: Iterable[RingStep], now: int = 0) -> Iterator[Word]:
         """The host at `place` issues a call with these steps: connect it to new peers.
 
         Yields each message that its host has to wait for; resume once that message has been sent.

@@ -41,7 +41,7 @@ import numpy as np
 import torch.distributed as dist
 
 from joinlab.backend.model import EmulatedCall, Machine, Rank
-from joinlab.backend.payload import Bytes, Part, agree, len_of, look, move, write
+from joinlab.backend.payload import Bytes, CallPart, agree, len_of, look, move, write
 from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
@@ -271,7 +271,7 @@ class Communicator:
     def _reduce(
         self,
         op: Op,
-        parts: Sequence[Part],
+        parts: Sequence[CallPart],
         root: int,
         reduce_op: str,
         factors: Sequence[float | None],

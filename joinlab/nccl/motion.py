@@ -25,13 +25,13 @@ import torch
 
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.backend.payload import Bytes, CallPart, len_of, read, write
 from joinlab.nccl.kernels import Kernels, Memory
 from joinlab.nccl.ring import (
     BUFFERED_BYTES,
     GPUS,
     LINE_BYTES,
-    Step,
+    RingStep,
     Transfer,
     carries,
     lines_of,
@@ -94,7 +94,9 @@ class Motion:
         self._begun = False
         # Calls issued as one run one after the other here: several parts are several kernels' worth
         # of steps.
-        pieces = [_Piece(wiring, call, part, place) for call in calls for part in call.parts]
+        pieces = [
+            _RingCollective(wiring, call, part, place) for call in calls for part in call.parts
+        ]
         if all(call.op in POINT_TO_POINT for call in calls):  # a batch: no send waits behind a recv
             pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
         self._where = [(piece, index) for piece in pieces for index in range(len(piece.steps))]
@@ -171,11 +173,11 @@ class Motion:
         return finish_ns
 
 
-class _Piece:
+class _RingCollective:
     """One collective of one rank on the ring: its steps, and what each of them does with its
     lines."""
 
-    def __init__(self, wiring: Wiring, call: EmulatedCall, part: Part, place: int) -> None:
+    def __init__(self, wiring: Wiring, call: EmulatedCall, part: CallPart, place: int) -> None:
         self.call = call
         self._part = part
         self._place = place
@@ -189,7 +191,7 @@ class _Piece:
         self._result: Bytes | None = None
         nbytes = sum(map(len_of, part.ins))
         self._chunk = part_bytes(call.op, nbytes, self._size, wiring.align)
-        self.steps: Sequence[Step]
+        self.steps: Sequence[RingStep]
         if FACTS[call.op].pairwise:
             to_peers = steps_to_peers(call, part, place, self._size)
             crossed = [
@@ -299,11 +301,11 @@ class _Piece:
         return incoming
 
 
-def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> Sequence[Step]:
+def steps_to_peers(call: EmulatedCall, part: CallPart, place: int, size: int) -> Sequence[RingStep]:
     """The steps of a call that NCCL makes of sends and recvs."""
     if call.op in POINT_TO_POINT:
         lines, peer = lines_of(part.nbytes()), 1 - place if size == 2 else call.source_place
-        return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
+        return [RingStep(None, lines, peer) if call.op is Op.SEND else RingStep(lines, None, peer)]
     return peer_steps(
         call.op, place, size, call.root, _by_place(part.ins, size), _by_place(part.outs, size)
     )

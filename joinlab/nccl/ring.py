@@ -141,7 +141,7 @@ MOST_ORDERS = 120
 of which 2 do."""
 
 
-class Step(NamedTuple):
+class RingStep(NamedTuple):
     """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
 
     `peer` is None on the ring: the step receives from the rank before it and sends to the one after
@@ -169,7 +169,7 @@ def lines_of(nbytes: int) -> int:
 @lru_cache(1024)  # a program issues the same few calls again and again
 def steps(
     op: str, place: int, size: int, root: int, nbytes: int, align: int = 16
-) -> tuple[Step, ...] | None:
+) -> tuple[RingStep, ...] | None:
     """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is
     not run on the ring.
 
@@ -186,24 +186,24 @@ def steps(
     if size < 2 or nbytes == 0:
         return ()
     lines = lines_of(nbytes)
-    last, both = (place + 1) % size, Step(lines, lines)
+    last, both = (place + 1) % size, RingStep(lines, lines)
     match kind:
         case Op.ALL_REDUCE | Op.BARRIER:
             return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
             if place == root:
-                return (Step(None, lines),)
+                return (RingStep(None, lines),)
             if last == root:
-                return (Step(lines, None),)
+                return (RingStep(lines, None),)
             return (both,)
         case Op.REDUCE:
             if place == root:
-                return (Step(lines, None),)
+                return (RingStep(lines, None),)
             if place == (root + 1) % size:
-                return (Step(None, lines),)
+                return (RingStep(None, lines),)
             return (both,)
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
-            return (Step(None, lines), *(size - 2) * (both,), Step(lines, None))
+            return (RingStep(None, lines), *(size - 2) * (both,), RingStep(lines, None))
         case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
             return None
         case _:
@@ -261,7 +261,7 @@ def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, b
             assert_never(op)
 
 
-def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
+def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[RingStep, ...]:
     """A chunk for each rank goes once around the ring to be summed, and once more to be handed
     out."""
     chunk = chunk_bytes(nbytes, size, align)
@@ -273,15 +273,15 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, .
     sends = [lines(place - 1 - turn) for turn in range(turns)]
     recvs = [lines(place - 2 - turn) for turn in range(turns)]
     return (
-        Step(None, sends[0]),
-        *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)),
-        Step(recvs[-1], None),
+        RingStep(None, sends[0]),
+        *(RingStep(*pair) for pair in zip(recvs, sends[1:], strict=False)),
+        RingStep(recvs[-1], None),
     )
 
 
 def peer_steps(
     op: Op, place: int, size: int, root: int, out: Sequence[int], into: Sequence[int]
-) -> tuple[Step, ...]:
+) -> tuple[RingStep, ...]:
     """The steps of a gather, scatter or all_to_all, of which NCCL makes sends and recvs.
 
     out, into  bytes that would go to, and come from, each place
@@ -293,8 +293,8 @@ def peer_steps(
     from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
     targets = peers if to_all else [root] if op is Op.GATHER and place != root else []
     sources = peers if from_all else [root] if op is Op.SCATTER and place != root else []
-    sends = [Step(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
-    return (*sends, *(Step(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
+    sends = [RingStep(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
+    return (*sends, *(RingStep(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
 
 
 Word = tuple[int, int, int, int]
@@ -392,8 +392,8 @@ class _Edge:
 
 
 @dataclass(slots=True)
-class _Place:
-    todo: deque[tuple[Step, Transfer | None, int]] = field(default_factory=deque)
+class _RingPosition:
+    todo: deque[tuple[RingStep, Transfer | None, int]] = field(default_factory=deque)
     ends: deque[int] = field(
         default_factory=deque
     )  # how many steps of `todo` and before each issued call ends at
@@ -420,12 +420,14 @@ class Ring:
 
     def __init__(self, size: int, warps_apart: bool = True) -> None:
         self._together = 1 if warps_apart else WARP_LINES
-        self._places = [_Place() for _ in range(size)]
+        self._places = [_RingPosition() for _ in range(size)]
         self._edges: dict[tuple[int, int, bool, str], _Edge] = {}
         self.unsure = False
         """Large messages of calls that do not fit have met: how far they get depends on chunks."""
 
-    def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
+    def issue(
+        self, place: int, steps: Sequence[RingStep], transfer: Transfer | None = None
+    ) -> None:
         """The rank at `place` enqueues a call; then everything runs as far as it can."""
         state = self._places[place]
         state.todo.extend((step, transfer, index) for index, step in enumerate(steps))

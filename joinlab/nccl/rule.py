@@ -29,7 +29,7 @@ from joinlab.nccl.ring import (
     SMALL_BYTES,
     TUNED_RANKS,
     Ring,
-    Step,
+    RingStep,
     Word,
     aligns,
     lines_of,
@@ -368,7 +368,7 @@ def _replay(
 
 def _steps_of(
     group: GroupCalls, call: IssuedCall, place: int, order: Sequence[int], align: int
-) -> tuple[Step, ...] | None:
+) -> tuple[RingStep, ...] | None:
     """The steps of a call; None if the record, or the size of the message, does not tell them."""
     nbytes = 4 if call.op == Op.BARRIER else call.nbytes
     if nbytes is None:
@@ -406,7 +406,7 @@ def _steps_of(
 
 def _steps_to_peers(
     call: IssuedCall, op: Op, place: int, size: int, root: int
-) -> tuple[Step, ...] | None:
+) -> tuple[RingStep, ...] | None:
     """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or
     else what it gets."""
     nbytes = call.nbytes or 0
@@ -605,14 +605,14 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
     return ring.done[0]
 
 
-def _step(call: IssuedCall, peer: int) -> Step:
+def _step(call: IssuedCall, peer: int) -> RingStep:
     """What a send or recv does on the ring."""
     sends, nbytes = call.op == Op.SEND, call.nbytes
     small = nbytes is not None and nbytes <= P2P_LL_BYTES
     lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
     if sends:
-        return Step(None, lines, peer)
-    return Step(lines, None, peer)
+        return RingStep(None, lines, peer)
+    return RingStep(lines, None, peer)
 
 
 def _meet(connections: Connections, hosts: Iterable[Iterator[Word]]) -> None:

@@ -46,15 +46,15 @@ from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
 from joinlab.notebook.predictions import WORDS, Score, word
-from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, Emulations, Setting, check_counts
+from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, BenchSetting, Emulations, check_counts
 from joinlab.notebook.stills import drawn
 from joinlab.notebook.view import View
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
+from joinlab.story.evidence import Evidence
 from joinlab.story.judge import diagnose, without_fixes
-from joinlab.story.scene import Scene
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 REST_S = 1.5
@@ -232,11 +232,13 @@ class Bench(View):
     def _seen(self) -> Timeline:
         return self._blank or self._trait_values["timeline"]
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> BenchSetting:
         program = None if self.case else self.own
-        return Setting(program, self.case, self.counts, self._now, self.barrier_value, self.pad)
+        return BenchSetting(
+            program, self.case, self.counts, self._now, self.barrier_value, self.pad
+        )
 
-    def _setting_of(self, case: int, counts: tuple[int, ...]) -> Setting:
+    def _setting_of(self, case: int, counts: tuple[int, ...]) -> BenchSetting:
         """That of another case and other inputs."""
         return replace(self._setting(), own=None, case=case, counts=counts)
 
@@ -629,7 +631,7 @@ class Bench(View):
     # ---------------------------------------------------------------- running, in the run's own
     # thread
 
-    def _launch(self, setting: Setting) -> None:
+    def _launch(self, setting: BenchSetting) -> None:
         """Launch a run and show its Timeline."""
         from joinlab.launcher.launcher import launch
 
@@ -706,7 +708,7 @@ def _left(bench: Bench) -> dict[str, Any]:
 
 def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
-    first = Scene(timeline).parting.first
+    first = Evidence(timeline).parting.first
     return None if first is None else fold(timeline).numbers[first]
 
 

@@ -21,7 +21,7 @@ from itertools import product
 from typing import Any
 
 from joinlab.errors import JoinlabError
-from joinlab.notebook.settings import Emulations, Setting
+from joinlab.notebook.settings import BenchSetting, Emulations
 from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
 from joinlab.picture.lane_data import LaneData
 
@@ -50,7 +50,7 @@ class EndingMap:
         send: Callable[[bytes], None],
     ) -> None:
         self._emulations, self._show, self._send = emulations, show, send
-        self._base: Setting | None = None
+        self._base: BenchSetting | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.watched = False
         self._begin()
@@ -64,7 +64,7 @@ class EndingMap:
     def _collect(self) -> None:
         self._data, self._held = LaneData(), dict[str, Any]()
 
-    def follow(self, setting: Setting | None) -> None:
+    def follow(self, setting: BenchSetting | None) -> None:
         """Begin the map around this setting, unless it is the current one; None: no map.
 
         Cells are computed once somebody watches; outside an event loop only `finish` computes them.

@@ -129,7 +129,7 @@ def quiz(name: str, then: object = None) -> Quiz:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QuizProgress:
     """How far a learner is, in a few lines."""
 
     lines: tuple[str, ...]
@@ -144,7 +144,7 @@ class Progress:
         return f'<div role="status">{lines}</div>'
 
 
-def progress(notebook: str = "") -> Progress:
+def progress(notebook: str = "") -> QuizProgress:
     """How far one is through the course, and with the exercises of a notebook, such as
     "01_six_loops".
 
@@ -168,7 +168,7 @@ def progress(notebook: str = "") -> Progress:
         f"The course so far: {right} of {answered} answered questions right ({len(questions())} in all), "
         f"{done} of {len(EXERCISES)} exercises solved."
     )
-    return Progress(tuple(lines))
+    return QuizProgress(tuple(lines))
 
 
 def marked(text: str) -> str:

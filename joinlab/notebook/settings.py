@@ -26,7 +26,7 @@ it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BenchSetting:
     """A run that the bench can show.
 
     own            the learner's program; None for a case
@@ -92,10 +92,10 @@ class Emulations:
     """A cache of Timelines by setting: those that ship with the package, and emulations."""
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[Setting, Timeline] = OrderedDict()
+        self.kept: OrderedDict[BenchSetting, Timeline] = OrderedDict()
         self.cell = _cells_run()
 
-    def emulate(self, setting: Setting) -> Timeline:
+    def emulate(self, setting: BenchSetting) -> Timeline:
         """The Timeline of a setting: from the cache, from the package, or emulated.
 
         Any cell may redefine functions that a learner's program calls, so Timelines of such a
@@ -122,7 +122,7 @@ class Emulations:
                 self.kept.popitem(last=False)
         return timeline
 
-    def _emulated(self, setting: Setting) -> Timeline:
+    def _emulated(self, setting: BenchSetting) -> Timeline:
         from joinlab.emulator.emulate import emulate  # imports torch
 
         return emulate(

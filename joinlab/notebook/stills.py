@@ -83,7 +83,7 @@ def _picture(view: Any) -> str:
 
 def drawn(timeline: Timeline) -> str:
     from joinlab.analysis.wording import measured, title
-    from joinlab.picture.scene import scene
+    from joinlab.picture.first_screen import scene
     from joinlab.picture.svg import svg
 
     return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")

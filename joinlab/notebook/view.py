@@ -20,8 +20,8 @@ from joinlab.analysis.thread import beside_thread
 from joinlab.errors import JoinlabError, ProgramError
 from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
+from joinlab.picture.first_screen import NARROW
 from joinlab.picture.lane_data import pack
-from joinlab.picture.scene import NARROW
 from joinlab.picture.tables import Table, thread_table
 from joinlab.story.judge import mend
 from joinlab.timeline import Timeline

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joinlab.analysis.comparison import Comparison, compare, told_apart
+from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, scene
 from joinlab.picture.places import SIZES, behind
-from joinlab.picture.scene import Column, Piece, Scene, scene
 from joinlab.timeline import Timeline
 
 
@@ -25,7 +25,7 @@ class Compared:
     behind    px past the last call for how the ranks ended, of both
     """
 
-    scenes: tuple[Scene, Scene]
+    scenes: tuple[FirstScreen, FirstScreen]
     sentence: str
     behind: int
 
@@ -51,7 +51,7 @@ Span = tuple[float, float]
 Pair = tuple[int | None, int | None]
 
 
-def _spans(screen: Scene, comparison: Comparison, side: str) -> list[Span]:
+def _spans(screen: FirstScreen, comparison: Comparison, side: str) -> list[Span]:
     """By column: its first and last row on the common axis; for a missing call, the place just
     before it."""
     row = {
@@ -77,14 +77,16 @@ def _pairs(first: Sequence[Span], second: Sequence[Span]) -> list[Pair]:
     return pairs
 
 
-def _laid(both: tuple[Scene, Scene], side: int, pairs: Sequence[Pair], name: str) -> Scene:
+def _laid(
+    both: tuple[FirstScreen, FirstScreen], side: int, pairs: Sequence[Pair], name: str
+) -> FirstScreen:
     """The scene of one side, with a column for each place, as long as the longer of the two."""
     screen = both[side]
     place_of = {pair[side]: place for place, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]
     return replace(
         screen,
-        headline=(Piece(name),),
+        headline=(ScreenPiece(name),),
         columns=tuple(columns),
         focus=None if screen.focus is None else place_of[screen.focus],
         meant=tuple(
@@ -96,7 +98,7 @@ def _laid(both: tuple[Scene, Scene], side: int, pairs: Sequence[Pair], name: str
     )
 
 
-def _column(both: tuple[Scene, Scene], side: int, pair: Pair) -> Column:
+def _column(both: tuple[FirstScreen, FirstScreen], side: int, pair: Pair) -> Column:
     candidates = [
         None if index is None else screen.columns[index]
         for screen, index in zip(both, pair, strict=True)

@@ -23,8 +23,8 @@ from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
 from joinlab.picture.columns import MARGIN, call_times, mistaken
 from joinlab.picture.details import call_details, duration
+from joinlab.picture.first_screen import FirstScreen, folded, scene
 from joinlab.picture.rows import RowKind, kind
-from joinlab.picture.scene import Scene, folded, scene
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
 
@@ -38,7 +38,7 @@ MOST_AT_ONCE = 3  # calls in flight that share the height of their track
 OUTLINED = 300  # bars of a kind; of more, an outline would be all that one sees
 
 
-class Bar(NamedTuple):
+class FigureBar(NamedTuple):
     """A call, or what the program did: when, in ns, and where across time. `end`: -1: never."""
 
     kind: RowKind
@@ -58,7 +58,7 @@ def figure(timeline: Timeline) -> go.Figure:
         joinlab.figure(timeline).show()
     """
     reading, screen = read(timeline), scene(timeline)
-    slots: dict[tuple[int, int], Bar] = {}  # the call of a lane in a slot
+    slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
     begin = min((bar.begin for bar in bars), default=0)
     end = max((max(bar.begin, bar.end) for bar in bars), default=0)
@@ -95,8 +95,8 @@ def figure(timeline: Timeline) -> go.Figure:
 
 
 def _bars(
-    timeline: Timeline, screen: Scene, row: int, slots: dict[tuple[int, int], Bar]
-) -> Iterator[Bar]:
+    timeline: Timeline, screen: FirstScreen, row: int, slots: dict[tuple[int, int], FigureBar]
+) -> Iterator[FigureBar]:
     """The bars of a lane; notes in `slots` those of its calls."""
     reading, (rank, *_) = read(timeline), screen.ranks[row]
     calls = timeline.calls.with_columns(pl.Series("slot", reading.slot, dtype=pl.Int64))
@@ -110,7 +110,7 @@ def _bars(
     rows: list[CallRow] = calls.drop("slot").rows(named=True)  # type: ignore[assignment]
     for index, (call, slot) in enumerate(zip(rows, calls["slot"], strict=True)):
         (place, shared), label = places[index], asks_of(call)
-        slots[row, slot] = Bar(
+        slots[row, slot] = FigureBar(
             kind(call), begun[index], ended[index], row + top + place * room / shared,
             room / shared * 0.96, label,
             hover(call), wrong=bool(bad[slot] or failed[index] or ended[index] < 0),
@@ -118,12 +118,12 @@ def _bars(
         yield slots[row, slot]
         if waited[index] >= 0:
             times = waited[index], let_go[index]
-            yield Bar(RowKind.WAIT, *times, *program, "", _told(f"waits in {label}", *times))
+            yield FigureBar(RowKind.WAIT, *times, *program, "", _told(f"waits in {label}", *times))
     spans = timeline.spans.filter(pl.col("rank") == rank)
     for span in spans.rows(named=True) if not reading.is_part else ():
         begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
         label = span["name"] if span["input"] is None else f"{span['name']} {span['input'] + 1}"
-        yield Bar(RowKind.SPAN, begin, end, *program, label, _told(label, begin, end))
+        yield FigureBar(RowKind.SPAN, begin, end, *program, label, _told(label, begin, end))
 
 
 def _told(what: str, begin: int, end: int) -> str:
@@ -147,7 +147,7 @@ def _places(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[int, i
     return [(row, most[shared]) for row, shared in places]
 
 
-def _trace(bar_kind: RowKind, bars: Sequence[Bar], until: int, per: float) -> go.Bar:
+def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float) -> go.Bar:
     thin = 0.6 if len(bars) < OUTLINED else 0
     edges = {
         "color": [EDGE if bar.wrong else OUTLINE for bar in bars],
@@ -167,7 +167,7 @@ def _trace(bar_kind: RowKind, bars: Sequence[Bar], until: int, per: float) -> go
 
 
 def _signs(
-    screen: Scene, slots: Mapping[tuple[int, int], Bar], until: int, per: float
+    screen: FirstScreen, slots: Mapping[tuple[int, int], FigureBar], until: int, per: float
 ) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together, where the ranks part."""
     if screen.focus is None:

@@ -26,7 +26,7 @@ Place = tuple[str, tuple[str, str], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class GalleryRun:
     """A run, its ending in a few words, and a note above it."""
 
     timeline: Timeline
@@ -40,7 +40,7 @@ class Gallery:
     on every fabric."""
 
     heading: str
-    pictures: Mapping[Place, Picture]
+    pictures: Mapping[Place, GalleryRun]
     start: Place
 
 

@@ -21,11 +21,11 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
+from joinlab.picture.first_screen import Box, ScreenPiece, folded, scene_of
+from joinlab.picture.first_screen import FirstScreen as FirstScreen
 from joinlab.picture.places import GIVES, SIZES, before, behind
-from joinlab.picture.scene import Box, Piece, folded, scene_of
-from joinlab.picture.scene import Scene as FirstScreen
 from joinlab.picture.theme import FILLS
-from joinlab.story.scene import Scene
+from joinlab.story.evidence import Evidence
 from joinlab.timeline import EndKind, Timeline
 
 SMALL = 2**13
@@ -59,7 +59,7 @@ LOOKS = {
 and box lengths."""
 
 
-class Table:
+class ColumnTable:
     """Numbers distinct values in order of first use."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class _Cited:
     that led to it."""
 
     def __init__(self, texts: SourceTexts) -> None:
-        self._texts, self._lines = Table(), Table()
+        self._texts, self._lines = ColumnTable(), ColumnTable()
         self._lines(())  # number 0
         if texts.program is not None:
             self._texts(texts.program)
@@ -101,9 +101,9 @@ class LaneData:
     """Collects runs, and stores their common parts once."""
 
     def __init__(self) -> None:
-        self._texts = Table()
-        self._facts = Table()  # (text of a name, text of what it says)
-        self._told = Table()  # texts of a box: several facts
+        self._texts = ColumnTable()
+        self._facts = ColumnTable()  # (text of a name, text of what it says)
+        self._told = ColumnTable()  # texts of a box: several facts
         self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
         self._mended = 0  # of these, runs with the fix of another
 
@@ -169,7 +169,7 @@ class LaneData:
         least: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
         text, folding = self._texts, folded(timeline, ranks)
-        screen = made or scene_of(Scene(timeline, folding), ranks)
+        screen = made or scene_of(Evidence(timeline, folding), ranks)
         run = {
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
@@ -245,7 +245,7 @@ class LaneData:
         """The first screen, as static/types.d.ts has it."""
         text = self._texts
 
-        def pieces(pieces: Sequence[Piece]) -> list[tuple[int, int, str]]:
+        def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[int, int, str]]:
             return [
                 (
                     text(piece.text),

@@ -22,8 +22,8 @@ from joinlab.analysis.wording import by_key, measured, ranks_text, shown, title
 from joinlab.archive import write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
+from joinlab.picture.first_screen import folded, scene
 from joinlab.picture.lane_data import LaneData, lines_of_end
-from joinlab.picture.scene import folded, scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.story.writers import html_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from joinlab.picture.scene import Box, Scene
+from joinlab.picture.first_screen import Box, FirstScreen
 
 SIZES = {
     "row": {
@@ -68,7 +68,7 @@ def width_of(text: str, size: float) -> float:
     )
 
 
-def behind(scene: Scene) -> int:
+def behind(scene: FirstScreen) -> int:
     """px past the last call, for how each rank ended."""
     return 30 + round(
         max(
@@ -82,7 +82,7 @@ DOTTED = 64
 """Of at most so many ranks, a lane that stands for several shows its own among all, as dots."""
 
 
-def before(scene: Scene) -> int:
+def before(scene: FirstScreen) -> int:
     """px before the first call, for the name of each lane and what stands below it."""
     world, wide = sum(map(len, scene.ranks)), 88.0
     for ranks, name, inputs in zip(scene.ranks, scene.names, scene.inputs, strict=True):
@@ -108,7 +108,7 @@ class Rect:
 
 
 def along(
-    scene: Scene, room: float, direction: str = "row"
+    scene: FirstScreen, room: float, direction: str = "row"
 ) -> tuple[list[tuple[float, float]], float]:
     """Where each column begins along time, and how long it is; and the length of them all, `room`
     if that can be."""
@@ -147,7 +147,7 @@ class Across:
     thick, between      px of a lane, and between two of them
     """
 
-    def __init__(self, scene: Scene, width: float, least: int = 0) -> None:
+    def __init__(self, scene: FirstScreen, width: float, least: int = 0) -> None:
         self.scene, lanes = scene, len(scene.ranks)
         self.t0 = before(scene)
         self.behind = max(least, behind(scene))

@@ -73,7 +73,7 @@ def _own(op: Op) -> RowKind:
     return RowKind.SPREAD if facts.needs is Needs.FROM_ROOT else RowKind.COLLECT
 
 
-class Place(NamedTuple):
+class DrawnSlot(NamedTuple):
     """A place of the lanes: its calls (indices into Timeline.calls), its slot (an index into
     `matched.slots`).
 
@@ -89,7 +89,7 @@ Lanes = Mapping[int, Sequence[int]]
 """By lane: the ranks that its rank represents; a rank without an entry represents only itself."""
 
 
-def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, ...]:
+def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSlot, ...]:
     """A place for each slot, in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that
@@ -99,7 +99,7 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, 
     index_of = {
         (call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)
     }
-    place_of: dict[int, Place] = {}
+    place_of: dict[int, DrawnSlot] = {}
     written: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):
         members = tuple(index_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
@@ -109,11 +109,11 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, 
             text = _missing(rows, slot) or _other_lines(rows, lanes)
         text = text if not slot.expected or (slot.group, text) not in written else ""
         written.add((slot.group, text))
-        place_of.update(dict.fromkeys(members, Place(members, number, text)))
+        place_of.update(dict.fromkeys(members, DrawnSlot(members, number, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
-    ordered: list[Place] = []
+    ordered: list[DrawnSlot] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
         places = sorted(
             {place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls)
@@ -158,7 +158,7 @@ def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
     return "" if slot.expected else f"{verdict}{list_text and ': '}{list_text}."
 
 
-def _elsewhere(place: Place, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
+def _elsewhere(place: DrawnSlot, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
     """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in
     another place."""
     calls_text = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in elsewhere])

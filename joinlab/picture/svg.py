@@ -13,8 +13,8 @@ from html import escape
 from itertools import combinations, pairwise
 
 from joinlab.analysis.wording import shown
+from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece
 from joinlab.picture.places import SIDE, Across, Rect, width_of
-from joinlab.picture.scene import Column, Piece, Scene
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
@@ -26,7 +26,7 @@ LONG = 4  # characters of a value that stand beside ≠
 
 
 def svg(
-    scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
+    scene: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
 ) -> str:
     """The picture as an <svg> element.
 
@@ -39,13 +39,15 @@ def svg(
 
 
 class _Picture:
-    def __init__(self, scene: Scene, name: str, width: int, heading: str, behind: int) -> None:
+    def __init__(
+        self, scene: FirstScreen, name: str, width: int, heading: str, behind: int
+    ) -> None:
         self.scene, self.name = scene, name
         self.across = Across(scene, width, behind)
         room = self.across.width - BESIDE
         self.headline = list(_wrapped(scene.headline, room, 20 * BOLD))
         self.heading = [
-            line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading
+            line for line in _wrapped([ScreenPiece(heading)], self.across.width, 13) if heading
         ]
         self.top = 20 + 27 * len(self.headline) + 18 * len(self.heading)
 
@@ -347,7 +349,7 @@ class _Picture:
 
     def _pieces(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[ScreenPiece],
         x: float,
         y: float,
         size: float,
@@ -410,9 +412,11 @@ def _broken(text: str, size: float, wide: float, high: float) -> tuple[list[str]
     return lines, fits
 
 
-def _wrapped(pieces: Sequence[Piece], width: float, size: float) -> Iterator[list[Piece]]:
+def _wrapped(
+    pieces: Sequence[ScreenPiece], width: float, size: float
+) -> Iterator[list[ScreenPiece]]:
     """Pieces in lines that are about as wide as that."""
-    line: list[Piece] = []
+    line: list[ScreenPiece] = []
     used = 0.0
     for piece in pieces:
         parts = piece.text.replace(" ", " \0").split("\0")
@@ -423,7 +427,7 @@ def _wrapped(pieces: Sequence[Piece], width: float, size: float) -> Iterator[lis
                 line, used = [], 0.0
             if line and (line[-1].kind, line[-1].tone) == (piece.kind, piece.tone):
                 word = line.pop().text + word
-            line.append(Piece(word, piece.kind, piece.tone))
+            line.append(ScreenPiece(word, piece.kind, piece.tone))
             used += wide
     if line:
         yield line

@@ -6,7 +6,7 @@ KEPT = 2 << 20
 """Bytes kept of the beginning of a rank's output, and of its end."""
 
 
-class Kept:
+class BoundedOutput:
     """Takes bytes in any portions. `size` is their total number, `whole` whether all are kept."""
 
     def __init__(self) -> None:

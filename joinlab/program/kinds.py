@@ -97,7 +97,7 @@ class CallKind:
         return self.awaits and not (self.op is Op.BROADCAST and self.root == place)
 
 
-class Group(Protocol):
+class GroupFacts(Protocol):
     """The facts of a process group that its kinds depend on; `kinds` caches them.
 
     backend     "gloo" or "nccl"
@@ -114,7 +114,7 @@ class Group(Protocol):
 
 
 def kind_of(
-    group: Group,
+    group: GroupFacts,
     stacks: Stacks,
     stack: int,
     method: Method,
@@ -161,7 +161,7 @@ def kind_of(
 
 
 def plain_kind(
-    group: Group,
+    group: GroupFacts,
     method: Method,
     args: tuple[Any, ...],
     ins: Sequence[torch.Tensor],

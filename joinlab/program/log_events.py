@@ -506,7 +506,7 @@ class SpanEnds(Event):
 
 @event("way")
 class TraceStepped(Event):
-    """A step of the program's own lines (see program/ways.py), or the values that the step before
+    """A step of the program's own lines (see program/traces.py), or the values that the step before
     it read."""
 
     step: Unchecked = key("s", default=None)

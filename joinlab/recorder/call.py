@@ -34,7 +34,7 @@ class RecordedCall:
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
-class Reader:
+class ValueReader:
     """Reads the values of small tensors in host memory; cuda_reader.py reads those on a GPU.
 
     late    outputs are read when the stream has been made to wait for the call (`after_wait`), not at completion
@@ -96,7 +96,7 @@ class RecordedGroup:
         label: str,
         backend: str,
         ranks: list[int],
-        reader: Reader,
+        reader: ValueReader,
         host_waits: bool,
         numbering: Numbering | None = None,
     ) -> None:

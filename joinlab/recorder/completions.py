@@ -17,7 +17,7 @@ import torch
 from joinlab.program.kinds import CallKind
 from joinlab.program.log_events import LINE_END, CallDone, CallFailed, first_field, next_field
 from joinlab.program.outcome import text_of
-from joinlab.recorder.call import Reader, RecordedCall
+from joinlab.recorder.call import RecordedCall, ValueReader
 from joinlab.recorder.events import EventLog, harmless, line_of, values_text
 
 _DONE = first_field(CallDone, "call")
@@ -73,7 +73,7 @@ class Completions:
         self.now = now
         self.prompt = prompt
         self.lock = threading.RLock()
-        self.late_reader: Reader | None = None
+        self.late_reader: ValueReader | None = None
         """Of calls on a GPU, once there are any."""
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()

@@ -38,11 +38,11 @@ from joinlab.program.log_events import (
     next_field,
 )
 from joinlab.program.process_group import HOST_SYNCS, batching, values_in
-from joinlab.recorder.call import Reader, RecordedCall
+from joinlab.recorder.call import RecordedCall, ValueReader
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_clock import GpuClock
 from joinlab.recorder.events import EventLog, harmless, now
-from joinlab.recorder.waits import Waits
+from joinlab.recorder.waits import WaitRecorder
 
 _STARTED, _DONE = first_field(CallStarted, "call"), first_field(CallDone, "call")
 _TIME = next_field(CallDone, "time_ns")
@@ -94,7 +94,7 @@ class _Run:
     seen_ns: int = 0
 
 
-class CudaReader(Reader):
+class CudaReader(ValueReader):
     """Reads small tensors on a GPU; one per process, with one thread that polls."""
 
     late = True
@@ -103,7 +103,7 @@ class CudaReader(Reader):
         self,
         log: EventLog,
         completions: Completions,
-        waits: Waits,
+        waits: WaitRecorder,
         on_other_stream: Callable[[], None],
     ) -> None:
         """`on_other_stream` is called when the program issues or awaits a call on a stream of its
@@ -361,7 +361,7 @@ CROSSINGS: dict[str, Callable[..., bool]] = {
 stream: always unless told not to (memcpy_and_sync, aten/src/ATen/native/cuda/Copy.cu)."""
 
 
-def _mark_host_syncs(waits: Waits) -> None:
+def _mark_host_syncs(waits: WaitRecorder) -> None:
     """Record host syncs such as `.item()`, in which the host waits for everything that its stream
     waits for."""
 

@@ -28,7 +28,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 
 from joinlab.program.process_group import COALESCED, METHODS, Method, Numbering, tensors_in
-from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.call import RecordedCall, RecordedGroup, ValueReader
 from joinlab.recorder.events import harmless
 from joinlab.recorder.recorder import Recorder
 
@@ -110,7 +110,7 @@ class RecordingGroup(dist.ProcessGroup):
         real: dist.ProcessGroup,
         label: str,
         ranks: list[int],
-        readers: Mapping[str, tuple[str, Reader]],
+        readers: Mapping[str, tuple[str, ValueReader]],
         desc: str = "",
         eager: bool = False,
         timeout: timedelta = timedelta(0),

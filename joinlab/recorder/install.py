@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
 from joinlab.program.uncompiled import exclude, exclude_all
-from joinlab.recorder.call import Reader
+from joinlab.recorder.call import ValueReader
 from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
 
@@ -143,7 +143,7 @@ def _create_group(
     try:
         label = str(options.group_id)
         readers = {
-            device: (name, recorder.cuda_reader() if name == "nccl" else Reader())
+            device: (name, recorder.cuda_reader() if name == "nccl" else ValueReader())
             for device, name in backends.items()
         }
         alone = next(iter(inner.values())) if len(inner) == 1 else None

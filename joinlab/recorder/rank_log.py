@@ -63,8 +63,8 @@ from joinlab.program.misuse import unwaited_of
 from joinlab.program.replicas import Mark, mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
-from joinlab.program.ways import Step
-from joinlab.recorder.ways import MOST_KEPT, take_step
+from joinlab.program.traces import TraceStep
+from joinlab.recorder.recorded_traces import MOST_KEPT, take_step
 
 VOLTA = 7
 """Compute capability from which threads of a warp progress independently (CUDA C++ Programming
@@ -142,7 +142,7 @@ class RankLog:
     """Calls whose Work nobody waited for."""
     outside: list[CalledOutside] = field(default_factory=list)
     """Calls of groups that the rank is not in."""
-    way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    way: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of its latest event that has one."""

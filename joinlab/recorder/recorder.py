@@ -51,13 +51,13 @@ from joinlab.program.replicas import Models
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
-from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.call import RecordedCall, RecordedGroup, ValueReader
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, harmless, line_of, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
-from joinlab.recorder.waits import Waits
+from joinlab.recorder.waits import WaitRecorder
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +122,7 @@ class Recorder:
         marks no inputs."""
         self.completions = Completions(log, now, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
-        self.waits = Waits(log, self.completions)
+        self.waits = WaitRecorder(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
         self.spans = Spans(log, now, self._note_sources)
         self.models = Models()
@@ -147,7 +147,7 @@ class Recorder:
         self.held: list[object] = []
         """Groups that DDP's Reducer uses, kept alive until the process ends, see
         RecordingGroup.getBackendName."""
-        self._cuda_reader: Reader | None = None
+        self._cuda_reader: ValueReader | None = None
         self.rehearsal: Callable[[Any], dist.ProcessGroup] | None = None
         """Makes the process groups of a rehearsal (launcher/rehearsal.py), from torch's options."""
         self.default_backends: dict[str, str] = {}
@@ -432,7 +432,7 @@ class Recorder:
             and (group is None or call.group is group)
         ]
 
-    def cuda_reader(self) -> Reader:
+    def cuda_reader(self) -> ValueReader:
         """The reader of this process's groups on GPUs, made on first use."""
         if self._cuda_reader is None:
             from joinlab.recorder.cuda_reader import CudaReader

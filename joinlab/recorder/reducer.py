@@ -21,13 +21,13 @@ from torch.autograd import Variable
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import harmless
-from joinlab.recorder.waits import Waits
+from joinlab.recorder.waits import WaitRecorder
 
 
 class ReducerWaits:
     """Brackets the Reducer's waits. The state of a pass is in the thread's Turn."""
 
-    def __init__(self, completions: Completions, waits: Waits) -> None:
+    def __init__(self, completions: Completions, waits: WaitRecorder) -> None:
         self.completions = completions
         self.waits = waits
         self.log = waits.log

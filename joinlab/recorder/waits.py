@@ -34,7 +34,7 @@ _RAN = first_field(CallbackRan, "callback")
 _STILL_OPEN, _VALUES = next_field(WaitEnds, "still_open"), next_field(WaitEnds, "values")
 
 
-class Waits:
+class WaitRecorder:
     """Writes the waits of one rank's threads."""
 
     def __init__(self, log: EventLog, completions: Completions) -> None:

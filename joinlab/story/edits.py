@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.program.branches import dotted, names_in, stored_in
-from joinlab.program.parting import Test
+from joinlab.program.divergence import Test
 from joinlab.story.lines import Edit
 
 EDITED = " (edited)"
@@ -38,7 +38,7 @@ Change = tuple[int, int, str]
 """First byte, the byte after the last, and the text that replaces these bytes."""
 
 
-class Place:
+class FixTarget:
     """The dedented text of one function or method, the tests in it at which ways part, and its
     calls that did not fit.
 
@@ -221,7 +221,7 @@ class Edited:
     or method that it calls. `moves`: the edit moves a call; `root`: the root that it replaces."""
 
     kind: str
-    before: Place
+    before: FixTarget
     after: str
     moves: bool = False
     root: str = ""
@@ -321,7 +321,7 @@ def candidates(
     places = []
     for candidate in dict.fromkeys([function, *_functions(function.__globals__)]):
         with suppress(OSError, TypeError, SyntaxError, ValueError):
-            places.append(Place(candidate, tests, sites))
+            places.append(FixTarget(candidate, tests, sites))
     models = list(dict.fromkeys(name for place in places for name in place.models))
     for place in places:
         place.models = models
@@ -358,7 +358,7 @@ _UNUSED_HINTS = ("find_unused_parameters", "training graph has changed")
 them names the cure, the other, of a static graph, what is wrong."""
 
 
-def _unused(place: Place) -> Iterator[Edited]:
+def _unused(place: FixTarget) -> Iterator[Edited]:
     """Let DDP look for parameters without a gradient, as its error suggests."""
     for call in ast.walk(place.tree):
         if not isinstance(call, ast.Call) or not place.wraps(call):
@@ -376,7 +376,7 @@ def _unused(place: Place) -> Iterator[Edited]:
 # ---- moving a call
 
 
-def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
+def _moved(place: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
     """Move a call of the program's own after a block that holds it, or before it."""
     put = place.put(block, place.source(*place.span(call)), behind=behind)
     (begin, end), (first, last) = place.span(call), place.lines(call)
@@ -395,7 +395,7 @@ def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -
     return None
 
 
-def _data(place: Place, call: ast.Expr) -> set[str]:
+def _data(place: FixTarget, call: ast.Expr) -> set[str]:
     """The names of what a call works on: not those of modules and functions."""
     names = {name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)}
     return names - place.names.keys()
@@ -409,7 +409,9 @@ def _touched(nodes: Iterable[ast.AST], stores: bool) -> set[str]:
     return {name.id for name in inner_nodes if isinstance(name, ast.Name)}
 
 
-def _beside(place: Place, call: ast.stmt, block: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
+def _beside(
+    place: FixTarget, call: ast.stmt, block: ast.AST
+) -> tuple[list[ast.AST], list[ast.AST]]:
     """The nodes of a block that run before a call in it, and those that may run after it."""
     before, after = list[ast.AST](), list[ast.AST]()
     node: ast.AST = call
@@ -425,7 +427,7 @@ def _beside(place: Place, call: ast.stmt, block: ast.AST) -> tuple[list[ast.AST]
     return before, after
 
 
-def _behind(place: Place) -> Iterator[Edited]:
+def _behind(place: FixTarget) -> Iterator[Edited]:
     """Move a call of the program's own in a block of join() after the block."""
     for call in place.own_calls(place.tree):
         for block in place.joins(call):
@@ -435,7 +437,7 @@ def _behind(place: Place) -> Iterator[Edited]:
                 yield Edited("behind", place, text, moves=True)
 
 
-def _out(place: Place) -> Iterator[Edited]:
+def _out(place: FixTarget) -> Iterator[Edited]:
     """Move a call that only some ranks issue out of its `if`: behind it, or before it, alone or
     with what sets its data; or else the whole block."""
     branch = place.branch()
@@ -491,7 +493,7 @@ def _making(call: ast.Expr, branch: ast.If, data: set[str]) -> list[ast.stmt]:
     return moved
 
 
-def _late(place: Place) -> Iterator[Edited]:
+def _late(place: FixTarget) -> Iterator[Edited]:
     """Let ranks return only behind a call that the others make: move the branch behind it."""
     branch = place.branch()
     if branch is None or not isinstance(branch.body[-1], ast.Return) or branch.orelse:
@@ -508,7 +510,7 @@ def _late(place: Place) -> Iterator[Edited]:
     yield Edited("late", place, place.changed((*place.lines(branch), ""), put), moves=True)
 
 
-def _module(place: Place) -> Iterator[Edited]:
+def _module(place: FixTarget) -> Iterator[Edited]:
     """Call `model.module(...)` where one rank alone evaluates."""
     branch = place.branch()
     nodes = branch.body if branch is not None else [place.tree] if not place.tests else []
@@ -527,7 +529,7 @@ def _module(place: Place) -> Iterator[Edited]:
 # ---- deciding together
 
 
-def _flag(place: Place) -> Iterator[Edited]:
+def _flag(place: FixTarget) -> Iterator[Edited]:
     """Let all ranks leave a loop, skip the rest of a step, or go on, together.
 
     One rank's wish is enough (MAX), except where the test is the only regular way out of its loop:
@@ -564,7 +566,7 @@ def _leaves(branch: ast.If) -> bool:
     return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
 
 
-def _is_for_some_ranks(place: Place) -> bool:
+def _is_for_some_ranks(place: FixTarget) -> bool:
     """Whether the test reads nothing but the rank's number."""
     values = [
         (read["ranks"], read["value"])
@@ -574,7 +576,7 @@ def _is_for_some_ranks(place: Place) -> bool:
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 
 
-def _agree(place: Place) -> Iterator[Edited]:
+def _agree(place: FixTarget) -> Iterator[Edited]:
     """Let all ranks use the smallest of their values for a number that decides how often a loop
     runs."""
     loop = place.parting()
@@ -595,7 +597,7 @@ def _agree(place: Place) -> Iterator[Edited]:
             yield Edited("agree", place, text)
 
 
-def _same(place: Place) -> Iterator[Edited]:
+def _same(place: FixTarget) -> Iterator[Edited]:
     """Give every rank as many inputs as the rank with the fewest."""
     loop = place.parting()
     if not isinstance(loop, ast.For) or not dotted(loop.iter):
@@ -606,7 +608,7 @@ def _same(place: Place) -> Iterator[Edited]:
         yield Edited("same", place, text)
 
 
-def _join(place: Place) -> Iterator[Edited]:
+def _join(place: FixTarget) -> Iterator[Edited]:
     """Wrap a training loop whose own end parts the ranks in join(), and move a call of the
     program's own in it after the loop."""
     if place.loop() is None:
@@ -632,7 +634,7 @@ def _join(place: Place) -> Iterator[Edited]:
                 yield Edited("join, behind", place, moved.after)
 
 
-def _root(place: Place) -> Iterator[Edited]:
+def _root(place: FixTarget) -> Iterator[Edited]:
     """Make rank 0 the root on every rank if the ranks name different roots."""
     calls = (node for node in ast.walk(place.tree) if isinstance(node, ast.Call))
     for call in calls:

@@ -28,12 +28,12 @@ import polars as pl
 
 from joinlab.analysis.meanings import is_own
 from joinlab.analysis.reading import read
-from joinlab.emulator.again import Again
+from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.edits import EDITED, Edited, candidates
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.fates import is_peer_gone
-from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
 GOOD = ("all_finished", "replicas_differ", "not_waited", "outside")
@@ -50,7 +50,7 @@ rare last resort."""
 MAX_SECONDS = 20.0
 
 
-def find_fixes(scene: Scene, source: Any) -> None:
+def find_fixes(scene: Evidence, source: Any) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
     it in `mended`.
 
@@ -59,7 +59,7 @@ def find_fixes(scene: Scene, source: Any) -> None:
     Raises LaunchInterrupted if the user interrupts it.
     """
     timeline, fixes = scene.timeline, list[tuple[PlainFix, Timeline]]()
-    if not _good(timeline) and isinstance(source, Again):
+    if not _good(timeline) and isinstance(source, Rerun):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
         )
@@ -78,7 +78,7 @@ def find_fixes(scene: Scene, source: Any) -> None:
     timeline.mended[:] = [run for _, run in best]
 
 
-def _try(timeline: Timeline, source: Again, edited: Edited) -> tuple[PlainFix, Timeline] | None:
+def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
     """The candidate as a fix and the run with it, if every rank finishes with it for all counts
     tried, and it keeps the meaning."""
     try:
@@ -181,7 +181,7 @@ def _raises(timeline: Timeline) -> bool:
 def _good(timeline: Timeline) -> bool:
     """Whether every rank has finished, and no call met one that it was not meant for."""
     ended = all(end.kind is EndKind.FINISHED and not end.pending for end in timeline.ends)
-    return ended and cause_of(Scene(timeline))[0].form in GOOD
+    return ended and cause_of(Evidence(timeline))[0].form in GOOD
 
 
 def _trained(timeline: Timeline) -> list[int]:

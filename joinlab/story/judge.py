@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import by_key, good
-from joinlab.story.apart import parting
+from joinlab.story.differences import parting
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
-from joinlab.story.lines import Line, RankEnd
-from joinlab.story.scene import Scene
+from joinlab.story.lines import EndingLine, Line
 from joinlab.story.story import Story
 from joinlab.timeline import Timeline
 
@@ -35,7 +35,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    scene = Scene(timeline if fix else without_fixes(timeline), folding)
+    scene = Evidence(timeline if fix else without_fixes(timeline), folding)
     look(scene)
     return story_of(scene)
 
@@ -47,7 +47,7 @@ def without_fixes(timeline: Timeline) -> Timeline:
     return copy
 
 
-def look(scene: Scene) -> None:
+def look(scene: Evidence) -> None:
     """On the first call, find where the ways part and what fixes it, and store both in the
     Timeline's meta."""
     timeline = scene.timeline
@@ -57,7 +57,7 @@ def look(scene: Scene) -> None:
     divergence = parting(scene, cause_of(scene)[0], source)
     if divergence is not None:
         timeline.meta["parting"] = divergence
-        scene = Scene(timeline, scene.folding)
+        scene = Evidence(timeline, scene.folding)
     if timeline.meta.get("engine") == "emulated" and not timeline.meta.get("fixes_hidden"):
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
@@ -80,10 +80,10 @@ def mend(timeline: Timeline) -> Timeline | None:
 
 def tell(timeline: Timeline) -> Story:
     """The story from the Timeline alone, without emulating anything."""
-    return story_of(Scene(timeline))
+    return story_of(Evidence(timeline))
 
 
-def story_of(scene: Scene) -> Story:
+def story_of(scene: Evidence) -> Story:
     """The story of a scene, for callers that need the scene, too."""
     headline, *causes = cause_of(scene)
     headline = _with_endings(scene, headline)
@@ -106,7 +106,7 @@ def story_of(scene: Scene) -> Story:
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
 
 
-def _with_endings(scene: Scene, headline: Line) -> Line:
+def _with_endings(scene: Evidence, headline: Line) -> Line:
     """The headline with the endings of ranks that did not end well, as plain data."""
     groups = by_key(
         ((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
@@ -124,7 +124,7 @@ def _with_endings(scene: Scene, headline: Line) -> Line:
     return replace(headline, facts={**headline.facts, "ends": ends})
 
 
-def _end(scene: Scene, rank: int) -> RankEnd:
+def _end(scene: Evidence, rank: int) -> EndingLine:
     end, key = scene.ends[rank], scene.awaited(rank)
     call = None if key is None else scene.call(scene.matched.row_of[key])
-    return RankEnd(rank, end.kind.value, end.proven, end.pending, call, end.text)
+    return EndingLine(rank, end.kind.value, end.proven, end.pending, call, end.text)

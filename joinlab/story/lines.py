@@ -29,7 +29,7 @@ class LineKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NamedCall:
     """A call as all writers name it.
 
     rank    global rank that issued it
@@ -122,7 +122,7 @@ class Line:
     kind: LineKind
     form: str
     ranks: tuple[int, ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[NamedCall, ...] = ()
     meant: tuple[tuple[int, int], ...] = ()
     lines: tuple[SourceLine, ...] = ()
     values: tuple[Value, ...] = ()
@@ -132,7 +132,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class RankEnd:
+class EndingLine:
     """How one rank ended. kind: an EndKind; `call`: the one it ended in; `proven`: of a hang, as in
     Ending."""
 
@@ -140,7 +140,7 @@ class RankEnd:
     kind: str
     proven: bool | None = None
     pending: bool = False
-    call: Call | None = None
+    call: NamedCall | None = None
     text: str = ""
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from joinlab.story.forms import pieces_of, said
-from joinlab.story.lines import Line, LineKind, RankEnd
+from joinlab.story.lines import EndingLine, Line, LineKind
 from joinlab.story.writers import html_of, text_of
 
 
@@ -28,7 +28,7 @@ class Story:
     """
 
     lines: tuple[Line, ...]
-    ranks: tuple[RankEnd, ...]
+    ranks: tuple[EndingLine, ...]
     provenance: str
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text, short_site
 from joinlab.ops import Op
-from joinlab.story.lines import Call, Line, Piece
+from joinlab.story.lines import Line, NamedCall, Piece
 from joinlab.timeline import EndKind
 
 Text = tuple[Piece, ...]
@@ -162,7 +162,7 @@ def noun(line: Line, index: int, quote: bool = True) -> Piece:
     )
 
 
-def place(call: Call) -> str:
+def place(call: NamedCall) -> str:
     """The line of a call, as a suffix: " (train.py:12)"."""
     return f" ({short_site(call.site)})" if call.site else ""
 
@@ -190,11 +190,11 @@ def brief(line: Line, index: int) -> Text:
     return name, Piece(peer + location)
 
 
-def _to_or_from(call: Call) -> str:
+def _to_or_from(call: NamedCall) -> str:
     return "to" if call.op == Op.SEND else "from"
 
 
-def _numbered(call: Call) -> str:
+def _numbered(call: NamedCall) -> str:
     label = call.label or str(call.number)
     return f"call {label}" if label.isdecimal() else label
 

@@ -39,7 +39,7 @@ GRADIENTS = "all-reduce (DDP backward())"
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedAnswer:
     """An answer's run of a situation.
 
     given  the situation and the backend, as messages say them
@@ -89,7 +89,7 @@ class Played:
         )
 
 
-Purpose = Callable[[Played], None]
+Purpose = Callable[[PlayedAnswer], None]
 
 
 def nothing_crosses(timeline: Timeline, situation: str) -> None:
@@ -124,13 +124,13 @@ def _repair(
             situation = f"{case} on {backend}"
             timeline = run(program, case.counts, situation, backend=backend)
             nothing_crosses(timeline, situation)
-            purpose(Played(timeline, case, situation))
+            purpose(PlayedAnswer(timeline, case, situation))
 
     return Judge(tuple(known), drawn, hold)
 
 
 def _reduces(
-    played: Played,
+    played: PlayedAnswer,
     inputs: Sequence[Sequence[float]],
     reduces: Callable[[int], bool] = bool,
     partly: bool = False,
@@ -171,7 +171,7 @@ def _reduces(
             )
 
 
-def _trains(played: Played, steps: int | None = None, **options: Any) -> None:
+def _trains(played: PlayedAnswer, steps: int | None = None, **options: Any) -> None:
     """Raise Wrong unless all ranks train on their first `steps` inputs; None: on all. Options are
     those of `_reduces`."""
     inputs = [played.case.inputs(rank)[:steps] for rank in range(played.case.ranks)]
@@ -190,7 +190,7 @@ def _short(numbers: Sequence[float]) -> str:
 
 
 def _exchanged(
-    played: Played, matches: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
+    played: PlayedAnswer, matches: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
 ) -> None:
     """Raise Wrong unless the program itself made a call, `matches` it should, in which the ranks'
     values differ. `place` says in words where."""
@@ -201,7 +201,7 @@ def _exchanged(
         )
 
 
-def _reports(played: Played) -> None:
+def _reports(played: PlayedAnswer) -> None:
     _trains(played)
     _exchanged(played, played.in_second_input, " in the second input")
     mean = (played.case.ranks + 1) / 2  # of the losses 1, 2, ...
@@ -227,7 +227,7 @@ def _numbers(text: str) -> Iterator[list[float]]:
             yield [float(number) for number in numbers]
 
 
-def _stops(played: Played) -> None:
+def _stops(played: PlayedAnswer) -> None:
     steps, ranks, inputs = played.returns[0], played.case.ranks, played.case.counts[0]
     compare(played.returns, [steps] * ranks, played.given, "how many steps each rank returns")
     if steps not in (1, min(ranks, inputs)):
@@ -239,7 +239,7 @@ def _stops(played: Played) -> None:
     _exchanged(played)
 
 
-def _skips(played: Played) -> None:
+def _skips(played: PlayedAnswer) -> None:
     inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
     del inputs[1][1]  # the bad one
     played.trained_on(inputs)
@@ -250,14 +250,14 @@ def _skips(played: Played) -> None:
         compare(got, wanted, played.given, quantity)
 
 
-def _saves(played: Played) -> None:
+def _saves(played: PlayedAnswer) -> None:
     _trains(played)
     wanted = [float(rank) for rank in range(played.case.ranks)]
     compare(played.returns[0], wanted, played.given, "what rank 0 returns")
     _exchanged(played, played.after_training, " after the last backward")
 
 
-def _keeps_even(played: Played) -> None:
+def _keeps_even(played: PlayedAnswer) -> None:
     _trains(played, min(played.case.counts))
     if len(set(played.case.counts)) > 1:  # else all have the same to say
         _exchanged(played)
@@ -276,7 +276,7 @@ def _plain_mean(case: Situation) -> float:
     return float(sum(losses) / len(losses))
 
 
-def _means(played: Played) -> None:
+def _means(played: PlayedAnswer) -> None:
     inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
     for rank, rank_inputs in enumerate(inputs):
         worked = sum(row["origin"] == GRADIENTS for row in issued(played.timeline, rank))

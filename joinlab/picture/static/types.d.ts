@@ -136,7 +136,7 @@ interface WholeModel {
   set_state?(state: object): void;
 }
 
-/** A column of the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
+/** A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds. */
 interface RawColumn {
   slot: number;
   until: number;

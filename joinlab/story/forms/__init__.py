@@ -1,11 +1,11 @@
 """The forms of a story's lines. A module has the finders of one kind of parting, and their words.
 
-    def find(scene: Scene) -> tuple[Line, ...]      the headline and its causes; () if this did not happen
+    def find(scene: Evidence) -> tuple[Line, ...]      the headline and its causes; () if this did not happen
     WORDS = {"form": words}                         by Line.form, the function that makes marked pieces of a line
 
 To add a kind of parting, add a module to this folder and to `finders`, at its place in the order:
 
-    def find(scene: Scene) -> tuple[Line, ...]:
+    def find(scene: Evidence) -> tuple[Line, ...]:
         sides = ...                                                     # the ranks of each side; none: return ()
         return (scene.headline("mine", sides, calls), *meeting.causes(scene))
 
@@ -25,12 +25,13 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.wording import shown
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import (
-    clash,
     even,
     fates,
     fix,
     kept_waiting,
+    mismatch,
     misused,
     notes,
     parted,
@@ -40,26 +41,25 @@ from joinlab.story.forms import (
     swapped,
 )
 from joinlab.story.lines import Line, Piece
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, ends, every_rank, listing, say, told
 from joinlab.timeline import EndKind
 
-Finder = Callable[[Scene], tuple[Line, ...]]
+Finder = Callable[[Evidence], tuple[Line, ...]]
 
 
-def finders(scene: Scene) -> Iterator[Finder]:
+def finders(scene: Evidence) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
     yield from (pasted.find, even.cut_short, standing.apart, kept_waiting.find)
     yield from () if scene.parting.clash is not None else silent.FIRST
     yield swapped.find
     yield from (
-        clash.FINDERS
+        mismatch.FINDERS
         if scene.parting.clash is not None
-        else (*silent.FINDERS, clash.circle, misused.find, even.find)
+        else (*silent.FINDERS, mismatch.circle, misused.find, even.find)
     )
 
 
-def cause_of(scene: Scene) -> tuple[Line, ...]:
+def cause_of(scene: Evidence) -> tuple[Line, ...]:
     return next(lines for find in finders(scene) if (lines := find(scene)))
 
 
@@ -72,7 +72,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
         silent,
         misused,
         even,
-        clash,
+        mismatch,
         parted,
         standing,
         fates,
@@ -126,7 +126,7 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line, counted: bool = Fa
     so."""
     world = sum(len(group["ranks"]) for group in groups)
     if (
-        line.form in clash.WORDS
+        line.form in mismatch.WORDS
         and groups
         and all(group["good"] and group["kind"] == EndKind.FINISHED for group in groups)
     ):

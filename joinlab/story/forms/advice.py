@@ -9,17 +9,17 @@ from operator import attrgetter
 
 from joinlab.analysis.meanings import is_own
 from joinlab.analysis.wording import differing_text, short_site
-from joinlab.program.parting import are_gradients
+from joinlab.program.divergence import are_gradients
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, parted, standing
 from joinlab.story.lines import Line, LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, brief, code, listing, say, sides
 from joinlab.timeline import EndKind
 
 _DATA = {"dtype", "shape", "root", "reduce_op"}
 
 
-def find(scene: Scene, over: bool) -> tuple[Line, ...]:
+def find(scene: Evidence, over: bool) -> tuple[Line, ...]:
     """One line at most; () where nothing follows. While it is not over, other calls may follow, and
     only where ranks stand is known."""
     if scene.meta.get("engine") != "recorded":
@@ -30,7 +30,7 @@ def find(scene: Scene, over: bool) -> tuple[Line, ...]:
     return tuple(islice(lines, 1))
 
 
-def unused(scene: Scene) -> Iterator[Line]:
+def unused(scene: Evidence) -> Iterator[Line]:
     """The cure that DDP's own error names."""
     ranks: list[int] = []
     for rank, end in enumerate(scene.ends):
@@ -40,7 +40,7 @@ def unused(scene: Scene) -> Iterator[Line]:
         yield Line(LineKind.FIX, "unused", tuple(ranks))
 
 
-def _at_test(scene: Scene) -> Iterator[Line]:
+def _at_test(scene: Evidence) -> Iterator[Line]:
     """The test at which the ranks' ways part, where they were recorded."""
     for line in parted.find(scene):
         if line.form == "parted":
@@ -51,7 +51,7 @@ def _at_test(scene: Scene) -> Iterator[Line]:
             yield Line(LineKind.FIX, form, line.ranks, lines=line.lines, facts=facts)
 
 
-def _can_join(scene: Scene) -> bool:
+def _can_join(scene: Evidence) -> bool:
     """Whether every rank made DDP's calls alone from its first backward pass to its last, so that
     join() can shadow all of them."""
     between: dict[int, bool] = {}
@@ -66,7 +66,7 @@ def _can_join(scene: Scene) -> bool:
     return len(between) == len(scene.ends)
 
 
-def _what_leads(scene: Scene) -> Iterator[Line]:
+def _what_leads(scene: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
     slot, present = scene.clash, scene.parting.present
     kinds = {scene.ends[rank].kind for rank in slot.absent} if slot else set()
@@ -79,12 +79,12 @@ def _what_leads(scene: Scene) -> Iterator[Line]:
         yield Line(LineKind.FIX, "in_turn", facts={"ways": _ways(scene)})
 
 
-def _ways(scene: Scene) -> bool:
+def _ways(scene: Evidence) -> bool:
     """Whether the ways of its ranks were recorded, too."""
     return bool(scene.meta.get("ways"))
 
 
-def _where(scene: Scene) -> Iterator[Line]:
+def _where(scene: Evidence) -> Iterator[Line]:
     """Where ranks stand outside any call."""
     for line in standing.find(scene):
         if line.form == "stands":

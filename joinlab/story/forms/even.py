@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from joinlab.analysis.wording import good
-from joinlab.story.forms.clash import out_of_time
+from joinlab.story.evidence import Evidence
+from joinlab.story.forms.mismatch import out_of_time
 from joinlab.story.lines import Line, LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, ends, every_rank, listing, say
 from joinlab.timeline import EndKind
 
@@ -18,7 +18,7 @@ LONG_STILL_NS = 5_000_000_000
 """A job that was interrupted after so long without an event may have hung."""
 
 
-def cut_short(scene: Scene) -> tuple[Line, ...]:
+def cut_short(scene: Evidence) -> tuple[Line, ...]:
     """The headline of a job that was interrupted, or whose record broke off, while it went on."""
     cut = scene.meta.get("cut")
     if cut is None or cut["still_ns"] > LONG_STILL_NS:
@@ -32,7 +32,7 @@ def cut_short(scene: Scene) -> tuple[Line, ...]:
     return (Line(LineKind.HEADLINE, "cut_short", tuple(ranks), facts=facts),)
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The headline, if every call has its partner."""
     all_ranks = range(len(scene.ends))
     wrong = [rank for rank in all_ranks if not good(scene.ends[rank])]

@@ -18,9 +18,9 @@ from joinlab.analysis.wording import good, short_site
 from joinlab.backend.calls import Key
 from joinlab.ops import COUNTERPART
 from joinlab.program.labels import kind_of
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms.meeting import given
-from joinlab.story.lines import Call, Line, LineKind, SourceLine
-from joinlab.story.scene import Scene
+from joinlab.story.lines import Line, LineKind, NamedCall, SourceLine
 from joinlab.story.words import ENDINGS, Part, Text, full, listing, say
 from joinlab.timeline import CallRow, EndKind, backend_of
 
@@ -51,7 +51,7 @@ Why = dict[str, Any]
 how they ended."""
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
     clash = None if scene.parting.circle else scene.clash  # of a circle, each call needs its reason
     lines: dict[str, Line] = {}
@@ -77,11 +77,11 @@ class _Fate:
     """How one rank ended. `known`: the slot in which the ranks part, which the cause already
     describes."""
 
-    def __init__(self, scene: Scene, rank: int, clash: Slot | None) -> None:
+    def __init__(self, scene: Evidence, rank: int, clash: Slot | None) -> None:
         self.scene, self.rank, self.known = scene, rank, clash
         self.end = scene.ends[rank]
         self.rows, self.slot_of = scene.matched.row_of, scene.slot_of
-        self.calls: list[Call] = []
+        self.calls: list[NamedCall] = []
 
     def line(self) -> Line:
         end, scene = self.end, self.scene
@@ -219,7 +219,7 @@ class _Fate:
         return why | {"how": "done"} if row["completed_ns"] is not None else None
 
 
-def _grouped(reasons: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
+def _grouped(reasons: Sequence[Why], calls: Sequence[NamedCall]) -> list[Why]:
     """The same reasons, with ranks that share one merged."""
     merged: dict[str, Why] = {}
     for reason in reasons:

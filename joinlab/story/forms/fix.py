@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice
 from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, say
 from joinlab.timeline import EndKind
 
@@ -38,7 +38,7 @@ DOES = {
 """What each kind of edit does."""
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
     raised = tuple(_raised(scene))
     fixes: Any = scene.meta.get("fixes") or ()
@@ -57,7 +57,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     return cure or advice.find(scene, not runs) or (() if well or runs else _untried(scene))
 
 
-def _raised(scene: Scene) -> Iterator[Line]:
+def _raised(scene: Evidence) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once; of an exception that
     follows from a call that met a foreign one, where the ranks part."""
     raised = [
@@ -81,7 +81,7 @@ def _raised(scene: Scene) -> Iterator[Line]:
         )
 
 
-def _met_foreign_call(scene: Scene, rank: int) -> bool:
+def _met_foreign_call(scene: Evidence, rank: int) -> bool:
     """Whether the rank's last call, which it is not in any more, met one that was not meant for
     it."""
     key = scene.last.get(rank)
@@ -91,7 +91,7 @@ def _met_foreign_call(scene: Scene, rank: int) -> bool:
     return (slot.met and "origin" in slot.differs) or "op" in slot.differs
 
 
-def _parts_at(scene: Scene, rank: int) -> str:
+def _parts_at(scene: Evidence, rank: int) -> str:
     """Where the ranks part; where that is unknown, the line of the call that the rank's last one
     met."""
     tests = scene.meta.get("parting", {}).get("tests", ())
@@ -107,7 +107,7 @@ def _plain(fix: Mapping[str, Any], facts: dict[str, Any]) -> Line:
     return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=own | facts)
 
 
-def _untried(scene: Scene) -> tuple[Line, ...]:
+def _untried(scene: Evidence) -> tuple[Line, ...]:
     meta = scene.meta
     if meta.get("engine") != "launched":
         return ()

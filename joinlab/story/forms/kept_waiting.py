@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from joinlab.analysis.strays import Why
+from joinlab.analysis.outliers import Why
 from joinlab.analysis.waiting import WaitGraph
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Part, Text, listing, say, sides, told, who
 from joinlab.timeline import FROM_TEXT, EndKind
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The ranks where the graph ends, unless the clash itself explains them."""
     if not any(end.kind is EndKind.UNKNOWN for end in scene.ends):
         return ()
@@ -36,7 +36,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     return (Line(LineKind.HEADLINE, "keeps_waiting", culprits, facts=facts), *causes)
 
 
-def unclear_first(scene: Scene) -> Why | None:
+def unclear_first(scene: Evidence) -> Why | None:
     """The headline if the record does not show which rank keeps the others waiting."""
     graph, parting, missing = scene.graph, scene.parting, {*scene.meta.get("missing_ranks", ())}
     if graph.culprits or scene.meta.get("format") == FROM_TEXT:
@@ -46,7 +46,7 @@ def unclear_first(scene: Scene) -> Why | None:
     return next(iter(graph.unclear), None)
 
 
-def _shows(scene: Scene, graph: WaitGraph) -> bool:
+def _shows(scene: Evidence, graph: WaitGraph) -> bool:
     """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is
     still open."""
     parting = scene.parting

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from joinlab.analysis.first_difference import Side
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of, conclusion
-from joinlab.analysis.parting import Side
 from joinlab.analysis.wording import tensor
 from joinlab.ops import Op, decode_values
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, Value
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, listing, say, sides
 from joinlab.timeline import CallRow, backend_of
 
 
-def causes(scene: Scene) -> Iterator[Line]:
+def causes(scene: Evidence) -> Iterator[Line]:
     """The lines about the clash: which calls met, and what the ranks made of it."""
     parting, slot = scene.parting, scene.parting.slot
     present = parting.present
@@ -36,7 +36,7 @@ def causes(scene: Scene) -> Iterator[Line]:
         yield scene.line(LineKind.CAUSE, "made_of_it", sides, rows, values=values, got=got)
 
 
-def met(scene: Scene, slot: Slot, present: Sequence[Side]) -> Line:
+def met(scene: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
     rows = [placed(scene, slot, side) for side in present]
     facts: dict[str, object] = {
@@ -54,7 +54,7 @@ def met(scene: Scene, slot: Slot, present: Sequence[Side]) -> Line:
     )
 
 
-def placed(scene: Scene, slot: Slot, side: Side) -> CallRow:
+def placed(scene: Evidence, slot: Slot, side: Side) -> CallRow:
     """The call of a side; without a line, if its ranks issued it from several."""
     rows = [scene.parting.call(slot, rank) for rank in side if rank in slot.calls]
     return (
@@ -76,7 +76,7 @@ def given(row: CallRow, names: Collection[str]) -> str:
     return " and ".join(dict.fromkeys(text for name, text in texts.items() if name in names))
 
 
-def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
+def value_of(scene: Evidence, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
     values = [value for number in decode_values(row["value_out"]) or () for value in number]
     _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")

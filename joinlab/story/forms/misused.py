@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from joinlab.analysis.wording import good, short_site
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, brief, every_rank, say
 from joinlab.timeline import EndKind
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The headline, and what to do about a Work."""
     if not all(good(end) and end.kind is EndKind.FINISHED for end in scene.ends):
         return ()
     return _unwaited(scene) or _outside(scene)
 
 
-def _unwaited(scene: Scene) -> tuple[Line, ...]:
+def _unwaited(scene: Evidence) -> tuple[Line, ...]:
     dropped = scene.meta.get("unwaited", ())
     rows = [scene.timeline.call(one["rank"], one["seq"], one["group"]) for one in dropped]
     if not rows:
@@ -35,7 +35,7 @@ def _unwaited(scene: Scene) -> tuple[Line, ...]:
     return (headline, Line(LineKind.FIX, "wait", tuple(ranks), facts={"site": site}))
 
 
-def _outside(scene: Scene) -> tuple[Line, ...]:
+def _outside(scene: Evidence) -> tuple[Line, ...]:
     outside = scene.meta.get("outside", ())
     if not outside:
         return ()

@@ -9,15 +9,15 @@ from typing import Any
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED, documented_case
 from joinlab.ops import Op
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms.kept_waiting import unclear_first
 from joinlab.story.forms.silent import differing
 from joinlab.story.lines import Line, LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, at_place, say, sides, told, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """All notes on a run."""
     return (
         *_documented(scene.timeline),
@@ -52,7 +52,7 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
         yield Line(LineKind.NOTE, "documented", facts=facts)
 
 
-def _unclear(scene: Scene) -> Iterator[Line]:
+def _unclear(scene: Evidence) -> Iterator[Line]:
     if scene.meta.get("format") != FROM_TEXT and any(
         end.kind is EndKind.UNKNOWN for end in scene.ends
     ):
@@ -60,7 +60,7 @@ def _unclear(scene: Scene) -> Iterator[Line]:
             yield Line(LineKind.NOTE, form, facts=facts)
 
 
-def _tags(scene: Scene) -> Iterator[Line]:
+def _tags(scene: Evidence) -> Iterator[Line]:
     """The first send that met a recv with another tag."""
     for slot in scene.matched.slots:
         if slot.pair and slot.met and backend_of(scene.meta, slot.group) == "nccl":

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from joinlab.analysis.wording import by_key, short_site
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine, Value
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, listing, say
 
 FEW = 4
@@ -17,7 +17,7 @@ LONGEST = 80
 """Characters of a test that are quoted."""
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """A line for the test at which the ways finally part, then for the tests that set the values it
     read."""
     parting = scene.meta.get("parting")

@@ -15,10 +15,10 @@ from typing import Any
 
 from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import ONE_SIZE
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, noun, say, sides
 from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
 
@@ -64,7 +64,7 @@ _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing i
 _NOT_MET = "Detected mismatch"
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The headline of a text, and lines about the ranks' places."""
     if scene.meta.get("format") != FROM_TEXT:
         return ()
@@ -88,11 +88,11 @@ def _headline(form: str, ranks: Iterable[int], **fields: Any) -> Line:
     return Line(LineKind.HEADLINE, f"text_{form}", tuple(sorted(ranks)), **fields)
 
 
-def _missing(scene: Scene) -> tuple[int, ...]:
+def _missing(scene: Evidence) -> tuple[int, ...]:
     return tuple(scene.meta.get("missing_ranks", ()))
 
 
-def _failed(scene: Scene) -> Line | None:
+def _failed(scene: Evidence) -> Line | None:
     """Ranks that raised errors of their own; the one that was the first to fail, where torchrun
     says which."""
     errors = {
@@ -109,7 +109,7 @@ def _failed(scene: Scene) -> Line | None:
     return _said(scene, "failed" if first else "raised", first or own_errors)
 
 
-def _victims(scene: Scene) -> Line | None:
+def _victims(scene: Evidence) -> Line | None:
     return _said(
         scene, "victims", [rank for rank, end in enumerate(scene.ends) if _waited(end.text)]
     )
@@ -119,7 +119,7 @@ def _waited(error: str) -> bool:
     return any(phrase in error for phrase in WAITED)
 
 
-def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
+def _said(scene: Evidence, form: str, ranks: Sequence[int]) -> Line | None:
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
@@ -130,7 +130,7 @@ def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
     )
 
 
-def _error(scene: Scene, rank: int) -> str:
+def _error(scene: Evidence, rank: int) -> str:
     text = (
         scene.ends[rank]
         .text.partition("\n")[0]
@@ -140,7 +140,7 @@ def _error(scene: Scene, rank: int) -> str:
     return text + "".join(f" ({short_site(site)})" for site in _place(scene, rank))
 
 
-def _stood(scene: Scene) -> Line | None:
+def _stood(scene: Evidence) -> Line | None:
     """Where the main threads stood, of fewest ranks first."""
     main = (
         (rank, Standing(threads[0]))
@@ -152,7 +152,7 @@ def _stood(scene: Scene) -> Line | None:
     return _headline("stood", chain(*texts.values()), facts=facts) if by_size else None
 
 
-def _hints(scene: Scene) -> Line | None:
+def _hints(scene: Evidence) -> Line | None:
     """What a text without collectives says: which do not match, or the last sends and recvs."""
     if mismatched := scene.meta.get("mismatched"):
         return _headline("mismatched", mismatched)
@@ -161,7 +161,7 @@ def _hints(scene: Scene) -> Line | None:
     return _headline("sends", chain(*texts.values()), facts=facts) if texts else None
 
 
-def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
+def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
     more is told."""
     if not open_:
@@ -218,14 +218,14 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     return list(kinds.values())
 
 
-def _differ(scene: Scene, kinds: list[list[CallRow]]) -> Line:
+def _differ(scene: Evidence, kinds: list[list[CallRow]]) -> Line:
     return _headline(
         "differ", [row["rank"] for rows in kinds for row in rows], **_calls(scene, kinds)
     )
 
 
 def _calls(
-    scene: Scene, sides: list[list[CallRow]], without_call: Sequence[list[int]] = ()
+    scene: Evidence, sides: list[list[CallRow]], without_call: Sequence[list[int]] = ()
 ) -> dict[str, Any]:
     """One call of each side, and what its words need; `without_call`: ranks without a call."""
     calls, sizes = [scene.call(rows[0]) for rows in sides], [_size(rows[0]) for rows in sides]
@@ -238,13 +238,13 @@ def _calls(
     return {"calls": tuple(calls), "facts": facts}
 
 
-def _alike(scene: Scene, rows: list[CallRow]) -> Line:
+def _alike(scene: Evidence, rows: list[CallRow]) -> Line:
     ranks = sorted(set(range(len(scene.ends))) - set(_missing(scene)))
     calls = len({(row["group"], row["seq"]) for row in rows})
     return _headline("alike" if calls else "silent", ranks, facts={"numbers": [calls]})
 
 
-def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
+def _beyond(scene: Evidence, open_: list[CallRow]) -> Iterator[Line]:
     """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as
     many."""
     for group in sorted({row["group"] for row in open_}):
@@ -260,7 +260,7 @@ def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
             )
 
 
-def _exact(scene: Scene, group: str) -> dict[int, int]:
+def _exact(scene: Evidence, group: str) -> dict[int, int]:
     """By rank: how many calls of the group it had enqueued, where the text says so."""
     skipped = scene.meta.get("skipped", {}).get(group, {})
     rows = {row["rank"] for row in scene.timeline.rows("calls") if row["group"] == group}
@@ -280,7 +280,7 @@ def _size(row: CallRow) -> str:
     return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
 
 
-def _place(scene: Scene, rank: int) -> list[str]:
+def _place(scene: Evidence, rank: int) -> list[str]:
     """The line of the program in which a rank's main thread stood, if it is known."""
     main = scene.meta.get("stood", {}).get(rank, ())[:1]
     return [site for thread in main for site, _ in Standing(thread).frames[:1]]

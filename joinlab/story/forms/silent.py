@@ -16,12 +16,12 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input, by_key
 from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
-from joinlab.program.parting import are_gradients
+from joinlab.program.divergence import are_gradients
 from joinlab.program.replicas import Replica
-from joinlab.story.apart import unpaired
+from joinlab.story.differences import unpaired
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, code, listing, say, sides
 from joinlab.timeline import EndKind
 
@@ -30,7 +30,7 @@ _MISSING = re.compile(
 )  # ProcessGroupGloo::monitoredBarrier, v2.13.0
 
 
-def not_come(scene: Scene) -> tuple[Line, ...]:
+def not_come(scene: Evidence) -> tuple[Line, ...]:
     """The ranks that rank 0's error names."""
     for end in scene.ends:
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
@@ -40,7 +40,7 @@ def not_come(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def left_over(scene: Scene) -> tuple[Line, ...]:
+def left_over(scene: Evidence) -> tuple[Line, ...]:
     """The first pair of ranks of which one sent more often than the other received."""
     if scene.meta.get("skipped") or scene.matched.is_part:
         return ()
@@ -71,7 +71,7 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def out_of_phase(scene: Scene) -> tuple[Line, ...]:
+def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
     """The first gradients that met of two inputs, where both ranks ran the backward pass of both,
     by no_sync()."""
     ran = {
@@ -99,7 +99,7 @@ def out_of_phase(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def two_models(scene: Scene) -> tuple[Line, ...]:
+def two_models(scene: Evidence) -> tuple[Line, ...]:
     """The first gradients of two models that met, if their parameters were observed."""
     mixed = scene.meta.get("mixed", ())
     for slot in scene.parting.slots if mixed else ():
@@ -113,7 +113,7 @@ def two_models(scene: Scene) -> tuple[Line, ...]:
 
 
 def _averaged(
-    scene: Scene, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object
+    scene: Evidence, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object
 ) -> tuple[Line, ...]:
     present = [tuple(ranks) for ranks in sides]
     rows = [scene.parting.call(slot, side[0]) for side in present]
@@ -121,7 +121,7 @@ def _averaged(
     return (headline, meeting.met(scene, slot, present))
 
 
-def splits(scene: Scene) -> tuple[Line, ...]:
+def splits(scene: Evidence) -> tuple[Line, ...]:
     """The first all-to-all before any clash whose ranks sent other amounts than they received, or
     wait for more."""
     for slot in takewhile(lambda slot: slot is not scene.clash, scene.matched.slots):
@@ -161,7 +161,7 @@ def splits(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def replicas(scene: Scene) -> tuple[Line, ...]:
+def replicas(scene: Evidence) -> tuple[Line, ...]:
     """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of
     its own."""
     difference = scene.meta.get("replicas")

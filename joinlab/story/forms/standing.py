@@ -12,8 +12,8 @@ from pathlib import PurePath
 from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import Stood
 from joinlab.program.labels import kind_of
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, say, sides
 from joinlab.timeline import EndKind
 
@@ -21,7 +21,7 @@ MOST_RANKS, MOST_THREADS = 4, 3
 """Most ranks, and most threads of each, that the lines show."""
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """A line for each rank that is, or was to its end, outside any call while a peer is in one or
     has raised, or while all ranks stand; and for what ranks raise or call in other threads."""
     ends, stacks = scene.ends, scene.meta.get("stood", {})
@@ -52,7 +52,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(scene))
 
 
-def apart(scene: Scene) -> tuple[Line, ...]:
+def apart(scene: Evidence) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
     if not all_stand(scene) or scene.parting.clash is not None:
         return ()
@@ -66,13 +66,13 @@ def apart(scene: Scene) -> tuple[Line, ...]:
     return (Line(LineKind.HEADLINE, "stand_apart", tuple(unfinished), lines=lines, facts=facts),)
 
 
-def standing_of(scene: Scene, rank: int) -> list[Standing]:
+def standing_of(scene: Evidence, rank: int) -> list[Standing]:
     """The threads of a rank that stand in the program's own code."""
     threads = map(Standing, scene.meta.get("stood", {}).get(rank, ()))
     return [thread for thread in threads if thread.frames][:MOST_THREADS]
 
 
-def all_stand(scene: Scene) -> bool:
+def all_stand(scene: Evidence) -> bool:
     """Whether no rank was in a call, and each that had not finished wrote where it stands."""
     unfinished = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
     return bool(unfinished) and all(
@@ -87,7 +87,7 @@ def _raising(stacks: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
             yield Line(LineKind.CAUSE, "raising", (rank,), facts={"error": error})
 
 
-def _two_threads(scene: Scene) -> Iterator[Line]:
+def _two_threads(scene: Evidence) -> Iterator[Line]:
     """The first rank of which two threads stand in calls of torch.distributed."""
     for rank in sorted(scene.meta.get("stood", {})):
         inside = [thread for thread in standing_of(scene, rank) if thread.is_in_call]

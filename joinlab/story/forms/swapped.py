@@ -10,15 +10,15 @@ from joinlab.analysis.alignment import Place, departure, place_of
 from joinlab.analysis.wording import counts_steps, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
-from joinlab.program.parting import Key, are_gradients
+from joinlab.program.divergence import Key, are_gradients
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, Value
-from joinlab.story.scene import Scene
 from joinlab.story.words import Text, brief, code, noun, place, say, sides
 from joinlab.timeline import CallRow
 
 
-def find(scene: Scene) -> tuple[Line, ...]:
+def find(scene: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders, if the ranks have not parted
     before."""
     if keys := scene.meta.get("parting", {}).get("keys"):
@@ -45,17 +45,17 @@ def find(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-class Step(NamedTuple):
+class StepCall(NamedTuple):
     """A call, with the facts that are equal for two calls of one step of the program."""
 
     row: CallRow
     place: Place
 
 
-def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
+def _paths(scene: Evidence) -> dict[str, dict[int, list[StepCall]]]:
     """The collectives of each lane, by group. Gradients have no lines: a backward pass issues
     them."""
-    paths: dict[str, dict[int, list[Step]]] = {}
+    paths: dict[str, dict[int, list[StepCall]]] = {}
     for row in scene.folding.matched.rows:
         if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
             label, site, op, root, *callers = place_of(row, scene.parting.joins)
@@ -72,11 +72,13 @@ def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
                 *callers,
                 input,
             )
-            paths.setdefault(row["group"], {}).setdefault(row["rank"], []).append(Step(row, place))
+            paths.setdefault(row["group"], {}).setdefault(row["rank"], []).append(
+                StepCall(row, place)
+            )
     return paths
 
 
-def _comes_too_late(scene: Scene, group: str, index: int) -> bool:
+def _comes_too_late(scene: Evidence, group: str, index: int) -> bool:
     """Whether the ranks part before, or in another group."""
     parting = scene.parting
     if parting.clash is None or parting.slot.pair or parting.slot.group != group:
@@ -86,7 +88,9 @@ def _comes_too_late(scene: Scene, group: str, index: int) -> bool:
     )
 
 
-def _told(scene: Scene, path: Sequence[Step], other_path: Sequence[Step]) -> tuple[Line, ...]:
+def _told(
+    scene: Evidence, path: Sequence[StepCall], other_path: Sequence[StepCall]
+) -> tuple[Line, ...]:
     first, third = path[0].row, other_path[0].row
     second = next(step.row for step in path if step.place == other_path[0].place)
     fourth = next(step.row for step in other_path if step.place == path[0].place)
@@ -101,7 +105,7 @@ def _told(scene: Scene, path: Sequence[Step], other_path: Sequence[Step]) -> tup
     )
 
 
-def _met(scene: Scene, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
+def _met(scene: Evidence, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
     for slot in scene.parting.slots:
         if slot.group == first["group"] and slot.calls.get(first["rank"]) == first["seq"]:
             if slot.calls.get(peer_call["rank"]) == peer_call["seq"]:
@@ -109,7 +113,7 @@ def _met(scene: Scene, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
             return
 
 
-def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
+def _other_keys(scene: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
     rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
     lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)

@@ -1,5 +1,5 @@
 """Records the way of a rank, the lines that it runs, step by step into its log, see
-program/ways.py.
+program/traces.py.
 
 Users switch it on: `launch(ways=True)`, `record(ways=True)`. Such a log holds values and names of
 the program. Between two calls at most MOST_BETWEEN steps are written; a "cut" stands for the rest.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joinlab.program.log_events import TraceStepped
-from joinlab.program.ways import Plain, Step, Way, Window
+from joinlab.program.traces import Plain, Trace, TraceStep, Window
 from joinlab.recorder.events import EventLog
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MOST_KEPT = 50_000
 """A reader keeps this many of a rank's last steps."""
 
 
-class RecordedWay(Way):
+class RecordedTrace(Trace):
     """Writes the steps of this thread into the rank's log; `issued()` returns the number of calls
     issued so far."""
 
@@ -36,7 +36,7 @@ class RecordedWay(Way):
             tuple[str, Plain]
         ] = ()  # of the previous step, with its tensors' values
 
-    def take(self, step: Step) -> None:
+    def take(self, step: TraceStep) -> None:
         """Write a step at once, since it may be the last. The values of its tensors follow with the
         next step."""
         if self._late:
@@ -56,12 +56,12 @@ class RecordedWay(Way):
         )
 
 
-def take_step(steps: deque[Step], event: TraceStepped, issued: int) -> None:
+def take_step(steps: deque[TraceStep], event: TraceStepped, issued: int) -> None:
     """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a
     way."""
     match event.step, event.values:
         case [str(event_name), int(depth), str(file), str(function), int(line), list(values)], _:
-            steps.append(Step(issued, event_name, depth, file, function, line, _pairs(values)))
+            steps.append(TraceStep(issued, event_name, depth, file, function, line, _pairs(values)))
         case _, list(values) if steps:
             steps[-1] = steps[-1]._replace(values=_pairs(values))
         case _:
@@ -78,16 +78,16 @@ def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
     return pairs
 
 
-class KeptWays:
+class KeptTraces:
     """Recorded ways, by rank."""
 
-    def __init__(self, steps: Mapping[int, deque[Step]]) -> None:
+    def __init__(self, steps: Mapping[int, deque[TraceStep]]) -> None:
         self.steps = steps
 
-    def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
+    def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
         """The ways of these ranks, each within its window."""
         ways = {
-            rank: Way.of(self.steps[rank], window)
+            rank: Trace.of(self.steps[rank], window)
             for rank, window in windows.items()
             if self.steps.get(rank)
         }
@@ -96,9 +96,9 @@ class KeptWays:
         return ways
 
 
-def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
+def keep_ways(timeline: Timeline, ways: Mapping[int, deque[TraceStep]]) -> Timeline:
     """Attach these ways to a Timeline, so that its story can find where they part; return the
     Timeline."""
     if any(ways.values()):
-        timeline.again.append(KeptWays(ways))
+        timeline.again.append(KeptTraces(ways))
     return timeline

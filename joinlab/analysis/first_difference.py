@@ -1,4 +1,4 @@
-"""Parting: where the ranks of a run part, and which ranks did something else than most.
+"""Where the ranks of a run part, and which ranks did something else than most.
 
 row   rank 0      rank 1
   0   forward     forward
@@ -21,7 +21,7 @@ from joinlab.timeline import CallRow, EndKind, Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class Lead:
     """From the `at`-th collective of a group on, `ahead` has issued `by` calls more than `behind`;
     all others fit."""
 
@@ -36,7 +36,7 @@ Side = tuple[int, ...]
 call."""
 
 
-class Parting:
+class FirstDifference:
     """The first difference of one Timeline, folded. Lanes are named by the rank that stands for
     them.
 
@@ -199,7 +199,7 @@ class Parting:
         ]
 
     @cached_property
-    def shift(self) -> Shift | None:
+    def shift(self) -> Lead | None:
         """How many calls one side is ahead of the other, and since when; None if they do not issue
         the same calls.
 
@@ -228,7 +228,7 @@ class Parting:
             hangs and len(self.collectives(behind[0])) == misaligned.at + 1
         ):  # it may be that call which is one too many
             return None
-        return Shift(misaligned.at, abs(misaligned.more), ahead, behind)
+        return Lead(misaligned.at, abs(misaligned.more), ahead, behind)
 
     @cached_property
     def extra(self) -> list[CallRow]:

@@ -27,7 +27,7 @@ from joinlab.program.branches import (
     outcome,
     statement_at,
 )
-from joinlab.program.ways import COMPREHENSIONS, Plain, Step, Way, Window
+from joinlab.program.traces import COMPREHENSIONS, Plain, Trace, TraceStep, Window
 
 TRIED = 4
 """Ranks of a side that are compared with ranks of the other side."""
@@ -41,7 +41,7 @@ class Read(TypedDict):
     value: Plain
 
 
-class Side(TypedDict):
+class Branch(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
     how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
@@ -69,7 +69,7 @@ class Test(TypedDict):
     line: int
     text: str
     values: list[Read]
-    sides: list[Side]
+    sides: list[Branch]
 
 
 class Key(TypedDict):
@@ -82,7 +82,7 @@ class Key(TypedDict):
     value: Plain
 
 
-class Parting(TypedDict):
+class Divergence(TypedDict):
     """Where the ways of a run's ranks part: `meta["parting"]`.
 
     tests    the tests: the ways finally part at the last one; those before it set the names that it read. [] without
@@ -139,12 +139,12 @@ class _At(NamedTuple):
 
     depth: int
     statement: Statement
-    tests: tuple[Step, Step]
-    nexts: tuple[Step | None, Step | None]
+    tests: tuple[TraceStep, TraceStep]
+    nexts: tuple[TraceStep | None, TraceStep | None]
     behind: tuple[int, int] | None = (
         None  # number of calls that each rank had issued when the ways met again
     )
-    alone: tuple[Sequence[Step], ...] = ()  # the steps of each until they met again
+    alone: tuple[Sequence[TraceStep], ...] = ()  # the steps of each until they met again
 
     def turned(self) -> _At:
         """The same fork with the two ranks exchanged."""
@@ -155,12 +155,12 @@ class _At(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Pair:
+class _TraceComparison:
     """Compares two ways step by step."""
 
-    one: Sequence[Step]
-    other: Sequence[Step]
-    last: dict[int, tuple[Step, Step]] = field(
+    one: Sequence[TraceStep]
+    other: Sequence[TraceStep]
+    last: dict[int, tuple[TraceStep, TraceStep]] = field(
         default_factory=dict
     )  # by depth: the line that both ran last
     met: list[_At] = field(default_factory=list)  # where they parted, and met again
@@ -204,7 +204,7 @@ class _Pair:
             ):  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
-    def _resumed(self, first: Step | None, second: Step | None) -> _At | None:
+    def _resumed(self, first: TraceStep | None, second: TraceStep | None) -> _At | None:
         """Where they parted last in a generator that each rank resumes at another `yield`."""
         if (
             first is None
@@ -220,7 +220,7 @@ class _Pair:
         )
         return next(resumed, None)
 
-    def _returned(self, *nexts: Step | None) -> _At | None:
+    def _returned(self, *nexts: TraceStep | None) -> _At | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a
         `finally`."""
         events = {step.event for step in nexts if step is not None and step.depth == self.depth}
@@ -254,7 +254,10 @@ class _Pair:
                 del self.last[deeper]
 
     def _at(
-        self, depth: int, tests: tuple[Step, Step], nexts: tuple[Step | None, Step | None]
+        self,
+        depth: int,
+        tests: tuple[TraceStep, TraceStep],
+        nexts: tuple[TraceStep | None, TraceStep | None],
     ) -> _At | None:
         statement = statement_at(tests[0].file, tests[0].line)
         events = [step.event for step in nexts if step is not None]
@@ -288,7 +291,7 @@ class _Pair:
         return None
 
 
-def taken(step: Step) -> bool | None:
+def taken(step: TraceStep) -> bool | None:
     """Whether the block of an `if` on one line ran, by the values in its test; None if they do not
     decide it."""
     statement = statement_at(step.file, step.line)
@@ -298,7 +301,7 @@ def taken(step: Step) -> bool | None:
 
 
 def _outside(
-    steps: Sequence[Step], start: int, depth: int, inside: range, loops: Sequence[range]
+    steps: Sequence[TraceStep], start: int, depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
     """Where a way first reaches each line of a function outside of a statement, and where it
     returns.
@@ -328,7 +331,7 @@ def _outside(
     return reached, None
 
 
-def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
+def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
     """The tests at which the ways of these ranks part; ranks without a way are left out."""
     sides = [
         with_ways for side in apart.sides if (with_ways := [rank for rank in side if rank in ways])
@@ -365,7 +368,7 @@ class Role(NamedTuple):
     of the calls of that part, which met those of the other part."""
 
     ranks: list[int]
-    steps: Sequence[Step]
+    steps: Sequence[TraceStep]
     calls: Sequence[int]
 
     def loop(self) -> _At | None:
@@ -409,7 +412,7 @@ def rounds_of(roles: Iterable[Role]) -> list[Test]:
     ]
 
 
-def skipped_by(side: Side, steps: Sequence[Step], test: Test, call: str) -> list[Test]:
+def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) -> list[Test]:
     """The later test by which ranks left a function before a line that has the text `call`: what
     the others issued on their side of `test`. [] if there is no such line."""
     at = test["file"], test["line"], side.get("issued")
@@ -435,7 +438,7 @@ def skipped_by(side: Side, steps: Sequence[Step], test: Test, call: str) -> list
     return []
 
 
-def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
+def _raised_behind(rank: int, steps: Sequence[TraceStep], test: TraceStep) -> Test | None:
     """The first exception that a rank raised on its way from a test to its next call, unless it
     ended the rank."""
     after = list(
@@ -453,7 +456,7 @@ def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
     step = after[first]
     kind = str(step.values[0][1])
     ending, line, location = fate
-    side: Side = {
+    side: Branch = {
         "ranks": [rank],
         "how": ending,
         "line": line,
@@ -464,7 +467,9 @@ def _raised_behind(rank: int, steps: Sequence[Step], test: Step) -> Test | None:
     return {"file": step.file, "line": step.line, "text": text, "values": [], "sides": [side]}
 
 
-def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int, str] | None:
+def _fate(
+    raised: TraceStep, after: Sequence[TraceStep], goes_on: bool
+) -> tuple[str, int, str] | None:
     """What became of an exception: how, the line, and where that is; None if it ended the rank.
 
     It is in flight in `finally`, in `__exit__` and in a generator that `with` resumes, however many
@@ -503,20 +508,22 @@ def _fate(raised: Step, after: Sequence[Step], goes_on: bool) -> tuple[str, int,
     return "in flight", last.line, "finally" if last.depth == current.depth else last.function
 
 
-def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
+def _closest(ways: Mapping[int, Trace], *sides: Sequence[int]) -> tuple[int, ...]:
     """A rank of each side: the two whose ways have most steps in common, and of these the two that
     part least often."""
 
     def likeness(two: tuple[int, ...]) -> tuple[int, int]:
         first, second = (ways[rank] for rank in two)
-        pair = _Pair(() if first.dropped else first.steps, () if second.dropped else second.steps)
+        pair = _TraceComparison(
+            () if first.dropped else first.steps, () if second.dropped else second.steps
+        )
         pair.part()
         return len(pair.common), -len(pair.met)
 
     return max(product(*(side[:TRIED] for side in sides)), key=likeness)
 
 
-def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
+def _each_has_a_branch(parts: _At, steps: Sequence[TraceStep], turns: Sequence[int]) -> bool:
     """Whether the other rank issues its calls in a branch of the same statement: `if a: send(),
     else: recv()`."""
     before = {step.issued: step for step in steps if step.depth == parts.depth}
@@ -524,7 +531,7 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
     return all(turn in before and before[turn].line in inside for turn in turns)
 
 
-def _turn(step: Step, after: Step | None) -> object:
+def _turn(step: TraceStep, after: TraceStep | None) -> object:
     """Where a rank went from a test."""
     block = taken(step)
     if block is None:
@@ -532,7 +539,9 @@ def _turn(step: Step, after: Step | None) -> object:
     return block
 
 
-def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
+def _of_its_own(
+    way: Trace, peer: Sequence[TraceStep], turns: Sequence[int], lacks: int
+) -> _At | None:
     """The one test that led the rank to each call of `turns`, and went the other way as often as it
     `lacks` such calls, or once and for good.
 
@@ -581,24 +590,28 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
 
 
 def _behind(
-    until: tuple[Iterable[Step], Iterable[Step]], first: Sequence[Step], second: Sequence[Step]
-) -> _Pair:
+    until: tuple[Iterable[TraceStep], Iterable[TraceStep]],
+    first: Sequence[TraceStep],
+    second: Sequence[TraceStep],
+) -> _TraceComparison:
     """A comparison of two ways that begins where both ranks are after the steps in `until`, one
     sequence per rank."""
-    common: dict[int, tuple[Step, Step]] = {}
+    common: dict[int, tuple[TraceStep, TraceStep]] = {}
     for first_step, second_step in zip(*map(_standing, until), strict=False):
         if first_step.key != second_step.key:
             break
         common[first_step.depth] = first_step, second_step
-    return _Pair(first, second, common, depth=max(common, default=0))
+    return _TraceComparison(first, second, common, depth=max(common, default=0))
 
 
-def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) -> list[_At]:
+def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]) -> list[_At]:
     """The test where a rank's way parts from another's, after the tests whose statements set the
     names that it read."""
     (rank, way), (peer, peer_way) = own, peer_and_way
     steps = way.steps, peer_way.steps
-    whole = _Pair((), ()) if way.dropped or peer_way.dropped else _Pair(*steps)
+    whole = (
+        _TraceComparison((), ()) if way.dropped or peer_way.dropped else _TraceComparison(*steps)
+    )
     place = whole.part()
     if apart.steps:
         at = next(
@@ -641,7 +654,7 @@ def _chain(apart: Apart, own: tuple[int, Way], peer_and_way: tuple[int, Way]) ->
     return [*_setters(met, place, steps), place]
 
 
-def _made_steps(parted: _At, way: Way) -> int:
+def _made_steps(parted: _At, way: Trace) -> int:
     """How many steps the first rank's optimizer made from the statement until the ways met
     again."""
     return sum(id(step) in way.steps_made for step in (parted.tests[0], *chain(*parted.alone[:1])))
@@ -675,9 +688,9 @@ def _sets(parted: _At) -> Set[str]:
     )
 
 
-def _standing(steps: Iterable[Step]) -> list[Step]:
+def _standing(steps: Iterable[TraceStep]) -> list[TraceStep]:
     """The line that each frame of the program is at after these steps, outermost first."""
-    stack: dict[int, Step] = {}
+    stack: dict[int, TraceStep] = {}
     for step in steps:
         if step.event == "line":
             stack[step.depth] = step
@@ -689,7 +702,7 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
     return [stack[depth] for depth in sorted(stack)]
 
 
-def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[Step]]) -> list[_At]:
+def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]) -> list[_At]:
     """The last statement at which they parted earlier and that set what the test reads, itself or
     in its functions.
 
@@ -719,7 +732,9 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[Step]]) -> 
     return []
 
 
-def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Step]]) -> Set[str]:
+def _made_of(
+    reads: Set[str], tests: Iterable[TraceStep], ways: Iterable[Sequence[TraceStep]]
+) -> Set[str]:
     """These names, and those from which the function's earlier statements made them."""
     for test, way in zip(tests, ways, strict=True):
         before = _statements(
@@ -735,11 +750,11 @@ def _made_of(reads: Set[str], tests: Iterable[Step], ways: Iterable[Sequence[Ste
     return reads
 
 
-def _place_of(test: Step, way: Sequence[Step]) -> int:
+def _place_of(test: TraceStep, way: Sequence[TraceStep]) -> int:
     return next(index for index, step in enumerate(way) if step is test)
 
 
-def _statements(steps: Iterable[Step]) -> list[Statement]:
+def _statements(steps: Iterable[TraceStep]) -> list[Statement]:
     """The statements that these steps ran, each once."""
     places = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
     return [statement for place in places if (statement := statement_at(*place))]

@@ -49,7 +49,7 @@ class Why(NamedTuple):
     facts: Mapping[str, Any]
 
 
-class _Call(NamedTuple):
+class _PathCall(NamedTuple):
     """The `at`-th call of a path. `form`: what peers' calls have in common, its kind, line and
     elements."""
 
@@ -64,7 +64,7 @@ class _Path(NamedTuple):
     reach  by role and whether sends and recvs are meant: the number that its next call will have
     """
 
-    calls: dict[Place, _Call]
+    calls: dict[Place, _PathCall]
     reach: dict[tuple[Role, bool], int]
 
     def lacks(self, place: Place) -> bool:
@@ -212,7 +212,7 @@ class Paths:
                     if whole:
                         path.reach[role, True] = seq + 1
                 elements = elements_of(shape) if "shape" in fields or op in _SIZED else None
-                call = _Call(len(path.calls), group, (kind, line or "", elements))
+                call = _PathCall(len(path.calls), group, (kind, line or "", elements))
                 path.calls[role, pair, seq if pair else number - 1] = call
             self._known[rank] = path
 
@@ -239,7 +239,7 @@ class Paths:
             self._fit[key] = _difference(self._known[min(key)], self._known[max(key)]) is None
         return self._fit[key]
 
-    def _named(self, call: _Call) -> str:
+    def _named(self, call: _PathCall) -> str:
         op, line = call.form[0].partition(" ")[0], f" ({call.form[1]})" if call.form[1] else ""
         return f"{op}{line} of group {group_text(self.timeline.meta, call.group)}"
 
@@ -247,7 +247,7 @@ class Paths:
 _SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
 
 
-def _difference(path: _Path, peer_path: _Path) -> _Call | None:
+def _difference(path: _Path, peer_path: _Path) -> _PathCall | None:
     """The first of my calls that shows that neither path is the beginning of the other; None if one
     is.
 

@@ -12,8 +12,8 @@ import pytest
 
 from joinlab.program.branches import outcome, statement_at
 from joinlab.program.log_events import TraceStepped
-from joinlab.program.ways import Step, Way, Window, told_of
-from joinlab.recorder.ways import MOST_BETWEEN, RecordedWay, take_step
+from joinlab.program.traces import Trace, TraceStep, Window, told_of
+from joinlab.recorder.recorded_traces import MOST_BETWEEN, RecordedTrace, take_step
 
 HERE = __file__
 
@@ -54,7 +54,7 @@ def turns(values):
 
 
 def steps_of(run):
-    way = Way(int, Window(0, None))
+    way = Trace(int, Window(0, None))
     way.follow(run)
     return way.within
 
@@ -114,7 +114,7 @@ def test_another_thread_is_not_followed():
 
 
 def test_a_way_that_is_too_long_says_where_it_was_cut():
-    way = Way(int, max_steps=5)
+    way = Trace(int, max_steps=5)
     way.follow(lambda: loops(Counter()))
     assert [step.event for step in way.within][5:] == ["cut"]
 
@@ -152,9 +152,9 @@ class Log(list):
 
 def test_between_two_calls_a_recorded_way_is_bounded():
     log = Log()
-    way = RecordedWay(log, int)
+    way = RecordedTrace(log, int)
     for _ in range(MOST_BETWEEN + 10):
-        way.take(Step(0, "line", 1, HERE, "f", 1))
+        way.take(TraceStep(0, "line", 1, HERE, "f", 1))
     assert len(log) == MOST_BETWEEN and log[-1].step[0] == "cut"
 
 
@@ -168,7 +168,7 @@ def test_between_two_calls_a_recorded_way_is_bounded():
 )
 def test_an_event_of_another_form_is_refused(event):
     with pytest.raises(ValueError):
-        take_step(deque([Step(0, "line", 1, HERE, "f", 1)]), event, 0)
+        take_step(deque([TraceStep(0, "line", 1, HERE, "f", 1)]), event, 0)
 
 
 def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypatch):
@@ -201,7 +201,7 @@ class Sized:
 
 
 def test_the_length_of_an_object_is_read_and_is_no_step():
-    loader, way = Sized([1, 2]), Way(lambda: 0)
+    loader, way = Sized([1, 2]), Trace(lambda: 0)
 
     def walk():
         while loader and not loader.items:  # which asks for its length once

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 
+from joinlab.analysis.first_difference import Lead
 from joinlab.analysis.meanings import asks_of
-from joinlab.analysis.parting import Shift
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Line
-from joinlab.story.scene import Scene
 from joinlab.story.words import Part, Text, brief, ends, listing, noun, place, say, sides, told, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
@@ -27,7 +27,7 @@ FEW = 3
 """Up to this many sides, the headline says what each side gave."""
 
 
-def circle(scene: Scene) -> tuple[Line, ...]:
+def circle(scene: Evidence) -> tuple[Line, ...]:
     """Ranks that wait for each other in a circle, each in a call that the next one left out."""
     rows = scene.parting.circle or _crossed(scene)
     if not rows:
@@ -49,7 +49,7 @@ def circle(scene: Scene) -> tuple[Line, ...]:
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
 
 
-def _crossed(scene: Scene) -> tuple[CallRow, ...]:
+def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
     """Sends and recvs in which ranks wait: each rank would issue the one that the next rank waits
     for only later."""
     waits: dict[int, CallRow] = {}
@@ -74,7 +74,7 @@ def _crossed(scene: Scene) -> tuple[CallRow, ...]:
     )
 
 
-def wrong_answer(scene: Scene) -> tuple[Line, ...]:
+def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
     """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
     barrier."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
@@ -94,7 +94,7 @@ def wrong_answer(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def extra(scene: Scene) -> tuple[Line, ...]:
+def extra(scene: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
     parting = scene.parting
     shift, extra_calls = parting.shift, parting.extra
@@ -119,7 +119,7 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     return (headline, *_since(scene, shift), *meeting.causes(scene))
 
 
-def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
+def _since(scene: Evidence, shift: Lead) -> Iterator[Line]:
     """The call that met the first extra call, if both came from a line of their own."""
     parting, sides = scene.parting, (shift.ahead, shift.behind)
     slot = parting.slots[parting.first or 0]
@@ -132,7 +132,7 @@ def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
         yield meeting.met(scene, slot, sides)
 
 
-def different(scene: Scene) -> tuple[Line, ...]:
+def different(scene: Evidence) -> tuple[Line, ...]:
     """Different calls in one place: their kind, origin or data differs."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
     if len(present) < 2:
@@ -152,7 +152,7 @@ def different(scene: Scene) -> tuple[Line, ...]:
     return (headline, *meeting.causes(scene))
 
 
-def alone(scene: Scene) -> tuple[Line, ...]:
+def alone(scene: Evidence) -> tuple[Line, ...]:
     """A call that nothing meets: its peers have ended, or wait elsewhere."""
     parting, slot = scene.parting, scene.parting.slot
     side = parting.present[0]
@@ -191,7 +191,7 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     )
 
 
-def _ended_later(scene: Scene, rank: int) -> tuple[bool, bool, bool]:
+def _ended_later(scene: Evidence, rank: int) -> tuple[bool, bool, bool]:
     """Orders ranks: those that were killed, that raised outside of all calls, that raised in one,
     that finished."""
     kind = scene.ends[rank].kind

@@ -26,11 +26,11 @@ from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.source import SourceText, SourceTexts
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
-from joinlab.picture.rows import Place, RowKind, kind, plan, unlike
+from joinlab.picture.rows import DrawnSlot, RowKind, kind, plan, unlike
+from joinlab.story.evidence import Evidence
 from joinlab.story.forms import even, pieces_of, said
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
-from joinlab.story.scene import Scene as Told
 from joinlab.timeline import EndKind, Timeline
 
 Flag = Literal["met", "wrong", "apart", "open"]
@@ -82,7 +82,7 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScreenPiece:
     """Words, and the kind of call whose colour they have, or the tone."""
 
     text: str
@@ -127,7 +127,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MisreadValue:
     """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own
     answer."""
 
@@ -140,18 +140,18 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLine:
+class ScreenLine:
     """A line of the program with the ranks that stand there, and the call that they issue; sign "-"
     goes, "+" comes."""
 
     sign: str
     number: int | None
     text: str
-    here: tuple[Piece, ...] = ()
+    here: tuple[ScreenPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class FirstScreen:
     """All that the first screen says. `focus`: the column where the ranks part.
 
     ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if they differ
@@ -166,17 +166,17 @@ class Scene:
     ranks: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     inputs: tuple[int | None, ...]
-    headline: tuple[Piece, ...]
+    headline: tuple[ScreenPiece, ...]
     columns: tuple[Column, ...]
     focus: int | None
     meant: tuple[tuple[int, int, int, int], ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[MisreadValue, ...]
     odd: int | None
     ends: tuple[tuple[str, str, Tone, str], ...]
     file: str
-    code: tuple[CodeLine, ...]
-    tried: Piece
-    story: tuple[tuple[LineKind, tuple[Piece, ...]], ...]
+    code: tuple[ScreenLine, ...]
+    tried: ScreenPiece
+    story: tuple[tuple[LineKind, tuple[ScreenPiece, ...]], ...]
     provenance: str
 
     @property
@@ -191,13 +191,13 @@ class Scene:
 _WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
 
 
-def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> Scene:
+def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
     """The first screen of a Timeline.
 
     ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
     unfold  True: no rounds are stacked, and DDP's own setup is shown
     """
-    return scene_of(Told(timeline, folded(timeline, ranks)), ranks, unfold)
+    return scene_of(Evidence(timeline, folded(timeline, ranks)), ranks, unfold)
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
@@ -206,20 +206,20 @@ def folded(timeline: Timeline, ranks: bool = True) -> Folding:
     return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
 
 
-def scene_of(told: Told, ranks: bool = True, unfold: bool = False) -> Scene:
+def scene_of(evidence: Evidence, ranks: bool = True, unfold: bool = False) -> FirstScreen:
     """The same, of a story's scene that is at hand."""
-    return _Scene(told, ranks, unfold).made()
+    return _ScreenBuilder(evidence, ranks, unfold).made()
 
 
-class _Scene:
-    def __init__(self, told: Told, share: bool, unfold: bool) -> None:
-        self.told, self.story, self.folding, self.parting = (
-            told,
-            story_of(told),
-            told.folding,
-            told.parting,
+class _ScreenBuilder:
+    def __init__(self, evidence: Evidence, share: bool, unfold: bool) -> None:
+        self.evidence, self.story, self.folding, self.parting = (
+            evidence,
+            story_of(evidence),
+            evidence.folding,
+            evidence.parting,
         )
-        self.timeline, self.unfold = told.timeline, unfold
+        self.timeline, self.unfold = evidence.timeline, unfold
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
         self.odd = tuple(self.unknown) or tuple(self.parting.odd)
         self.numbers, self.places = (
@@ -281,7 +281,7 @@ class _Scene:
             tuple(chain(*(lane for lane in groups if lane not in shown_lanes))),
         ]
 
-    def made(self) -> Scene:
+    def made(self) -> FirstScreen:
         counts, focus = self.timeline.meta.get("inputs") or (), self.focus
         input_counts = [
             {counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks
@@ -293,7 +293,7 @@ class _Scene:
             column.absent = column.absent if index == focus or not meant else ()
         self._give_sizes(focus)
         self._count_up(focus)
-        return Scene(
+        return FirstScreen(
             tuple(self.ranks),
             tuple(
                 ranks_text(ranks) if index != self.rest else f"{len(ranks)} others"
@@ -331,7 +331,7 @@ class _Scene:
             else:
                 yield from map(self._place, places)
 
-    def _place(self, place: Place) -> Column:
+    def _place(self, place: DrawnSlot) -> Column:
         rows = [self.folding.matched.rows[call] for call in place.calls]
         slot = self.folding.slots[place.slot]
         bad = not slot.expected
@@ -366,7 +366,7 @@ class _Scene:
         lane_index = self.numbers[place.slot]
         return Column(lane_index, lane_index, number, boxes, flag, "", place.text, clashes, absent)
 
-    def _stack(self, places: Sequence[Place]) -> Column:
+    def _stack(self, places: Sequence[DrawnSlot]) -> Column:
         """Neighbouring folds are one stack."""
         folds = [
             *{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()
@@ -569,7 +569,7 @@ class _Scene:
             if late_column is not None and early_column is not None:
                 yield late_column, self.lane[behind], early_column, self.lane[ahead]
 
-    def _readings(self) -> Iterator[Reading]:
+    def _readings(self) -> Iterator[MisreadValue]:
         """What ranks took for an answer, which was another call's data: first the one that asked,
         then in turn."""
         last: int | None = None
@@ -587,7 +587,7 @@ class _Scene:
 
     # ---- words
 
-    def _pieces(self, line: Line) -> tuple[Piece, ...]:
+    def _pieces(self, line: Line) -> tuple[ScreenPiece, ...]:
         """The words of a line of the story, each noun with the kind of the call that it names."""
         pieces = []
         for piece in pieces_of(line):
@@ -598,15 +598,15 @@ class _Scene:
                 else self.folding.matched.row_of.get((call.rank, call.group, call.seq))
             )
             text = f"`{piece.text}`" if piece.code else piece.text
-            pieces.append(Piece(text, None if row is None else kind(row)))
+            pieces.append(ScreenPiece(text, None if row is None else kind(row)))
         return tuple(pieces)
 
-    def _headline(self) -> tuple[Piece, ...]:
+    def _headline(self) -> tuple[ScreenPiece, ...]:
         line = self.story.headline
         ends = line.facts.get("ends", ())
         well = all(group["good"] for group in ends)
         if well and line.form in even.WORDS:
-            return (Piece(self.story.sentence, tone="good"),)
+            return (ScreenPiece(self.story.sentence, tone="good"),)
         without_endings = "".join(
             piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()}))
         )
@@ -618,23 +618,23 @@ class _Scene:
         for piece in self._pieces(line):
             cut = max(0, min(len(piece.text), len(without_endings) - length))
             pieces += [
-                Piece(piece.text[:cut], piece.kind, plain),
-                Piece(piece.text[cut:], tone=tone),
+                ScreenPiece(piece.text[:cut], piece.kind, plain),
+                ScreenPiece(piece.text[cut:], tone=tone),
             ]
             length += len(piece.text)
         return tuple(piece for piece in pieces if piece.text)
 
-    def _tried(self) -> Piece:
+    def _tried(self) -> ScreenPiece:
         """The result of the edit shown in the code; the story has the details."""
         edit = next(
             (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
         )
         if edit is None:
-            return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
+            return ScreenPiece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
         how = "Tried, emulated" if self.timeline.meta.get("engine") == "launched" else "Tried"
         finish = "every rank finishes" if many else "both finish"
-        return Piece(f"{how}: {finish}.", tone="good")
+        return ScreenPiece(f"{how}: {finish}.", tone="good")
 
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
         """How most ranks of a lane ended."""
@@ -701,10 +701,10 @@ class _Scene:
         text = ranks_text(ranks)
         return text if len(text) < 32 else f"{len(ranks)} ranks"
 
-    def _code(self) -> tuple[str, tuple[CodeLine, ...]]:
+    def _code(self) -> tuple[str, tuple[ScreenLine, ...]]:
         """The lines that the story rests on, with who stands there, and the edit; else those that
         make DDP's calls."""
-        marks: dict[int, dict[str, Piece]] = {}
+        marks: dict[int, dict[str, ScreenPiece]] = {}
         lines = [
             line
             for line in self.story.lines
@@ -736,10 +736,10 @@ class _Scene:
                 ):  # nothing else says who raised there
                     ranks = line.ranks
                 subject = self._who(ranks, line.kind)
-                mark = Piece(subject, kind(row) if row else None, "" if row else "bad")
+                mark = ScreenPiece(subject, kind(row) if row else None, "" if row else "bad")
                 if ranks:
                     marks.setdefault(int(line_number), {}).setdefault(mark.text, mark)
-        texts = self.told.sources
+        texts = self.evidence.sources
         wanted = set(marks) | (
             set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set()
         )
@@ -761,13 +761,13 @@ class _Scene:
         wanted = next((lines for lines in choices if len(lines) <= MOST_LINES), choices[-1])
         wanted |= {number for number in body if {number - 1, number + 1} <= wanted}
         code_lines = [
-            CodeLine("", number, body[number], tuple(marks.get(number, {}).values()))
+            ScreenLine("", number, body[number], tuple(marks.get(number, {}).values()))
             for number in sorted(wanted)
         ]
         return source_text.name, tuple(code_lines if edit is None else _edited(code_lines, edit))
 
 
-def _reading(index: int, column: Column, to: int, sender: int) -> Reading | None:
+def _reading(index: int, column: Column, to: int, sender: int) -> MisreadValue | None:
     """What lane `to` took for an answer in a column, of which lane `sender` sent it; None if it asked nothing."""
     asking, answering = column.boxes[to], column.boxes[sender]
     if asking is None or answering is None or asking.row is None or answering.row is None:
@@ -777,7 +777,7 @@ def _reading(index: int, column: Column, to: int, sender: int) -> Reading | None
     value, sent = _single(row["value_out"]), _single(answering.row["value_in"])
     if made is None or " concluded that " not in made or value is None or sent is None:
         return None
-    return Reading(
+    return MisreadValue(
         index, to, sender, value, sent, "nobody" * made.endswith("all ranks have joined")
     )
 
@@ -789,7 +789,7 @@ _CALLS = re.compile(r"\s*(with .*join\(|for |.*= model\(|.*backward\(|.*barrier\
 """Lines of a program that matter to who sees it for the first time."""
 
 
-def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
+def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
     """The code lines after an edit: removed lines are marked "-" and added lines "+".
 
     A line that is only indented further, because the edit wraps it in a new block, keeps its number
@@ -813,7 +813,7 @@ def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
             yield from (replace(line, text=text) for line, text in zip(old, new, strict=False))
         else:
             yield from (replace(line, sign="-") for line in old)
-            yield from (CodeLine("+", None, text) for text in new)
+            yield from (ScreenLine("+", None, text) for text in new)
     yield from (
         line for number, line in by_number.items() if number >= edit.begin + len(edit.removed)
     )

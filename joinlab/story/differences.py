@@ -1,7 +1,7 @@
 """Finds the calls at which ranks part, and for each rank the window of steps that led there.
 
 rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps after the last call that all ranks made
-rank 1   all-reduce   ....   barrier        from one place; joinlab/program/parting.py compares these steps
+rank 1   all-reduce   ....   barrier        from one place; joinlab/program/divergence.py compares these steps
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
-from joinlab.program.parting import (
+from joinlab.program.divergence import (
     Apart,
+    Branch,
+    Divergence,
     Key,
-    Parting,
     Role,
-    Side,
     Test,
     rounds_of,
     skipped_by,
     tests_of,
 )
 from joinlab.program.steps import is_made_by_join
-from joinlab.program.ways import ALL, Way, Window
+from joinlab.program.traces import ALL, Trace, Window
+from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line
-from joinlab.story.scene import Scene
-from joinlab.timeline import Again, EndKind, Timeline
+from joinlab.timeline import EndKind, Timeline, TraceSource
 
 MAX_RANKS = 64
 """In a larger job, only some ranks of each side are followed."""
@@ -41,7 +41,7 @@ _MET = ("other_order", "out_of_phase", "two_models", "splits")
 """Headlines about calls that met but were not meant for each other."""
 
 
-def parting(scene: Scene, headline: Line, source: Again) -> Parting | None:
+def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = scene.timeline
     split = _apart(scene, headline)
@@ -54,19 +54,23 @@ def parting(scene: Scene, headline: Line, source: Again) -> Parting | None:
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
     if split is not None:
-        result: Parting = {"tests": _without_roles(scene, headline, tests_of(split, ways), source)}
+        result: Divergence = {
+            "tests": _without_roles(scene, headline, tests_of(split, ways), source)
+        }
         if not_followed := sum(map(len, split.sides)) - len(ways):
             result["left_out"] = not_followed
         return result if ways else None
     if not (met := _other_keys(timeline, ways)):
         return None
     windows = {key["rank"]: Window(0, until_call) for until_call, key in met}
-    until = {rank: Way.of(ways[rank].steps, window) for rank, window in windows.items()}
+    until = {rank: Trace.of(ways[rank].steps, window) for rank, window in windows.items()}
     tests = tests_of(Apart([[rank] for rank in windows], windows), until)
     return {"tests": tests, "keys": [key for _, key in met]}
 
 
-def _without_roles(scene: Scene, headline: Line, tests: list[Test], source: Again) -> list[Test]:
+def _without_roles(
+    scene: Evidence, headline: Line, tests: list[Test], source: TraceSource
+) -> list[Test]:
     """The tests; where the last one only gives each side its part in the program, what parts them
     in these parts."""
     if not tests or len(tests[-1]["sides"]) != 2:
@@ -74,7 +78,7 @@ def _without_roles(scene: Scene, headline: Line, tests: list[Test], source: Agai
     test = tests[-1]
     parts = _met_inside(scene, test)
     statement = statement_at(test["file"], test["line"])
-    issuing: list[Side] = []
+    issuing: list[Branch] = []
     for side in test["sides"]:
         at = f"{test['file']}:{side['line']}"
         inside = statement is not None and statement.first < side["line"] <= statement.last
@@ -96,7 +100,7 @@ def _without_roles(scene: Scene, headline: Line, tests: list[Test], source: Agai
     return rounds if rounds or headline.form == "circle" else tests
 
 
-def _met_inside(scene: Scene, test: Test) -> list[tuple[int, int]]:
+def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
     """The places of calls that two sides of a test made inside its statement, from lines of their
     own, and that met."""
     ranks = [side["ranks"][0] for side in test["sides"]]
@@ -138,7 +142,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 # calls
 
 
-def _apart(scene: Scene, headline: Line) -> Apart | None:
+def _apart(scene: Evidence, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
     parting, ends, timeline = scene.parting, scene.ends, scene.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
@@ -173,7 +177,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     return None
 
 
-def _refused_there(scene: Scene, slot: Slot) -> bool:
+def _refused_there(scene: Evidence, slot: Slot) -> bool:
     """Whether all ranks came to the same line, and the backend refused the call of those that lack
     it: its error says why, and no test parts them."""
     sites = {scene.parting.call(slot, rank)["call_site"] for rank in slot.calls}
@@ -189,7 +193,7 @@ def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
     return {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
-def _lacking(scene: Scene, headline: Line) -> list[Slot]:
+def _lacking(scene: Evidence, headline: Line) -> list[Slot]:
     """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the
     smallest groups."""
     slots = {
@@ -204,7 +208,7 @@ def _lacking(scene: Scene, headline: Line) -> list[Slot]:
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
 
 
-def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
+def _before(scene: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     """The windows of the followed ranks before their calls in a slot."""
     sides = sorted(sides, key=len, reverse=True)
     paths = _paths(
@@ -381,7 +385,7 @@ def _has_keys(timeline: Timeline) -> bool:
     )
 
 
-def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[tuple[int, Key]]:
+def _other_keys(timeline: Timeline, ways: Mapping[int, Trace]) -> list[tuple[int, Key]]:
     """The first two calls that met with different keys, both of which both ranks have, each with
     its place among all calls of its rank; [] if there are none.
     """

@@ -48,7 +48,7 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Plain = str | int | float | bool | None
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One event of a way.
 
     issued  how many calls the rank had issued
@@ -82,14 +82,14 @@ ALL = Window(0, None)
 """Every step."""
 
 
-class Way:
+class Trace:
     """Follows one thread: `issued()` says how many calls its rank has issued."""
 
     def __init__(
         self, issued: Callable[[], int], window: Window = ALL, max_steps: int = MAX_STEPS
     ) -> None:
-        self.before: deque[Step] = deque(maxlen=max_steps)
-        self.within: list[Step] = []
+        self.before: deque[TraceStep] = deque(maxlen=max_steps)
+        self.within: list[TraceStep] = []
         self.dropped = 0  # steps before the window that are no longer kept
         self._issued = issued
         self._window = window
@@ -111,7 +111,7 @@ class Way:
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
     @classmethod
-    def of(cls, steps: Iterable[Step], window: Window) -> Way:
+    def of(cls, steps: Iterable[TraceStep], window: Window) -> Trace:
         """A way made of recorded steps."""
         way = cls(int, window)
         for step in steps:
@@ -121,7 +121,7 @@ class Way:
         return way
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TraceStep]:
         return [*self.before, *self.within]
 
     def follow(self, run: Callable[[], T]) -> T:
@@ -220,13 +220,15 @@ class Way:
         self._stood = code, line, issued
         if event == "line":
             values = self._values(frame, code, line)
-        self.take(Step(issued, event, self._depth, code.co_filename, code.co_name, line, values))
+        self.take(
+            TraceStep(issued, event, self._depth, code.co_filename, code.co_name, line, values)
+        )
 
     def mark_step(self) -> None:
         """The rank's optimizer makes a step, in the line of the last step kept."""
         self.steps_made.update(id(step) for step in self.within[-1:])
 
-    def take(self, step: Step) -> None:
+    def take(self, step: TraceStep) -> None:
         """Keep a step that is in the window or before it."""
         issued = step.issued
         if issued < self._window.first:
@@ -322,14 +324,14 @@ def traced_by() -> str | None:
 # ----------------------------------------------------------------------------------------
 # sys.monitoring
 
-_following: dict[int, Way] = {}
+_following: dict[int, Trace] = {}
 """By thread: the ways that sys.monitoring follows now."""
 
 TOOL = 4
 """The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
 
 
-def _monitor(way: Way) -> None:
+def _monitor(way: Trace) -> None:
     monitoring = sys.monitoring  # type: ignore[attr-defined]
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")

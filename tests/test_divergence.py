@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.emulator import scheduler
-from joinlab.program.ways import told_of
+from joinlab.program.traces import told_of
 from joinlab.story.lines import LineKind
 from joinlab.timeline import EndKind
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import polars as pl
 
+from joinlab.analysis.first_difference import FirstDifference, Side
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of
-from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import by_key, group_text, number_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import blocked_calls
-from joinlab.story.lines import Call, Line, LineKind, SourceLine
+from joinlab.story.lines import Line, LineKind, NamedCall, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
 
 
-class Scene:
+class Evidence:
     """One Timeline. A lane (ranks that did the same) is named by one of its ranks.
 
     matched  the matched calls of all ranks, since the rule needs every rank's; of a large run, only the decisive ones
@@ -31,17 +31,17 @@ class Scene:
     def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
         self.timeline, self.meta, self.ends = timeline, timeline.meta, timeline.ends
         self.folding = folding = fold(timeline) if folding is None else folding
-        self.parting = Parting(timeline, folding)
+        self.parting = FirstDifference(timeline, folding)
         self.sources = SourceTexts.of(timeline)
         self.matched = folding.every
         self.groups = self.matched.groups
 
     # ---------------------------------------------------------------- naming
 
-    def call(self, row: CallRow) -> Call:
+    def call(self, row: CallRow) -> NamedCall:
         """A call as the story names it."""
         within = group_text(self.meta, row["group"]) if len(self.groups) > 1 else ""
-        return Call(
+        return NamedCall(
             row["rank"],
             row["group"],
             row["seq"],
