@@ -531,6 +531,9 @@ class Session:
             self.fabrics[label] = make(weakref.proxy(self), self.ranks_of[label])
         return RankGroup(rank, label, ranks, self.fabrics[label])
 
+    def listen(self) -> None:
+        """Called before a rank gets its turn: where ranks act elsewhere, wait for them here."""
+
     def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
         """Its backend aborts its process at that time. Ranks whose clocks are behind act first
         (`SessionRank.submit`).
@@ -616,6 +619,7 @@ class Session:
     def _next(self) -> SessionRank | None:
         """The rank that can go on and is furthest behind; None if all are over, or wait for ever."""
         while True:
+            self.listen()
             timed_out = self._timer_due()
             if timed_out is not None:
                 return timed_out
