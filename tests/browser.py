@@ -87,7 +87,7 @@ def watched(
     page.set_default_timeout(WAIT_S * 1000)
     page.add_init_script(PATIENCE)
     page.route("**/*", request)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("pageerror", lambda error: trouble.append(f"{error}\n{error.stack}"))
     page.on("console", said)
     yield page
     context.close()
