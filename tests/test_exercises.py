@@ -344,13 +344,13 @@ def test_an_interrupt_of_the_learner_ends_the_check_and_its_process(monkeypatch)
 def test_nothing_is_left_of_a_process_that_was_killed_in_a_check():
     program = (
         "import os, psutil\n"
-        "from joinlab.launcher import apart\n"
+        "from joinlab.launcher import isolated\n"
         "from joinlab.course.exercises import check\n"
         "def kill():\n"
         "    print(*(one.pid for one in psutil.Process().children(recursive=True)), flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
         "check('last_joiner', max)\n"
-        "apart.take_interrupt = kill\n"
+        "isolated.take_interrupt = kill\n"
         "check('last_joiner', lambda counts: sum(range(10**15)))\n"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -402,7 +402,7 @@ def sets_beside_all_code(rank, inputs):
 def test_a_name_that_ranks_would_share_is_refused_and_put_back(program, words):
     expected = emulate(cases.case_1, (2, 3)).calls
     with pytest.raises(LaunchError, match=words):
-        emulate(program, (1, 1))
+        emulate(program, (1, 1), timeout=5)
     assert len(range(3)) == 3 and json.dumps(0) == "0"
     assert emulate(cases.case_1, (2, 3)).calls.equals(expected)
     if program is sets_beside_all_code:  # alone, it has no one to share it with

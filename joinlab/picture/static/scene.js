@@ -1,4 +1,4 @@
-// The first screen's picture: lanes of calls, drawn from a scene (joinlab/picture/first_screen.py), with time to the
+// The first screen's picture: lanes of calls, drawn from a scene (picture/first_screen.py), with time to the
 // right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
 
 import { pose } from "./play.js";
