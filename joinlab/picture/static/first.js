@@ -510,6 +510,7 @@ export class First {
   // -- the heads of the lanes
 
   drawHeads() {
+    if (this.whole && !this.run.columns) return; // not there yet
     for (const [i, scene] of (this.whole ? [this.grid] : this.scenes).entries())
       write(this.stage.children[i].firstElementChild, this.heads(scene));
   }

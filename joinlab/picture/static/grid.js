@@ -157,7 +157,6 @@ export class Grid {
     return touching(hostBounds[lane], 0, hosts[lane].length, from, to);
   }
 
-  /** The colour of each kind of call. */
   get fills() {
     return this.view.data.looks.kinds.map((_, kind) => `var(--jl-k${kind})`);
   }
