@@ -91,7 +91,9 @@ def _prepare(warm: bool) -> tuple[dict[str, Any], Recorder]:
     if warm:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
-    recorder = Recorder(nowhere(), 0)
+    log = nowhere()
+    log.close()  # nothing is recorded before there is a run
+    recorder = Recorder(log, 0)
     patch(recorder)
     prepare(recorder, warm)
     gc.collect()

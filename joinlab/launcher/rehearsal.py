@@ -13,7 +13,6 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -29,23 +28,8 @@ from joinlab.program.process_group import METHODS
 from joinlab.program.program import Inputs, Program, call_program
 from joinlab.recorder.call import ValueReader
 from joinlab.recorder.events import nowhere
-from joinlab.recorder.group import RecordingGroup
+from joinlab.recorder.group import RecordingGroup, complete_work
 from joinlab.recorder.recorder import Recorder
-
-
-class DoneWork(dist.Work):
-    """The Work of a call that is complete when it is issued."""
-
-    def __init__(self, outs: list[torch.Tensor]) -> None:
-        super().__init__()
-        # of a type that C++ can read, too
-        self._future: Any = torch._C.fork(lambda: outs)
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        return self._future  # type: ignore[no-any-return]
 
 
 class AloneGroup(dist.ProcessGroup):
@@ -55,13 +39,13 @@ class AloneGroup(dist.ProcessGroup):
         super().__init__(0, 1)  # type: ignore[call-arg]
 
 
-def _method(name: str) -> Callable[..., DoneWork]:
-    def issued(self: AloneGroup, *args: Any, **kwargs: Any) -> DoneWork:
+def _method(name: str) -> Callable[..., dist.Work]:
+    def issued(self: AloneGroup, *args: Any, **kwargs: Any) -> dist.Work:
         ins, outs = METHODS[name].tensors((*args, *kwargs.values()))
         for read, written in zip(ins, outs, strict=False):
             if read is not written:
                 written.copy_(read.view_as(written))
-        return DoneWork(outs or [torch.empty(0)])
+        return complete_work(outs)
 
     issued.__name__ = name
     return issued

@@ -155,6 +155,7 @@ class EventLog:
                 cut(self._fd, None if self.failed else self._seal())
                 self._fd = -1
             self.stop()
+            self._map = mmap.mmap(-1, 1)  # the other one holds a descriptor of the file
 
     def _begin(self, path: Path, text: bytes = b"") -> None:
         """Create the file, beginning with this text."""

@@ -94,7 +94,7 @@ for _name in (
     setattr(RecordedWork, _name, _asked(_name))
 
 
-def _complete(outs: Any) -> dist.Work:
+def complete_work(outs: Any) -> dist.Work:
     """A Work that is complete, with these outputs."""
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(tensors_in(outs))
@@ -275,7 +275,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
             if record.reader.late and record.reader.capturing():
                 recorder.note_captured(record)
                 work = getattr(self.real, name)(*args, **kwargs)
-                return _complete(args[:1]) if work is None else work
+                return complete_work(args[:1]) if work is None else work
             # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would
             # raise.
             frame = sys._getframe().f_back
@@ -283,7 +283,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
         except Exception as error:  # issue a call even if the recorder cannot describe it
             self.log.give_up(error)
             work = getattr(self.real, name)(*args, **kwargs)
-            return _complete(args[:1]) if work is None else work
+            return complete_work(args[:1]) if work is None else work
         kind = call.kind
         target = getattr(self.nearer() if kind.direct else self.real, name)
         if kind.by_reducer:
@@ -320,7 +320,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
                 recorder.misuse.returned(call.id)
             recorder.track(call, recorded_work, frame, turn)
             return recorded_work
-        return _complete(args[:1]) if work is None else work
+        return complete_work(args[:1]) if work is None else work
 
     recorded.__name__ = name
     return recorded
