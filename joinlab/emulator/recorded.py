@@ -40,8 +40,11 @@ def torch_is_loaded() -> bool:
 def is_of_this_torch(timeline: Timeline) -> bool:
     """Whether the installed PyTorch is the version that made this Timeline; its build (CPU, CUDA)
     does not matter."""
-    known = (timeline.meta.get("versions") or {}).get("torch") or ""
-    return known.partition("+")[0] == _installed_torch().partition("+")[0]
+    return _is_installed((timeline.meta.get("versions") or {}).get("torch") or "")
+
+
+def _is_installed(torch: str) -> bool:
+    return torch.partition("+")[0] == _installed_torch().partition("+")[0]
 
 
 @cache
@@ -65,15 +68,34 @@ def recorded(
 
     recorded(4, (5, 6)).ends[1].kind            # hung
     """
-    counts = tuple(inputs)
-    if (
-        case not in titles()
-        or (backend, era) not in FILES
-        or len(counts) != 2
-        or not max(counts) <= MOST
-    ):
+    if not ships(case, inputs, backend, era):
         return None
-    return _read(_lines(backend, era)[1 + position(case, counts)])
+    return _read(_lines(backend, era)[1 + position(case, inputs)])
+
+
+def ships(
+    case: int,
+    inputs: Sequence[int],
+    backend: str = "nccl",
+    era: str = "today",
+    of_this_torch: bool = False,
+) -> bool:
+    """Whether `recorded` has this emulation. It is not read for that.
+
+    of_this_torch  and was made by the installed PyTorch
+    """
+    if case not in titles() or (backend, era) not in FILES:
+        return False
+    if len(inputs) != 2 or max(inputs) > MOST:
+        return False
+    return not of_this_torch or _is_installed(_made_by(backend, era))
+
+
+@cache
+def _made_by(backend: str, era: str) -> str:
+    """The version of PyTorch that made the runs of a file, all of them in one sitting."""
+    meta = json.loads(_lines(backend, era)[1])["meta"]
+    return str(meta["versions"]["torch"])
 
 
 @cache

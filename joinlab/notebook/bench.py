@@ -222,7 +222,7 @@ class Bench(View):
     @property
     def _must_wait(self) -> bool:
         """Whether the chosen run needs torch, which is still being loaded."""
-        return self.loading and self._setting().recorded is None
+        return self.loading and not self._setting().ships
 
     @property
     def _now(self) -> Engine:
@@ -348,7 +348,7 @@ class Bench(View):
             self._fail(error)
             return
         self._show_run(timeline, self._setting().key if self.case else "")
-        if self.case and self._setting().recorded is None and not self.status["text"]:
+        if self.case and not self._setting().ships and not self.status["text"]:
             self._tell("Emulated here: no run of this place ships.")
 
     # ---------------------------------------------------------------- showing
@@ -363,9 +363,8 @@ class Bench(View):
             self.go = "▶ Run" if launched else "Show" if asks else ""
             self.can_go = not (self.running or self.waits or reason or (asks and "" in self.said))
             self.launches, self.comparing = launched, self.beside is not None
-            ships = not launched and self._setting_of(1, (0, 0)).recorded is not None
-            told = ships and self.cure and not self.predict
-            self.endings = endings(self._now.backend, self._now.era) if told else ""
+            ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
+            self.endings = endings(self._now.backend, self._now.era) if ships else ""
 
     def _engines(self) -> tuple[dict[str, str], ...]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 
-from joinlab.emulator.recorded import is_of_this_torch, recorded, torch_is_loaded
+from joinlab.emulator.recorded import is_of_this_torch, recorded, ships, torch_is_loaded
 from joinlab.errors import ProgramError
 from joinlab.notebook.engines import Engine
 from joinlab.program.program import Program, check_inputs
@@ -51,15 +51,17 @@ class BenchSetting:
 
         Until torch is loaded, an emulation of another version is returned, too.
         """
+        if not self.ships:
+            return None
+        return recorded(self.case, self.counts, self.engine.backend, self.engine.era)
+
+    @property
+    def ships(self) -> bool:
+        """Whether there is one. Asked at each move of a slider, so nothing is read for it."""
         engine = self.engine
         if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
-            return None
-        timeline = recorded(self.case, self.counts, engine.backend, engine.era)
-        return (
-            timeline
-            if timeline is None or not torch_is_loaded() or is_of_this_torch(timeline)
-            else None
-        )
+            return False
+        return ships(self.case, self.counts, engine.backend, engine.era, torch_is_loaded())
 
     @property
     def key(self) -> str:

@@ -28,7 +28,7 @@ def forget():
     bench._emulations.kept.clear()
 
 def let_nothing_ship():
-    settings.Setting.recorded = None
+    settings.BenchSetting.ships = False
 
 class Floor(anywidget.AnyWidget):
     _esm = '''export default { render({ model, el }) {
