@@ -312,7 +312,7 @@ ANY_SOURCE = -1
 
 
 def setting_of(meta: Mapping[str, Any]) -> RuleContext:
-    """The Setting that a Timeline's meta tells."""
+    """What a Timeline's meta says of its run."""
     hosts = (meta.get("clock") or {}).get("hosts") or {}
     backends, eager = meta.get("group_backends") or {}, meta.get("eager_groups") or ()
     streamed: dict[Key, list[Key]] = {}

@@ -106,12 +106,12 @@ class Copies:
     """
 
     def __init__(self, program: object, ranks: int) -> None:
-        found = _CopyPickler(program)
-        self._pickled, self._kept, self._places = found.pickled(), found.kept, found.places
-        self.library_names = found.library_names
+        pickler = _CopyPickler(program)
+        self._pickled, self._kept, self._places = pickler.pickled(), pickler.kept, pickler.places
+        self.library_names = pickler.library_names
         self._before = self.read()
         self._name = program_name(program)
-        self.nbytes = len(self._pickled) + sum(one.nbytes() for one in found.storages)
+        self.nbytes = len(self._pickled) + sum(one.nbytes() for one in pickler.storages)
         free = psutil.virtual_memory().available if self.nbytes > LARGE else sys.maxsize
         if self.nbytes * ranks > free:
             raise ProgramError(

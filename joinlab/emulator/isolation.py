@@ -207,9 +207,9 @@ class Isolation:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
             self._copies.restore()
-            found = self._leftovers.restore()
+            set_names = self._leftovers.restore()
             if len(self._owns) > 1:
-                self.shared += found
+                self.shared += set_names
             torch.default_generator.set_state(state)
             np.random.set_state(legacy)
             with suppress(OSError):  # a program may remove this one, too

@@ -175,10 +175,10 @@ class Leftovers:
         self._names = [vars(owner).copy() for owner in OWNERS]
 
     def restore(self) -> list[str]:
-        """Put back what has changed since, now that the emulation's own patches are undone.
+        """Undo what the program has changed, once the emulation's own patches are gone.
 
         Returns the names that the program itself has set in modules and classes of libraries."""
-        found: list[str] = []
+        set_names: list[str] = []
         for (read, write), before in zip(
             _SETTINGS, self._settings, strict=False
         ):  # none, if it was not read
@@ -197,9 +197,9 @@ class Leftovers:
             if differ(vars(owner), names):
                 for name, value in list(changes_of(owner, names)):
                     if not _from_library(vars(owner).get(name)):
-                        found.append(f"{full_name(owner)}.{name}")
+                        set_names.append(f"{full_name(owner)}.{name}")
                     put(owner, name, value)
-        return found
+        return set_names
 
 
 def full_name(owner: Any) -> str:

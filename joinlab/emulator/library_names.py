@@ -40,7 +40,7 @@ class LibraryNames:
 
     def __init__(self) -> None:
         self._anything = False
-        self._unknown: set[str] = set()  # names that are set in what is not known before
+        self._unknown: set[str] = set()  # names set on objects that only the running code knows
         self._places: list[tuple[Any, str]] = []
         self._watched: list[tuple[Any, set[str], dict[str, Any]]] = []
 

@@ -29,8 +29,15 @@ from joinlab.program.replicas import differing_replicas
 from joinlab.program.sources import source_of
 from joinlab.program.traces import Trace
 from joinlab.recorder.rank_log import about_calls, about_ranks
-from joinlab.timeline import EmulationSettings as EmulationMeta
-from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
+from joinlab.timeline import (
+    EmulationSettings,
+    Ending,
+    EndKind,
+    Meta,
+    Timeline,
+    Watched,
+    timeline_from_rows,
+)
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
@@ -422,7 +429,7 @@ class Emulation:
 
     def _timeline(self) -> Timeline:
         knobs = self.knobs
-        emulation: EmulationMeta = {
+        emulation: EmulationSettings = {
             "seconds_per_input": [ns / 1e9 for ns in knobs.costs.input_ns],
             "latency": knobs.costs.latency_ns / 1e9,
             "bytes_per_second": knobs.costs.bytes_per_second,

@@ -267,8 +267,8 @@ class RankRun:
         begun: list[bool] = []
 
         def init_process_group(*args: Any, **kwargs: Any) -> None:
-            own = self.request["backend"], self.ranks, self.rank
-            begin(own, bool(begun), *args, **kwargs)
+            default_group = self.request["backend"], self.ranks, self.rank
+            begin(default_group, bool(begun), *args, **kwargs)
             begun.append(True)
 
         c10d.init_process_group = dist.init_process_group = init_process_group

@@ -37,21 +37,16 @@ def cause_of_death(status: int, output: str) -> str:
 class Output:
     """The output of one rank, without its middle if it is long."""
 
-    def __init__(self, fd: int = -1, path: Path = Path()) -> None:
-        """In an open file, or in one that the rank creates."""
+    def __init__(self, path: Path) -> None:
+        """In a file that the rank creates."""
         self._path = path
-        self._fd = fd
+        self._fd = -1
         self._kept = BoundedOutput()
 
     @property
     def whole(self) -> bool:
         """Whether all of it is kept."""
         return self._kept.whole
-
-    def read_all(self) -> None:
-        """Read what is there."""
-        while self.read():
-            pass
 
     def read(self) -> bytes:
         """The next bytes, at most PORTION."""

@@ -30,7 +30,7 @@ class RunFiles:
     def __init__(self, folder: Path, ranks: int, origin_ns: int, listener: Listener | None) -> None:
         self.folder = folder
         self.logs = [RankLog(rank, origin_ns) for rank in range(ranks)]
-        self.output = [Output(path=folder / output_name(rank)) for rank in range(ranks)]
+        self.output = [Output(folder / output_name(rank)) for rank in range(ranks)]
         self._listener = listener
         self._events = [LogTail(folder / log_name(rank)) for rank in range(ranks)]
         self._unread = [b""] * ranks  # events read from the files, not yet fed to the logs

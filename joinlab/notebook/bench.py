@@ -132,7 +132,9 @@ class Bench(View):
     printed: Any = traitlets.Tuple().tag(sync=True)
     predict = traitlets.Bool(False).tag(sync=True)
     results: Any = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
-    shown = traitlets.Unicode("").tag(sync=True)  # Setting.key of the shown emulation of a case
+    shown = traitlets.Unicode("").tag(
+        sync=True
+    )  # BenchSetting.key of the shown emulation of a case
     programs: Any = traitlets.Tuple().tag(
         sync=True
     )  # (number, name) of each program to choose from

@@ -4,7 +4,7 @@ the kernel is idle.
 The map sends the pictures of its cells to the page before a slider asks for them. They travel in
 parcels, because pictures in one message share their words: 16 take 4 to 5 kB, and one alone 1.2 to
 2. The page draws a move at once from the pictures it has, and tells Python; Python's answer is the
-same picture, so the page does not draw it again. The key of a picture (`Setting.key`) has
+same picture, so the page does not draw it again. The key of a picture (`BenchSetting.key`) has
 everything that it depends on. A picture has no calls: Python sends them on request.
 
 The map is computed in the kernel's main thread, between messages, so a slider waits for one cell at

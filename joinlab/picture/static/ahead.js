@@ -34,7 +34,7 @@ export class Ahead {
     this.told(this.known.size);
   }
 
-  /** All that the picture depends on which the controls ask for, as `Setting.key` writes it. */
+  /** All that the picture depends on which the controls ask for, as `BenchSetting.key` has it. */
   get key() {
     return this.keyOf(this.model.get("case"));
   }

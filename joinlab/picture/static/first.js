@@ -239,7 +239,7 @@ export class First {
     this.card = button("picture to share", "Save headline, lanes, code and fix as one PNG", () =>
       this.share(),
     );
-    const link = button("copy link", "Copy the address of what is shown", async () => {
+    const link = button("copy link", "Copy a link to this view", async () => {
       await navigator.clipboard.writeText(location.href);
       link.textContent = "copied";
     });
@@ -878,9 +878,8 @@ export class First {
       const marks = this.covered.length ? "" : tags(stand);
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
-    const words = mended ? "The program with the fix, emulated." : this.pieces(tried),
-      mends = main.mended !== undefined || (main.mends && this.model.send), // only Python can look
-      below = (tried[0][0] || mends) && alone ? `<p class="jl-do">${words}</p>` : "";
+    const mends = main.mended !== undefined || (main.mends && this.model.send), // only Python can look
+      below = (tried[0][0] || mends) && alone ? `<p class="jl-do">${this.cure}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
     if (below && mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
@@ -889,6 +888,12 @@ export class First {
       for (const one of this.low.querySelectorAll(".jl-code"))
         if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
     });
+  }
+
+  /** What is said of the fix. */
+  get cure() {
+    const { main, run } = this;
+    return run === main ? this.pieces(main.scene.tried) : "The program with the fix, emulated.";
   }
 
   /** A button that shows the run with its fix, or the one without it. @param {boolean} mended */

@@ -234,10 +234,9 @@ export class Hand {
     grip.style.left = `${spot.offsetLeft}px`;
     grip.style.top = `${spot.offsetTop}px`;
     this.drawSix(shown);
-    const words = mended ? "The program with the fix, emulated." : view.pieces(main.scene.tried),
-      free = aloft === null && view.scenes.length === 1,
+    const free = aloft === null && view.scenes.length === 1,
       asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+"));
-    write(this.tried, view.covered.length ? "" : words);
+    write(this.tried, view.covered.length ? "" : view.cure);
     const next = asks ? [view.mender(mended)] : []; // else one moves the line
     if (next[0]?.outerHTML !== this.fix.firstElementChild?.outerHTML)
       this.fix.replaceChildren(...next); // else it keeps the focus
