@@ -696,14 +696,15 @@ def test_a_child_that_comes_to_the_end_of_the_program_ends_there():
 def test_a_child_cannot_end_the_process_that_all_ranks_share():
     def program(rank, inputs):
         heard, told = os.pipe()
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             for kill, target in ((os.kill, os.getppid()), (os.kill, 0), (os.killpg, os.getpgrp())):
                 try:
                     kill(target, signal.SIGKILL)
                 except RuntimeError as error:
                     os.write(told, b"1" if SHARED[0] in str(error) else b"0")
             os.kill(os.getpid(), signal.SIGKILL)
-        _, status = os.wait()
+        _, status = os.waitpid(child, 0)  # os.wait() may take a child of another test
         os.close(told)
         with os.fdopen(heard, "rb") as pipe:
             return pipe.read(), os.waitstatus_to_exitcode(status)
@@ -720,7 +721,8 @@ def test_a_child_inherits_no_descriptor_of_joinlab():
 
     def program(rank, inputs):
         heard, told = os.pipe()
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             links = {
                 os.readlink(f"/proc/self/fd/{fd}")
                 for fd in os.listdir("/proc/self/fd")
@@ -729,7 +731,7 @@ def test_a_child_inherits_no_descriptor_of_joinlab():
             }
             os.write(told, json.dumps(sorted(links)).encode())
             os._exit(0)
-        os.wait()
+        os.waitpid(child, 0)
         links = set(json.loads(os.read(heard, 1 << 16)))
         os.close(heard)
         os.close(told)
