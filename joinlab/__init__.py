@@ -90,7 +90,10 @@ def __getattr__(name: str) -> Any:
         from joinlab.errors import with_extra
 
         raise with_extra(f"joinlab.{name}", error) from error
-    value = module if _HOME[name] == f"joinlab.{name}" else getattr(module, name)
+    if _HOME[name] == f"joinlab.{name}":
+        value = module
+    else:
+        value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -163,7 +163,10 @@ def load(
     except (OSError, ValueError) as error:
         if isinstance(error, TimelineFileError):
             raise
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and error.strerror:
+            why = error.strerror
+        else:
+            why = str(error)
         _refuse(name, f"it cannot be read ({why})", "check the path, and that you may read it")
     return unpack(data, name, build, max_bytes)
 
@@ -240,7 +243,10 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
     version, writer = header.get("version"), header.get("written_by", "another joinlab")
     if version not in (1, FILE_VERSION):
         newer = isinstance(version, int) and version > FILE_VERSION
-        todo = "update joinlab" if newer else f"open it with {writer}, which wrote it"
+        if newer:
+            todo = "update joinlab"
+        else:
+            todo = f"open it with {writer}, which wrote it"
         _refuse(
             name,
             f"its file version is {version!r}, and this joinlab opens versions 1 and {FILE_VERSION}",

@@ -31,7 +31,9 @@ class Documentation:
         """How both ranks ended with these inputs; None if the thread does not say."""
         if len(inputs) != 2 or inputs[1] != inputs[0] + 1:
             return None
-        return self.asker if inputs[0] == 5 else self.answer.get(inputs[0])
+        if inputs[0] == 5:
+            return self.asker
+        return self.answer.get(inputs[0])
 
     @property
     def place(self) -> tuple[bool, str]:

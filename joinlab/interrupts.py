@@ -95,12 +95,13 @@ def interruptible(function: Callable[P, T]) -> Callable[P, T]:
     run forever."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        interrupts = HeldInterrupts.innermost if _in_main_thread() else None
-        return (
-            function(*args, **kwargs)
-            if interrupts is None
-            else interrupts.let_go(function, *args, **kwargs)
-        )
+        if _in_main_thread():
+            interrupts = HeldInterrupts.innermost
+        else:
+            interrupts = None
+        if interrupts is None:
+            return function(*args, **kwargs)
+        return interrupts.let_go(function, *args, **kwargs)
 
     return call
 

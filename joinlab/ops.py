@@ -274,11 +274,10 @@ def group_names(
             map(str, ranks if len(ranks) <= _FEW else [*ranks[:3], "...", ranks[-1]])
         )
         desc = descriptions.get(name, "")
-        label = (
-            desc
-            if desc not in ("", "undefined", "default_pg")
-            else f"rank{'s' * (len(ranks) > 1)} {numbers}"
-        )
+        if desc not in ("", "undefined", "default_pg"):
+            label = desc
+        else:
+            label = f"rank{'s' * (len(ranks) > 1)} {numbers}"
         namesakes = sum(name_before.partition(" (")[0] == label for name_before in names.values())
         names[name] = (
             label

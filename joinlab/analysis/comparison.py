@@ -83,10 +83,16 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
                 for side, key in ((left_side, row.left), (right_side, row.right))
                 if key is not None
             ]
-            lead = "What is carried differs" if kind == "data" else "They part"
+            if kind == "data":
+                lead = "What is carried differs"
+            else:
+                lead = "They part"
             return Comparison(rows, parting, f"{lead} {_where(min(places), left)}: {text}.")
     ends = [[end.kind for end in side.ends] for side in (left, right)]
-    but = "." if ends[0] == ends[1] else "; only how the ranks end differs."
+    if ends[0] == ends[1]:
+        but = "."
+    else:
+        but = "; only how the ranks end differs."
     return Comparison(
         rows, parting, f"Both runs issue the same calls, and each call ends alike{but}"
     )

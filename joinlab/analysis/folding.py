@@ -140,7 +140,10 @@ def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
     slots = None if whole else read(timeline).told
     unfolded = Matched(timeline, slots)
     fewer = len(classes) < timeline.world_size
-    matched = Matched(timeline, slots, [members[0] for members in classes]) if fewer else unfolded
+    if fewer:
+        matched = Matched(timeline, slots, [members[0] for members in classes])
+    else:
+        matched = unfolded
     return Folding(classes, matched, fold_rows(matched), unfolded)
 
 

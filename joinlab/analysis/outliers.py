@@ -211,7 +211,10 @@ class Paths:
                     kind += f" {peer - rank}" if peer is not None else ""
                     if whole:
                         path.reach[role, True] = seq + 1
-                elements = elements_of(shape) if "shape" in fields or op in _SIZED else None
+                if "shape" in fields or op in _SIZED:
+                    elements = elements_of(shape)
+                else:
+                    elements = None
                 call = _PathCall(len(path.calls), group, (kind, line or "", elements))
                 path.calls[role, pair, seq if pair else number - 1] = call
             self._known[rank] = path

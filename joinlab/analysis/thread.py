@@ -56,13 +56,19 @@ def documented(case: int, inputs: Sequence[int] | None = None) -> Timeline:
     texts = {case_["case"]: case_["answer"] for case_ in json.loads(text)["cases"]}
     if case not in texts:
         raise ProgramError(f"the thread has the cases {', '.join(map(str, texts))}; got {case!r}")
-    answers = texts[case] if isinstance(texts[case], list) else [texts[case]]
+    if isinstance(texts[case], list):
+        answers = texts[case]
+    else:
+        answers = [texts[case]]
     lists = {(answer["N"], answer["N"] + 1): answer for answer in answers}
     counts = max(lists) if inputs is None else tuple(inputs)
     if counts not in lists:
         have = " or ".join(f"{n} and {second}" for n, second in lists)
         ends = DOCUMENTED[case].ends(counts)
-        hint = f" It says only how they end: {' / '.join(ends)}." if ends else ""
+        if ends:
+            hint = f" It says only how they end: {' / '.join(ends)}."
+        else:
+            hint = ""
         raise ProgramError(
             f"the thread lists the calls of case {case} for {have} inputs, not for {counts}.{hint}"
         )
@@ -74,7 +80,10 @@ def _timeline(case: int, counts: tuple[int, ...], answer: Mapping[str, Any]) -> 
     for rank in range(2):
         named = [(row["input"], row[f"r{rank}"]) for row in answer["trace"] if row[f"r{rank}"]]
         for seq, (index, origin) in enumerate(named):
-            op = Op.BROADCAST if origin.startswith("broadcast") else Op.ALL_REDUCE
+            if origin.startswith("broadcast"):
+                op = Op.BROADCAST
+            else:
+                op = Op.ALL_REDUCE
             rows.append(
                 {
                     "rank": rank,
@@ -162,8 +171,14 @@ def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> 
         )
     for rank, (run_end, thread_end) in enumerate(zip(run.ends, thread.ends, strict=True)):
         origin = _ended_in(run, rank)
-        inside = f", here in a {origin}, which the thread leaves out" if is_setup(origin) else ""
-        comparison = ", as in the thread" if run_end.kind is thread_end.kind else ""
+        if is_setup(origin):
+            inside = f", here in a {origin}, which the thread leaves out"
+        else:
+            inside = ""
+        if run_end.kind is thread_end.kind:
+            comparison = ", as in the thread"
+        else:
+            comparison = ""
         if comparison and thread_end.text in ("finishes", "hangs"):
             quotation = ""
         else:

@@ -488,7 +488,10 @@ class _Finding:
                 yield Why("may_wait", {"ranks": stuck, "absent": sorted(absent), "group": name})
         for odd in job.odds:
             if not odd.usual:
-                wrong = sorted(odd.here) if tuple(sorted(odd.here)) in either else []
+                if tuple(sorted(odd.here)) in either:
+                    wrong = sorted(odd.here)
+                else:
+                    wrong = []
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
                 # the ops alone may differ
                 if len(forms) == len(odd.forms):

@@ -64,7 +64,10 @@ def file_name(file: str) -> str:
     >>> file_name("project/train.py")
     'train.py'
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+    else:
+        shell = None
     named = getattr(getattr(shell, "compile", None), "format_code_name", None)
     cell: tuple[str, str] | None = (
         named(file) if named else None
@@ -175,7 +178,10 @@ def title(timeline: Timeline) -> str:
     """
     meta = timeline.meta
     inputs = meta.get("inputs")
-    inputs_text = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
+    if inputs:
+        inputs_text = f", inputs ({', '.join(map(str, inputs))})"
+    else:
+        inputs_text = ""
     if inputs and len(inputs) > 8:
         low, high = min(inputs), max(inputs)
         inputs_text = (
@@ -213,7 +219,10 @@ def measured(timeline: Timeline) -> str:
     """Whether a run was measured or modelled, and on which system."""
     meta = timeline.meta
     backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
-    torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
+    if versions.get("torch"):
+        torch = f", PyTorch {versions['torch']}"
+    else:
+        torch = ""
     match meta.get("engine"):
         case "launched":
             return (
@@ -237,7 +246,10 @@ def _barrier(timeline: Timeline) -> str:
     if knobs["era"] == "today":
         return ", with today's barrier, an all-reduce of a float zero"
     byte = knobs.get("barrier_value")
-    pad = f", and {knobs['pad']} as the undefined half of a line" if knobs.get("pad") else ""
+    if knobs.get("pad"):
+        pad = f", and {knobs['pad']} as the undefined half of a line"
+    else:
+        pad = ""
     return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
 
 

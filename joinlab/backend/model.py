@@ -263,7 +263,10 @@ class EmulatedCall:
             return
         if self.expired:
             return
-        values = values_in(self.tensors_out) if self.small and self.tensors_out else None
+        if self.small and self.tensors_out:
+            values = values_in(self.tensors_out)
+        else:
+            values = None
         self.host.take(CallDone(call=self.id, time_ns=self.ended_ns, values=values))
 
     def fail(self, text: str, at_ns: int) -> None:

@@ -186,11 +186,10 @@ def move(op: Op, parts: Sequence[CallPart], root: int) -> None:
         for place in targets:
             write(parts[place].outs, np.concatenate([pieces[place] for pieces in sent]))
         return
-    whole = (
-        look(parts[root].ins)
-        if len(sources) == 1
-        else np.concatenate([read(parts[source].ins) for source in sources])
-    )
+    if len(sources) == 1:
+        whole = look(parts[root].ins)
+    else:
+        whole = np.concatenate([read(parts[source].ins) for source in sources])
     for place in targets:
         if sources != (place,):
             write(parts[place].outs, whole)

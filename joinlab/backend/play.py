@@ -282,7 +282,10 @@ class _Lane:
         assert end is not None
         if self.raised is not None and end.kind == "finished":
             return self.raised
-        place = None if end.call is None or end.call.id < 0 else end.call.id
+        if end.call is None or end.call.id < 0:
+            place = None
+        else:
+            place = end.call.id
         return RankEnd(end.kind, place, end.text, self.done)
 
     def _do(self, host: SessionRank, step: Step) -> None:
@@ -365,7 +368,10 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     facts, single = FACTS[method.op], method.form is Form.SINGLE
     ins, outs = list(call.ins), list(call.outs or ())
     if facts.point_to_point:
-        to = [] if call.peer is None else [ranks.index(call.peer) if call.peer in ranks else -1]
+        if call.peer is None:
+            to = []
+        else:
+            to = [ranks.index(call.peer) if call.peer in ranks else -1]
         return (ins or outs, *to, call.tag)
     options = SimpleNamespace(
         rootRank=ranks.index(call.root) if call.root in ranks else call.root,

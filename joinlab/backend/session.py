@@ -264,7 +264,10 @@ class SessionRank:
             tensors_out=outs,
         )
         call.small = False
-        call.ready_ns = max(self.now, self.stream_ns) if streams else self.now
+        if streams:
+            call.ready_ns = max(self.now, self.stream_ns)
+        else:
+            call.ready_ns = self.now
         self.open_calls += 1
         self.calls.append(call)
         return call

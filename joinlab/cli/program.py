@@ -46,7 +46,10 @@ def _load_module(place: str) -> ModuleType:
     # folder.
     sys.path.insert(0, str(path.resolve().parent) if is_file else os.getcwd())
     try:
-        module = _run_file(path) if is_file else importlib.import_module(place)
+        if is_file:
+            module = _run_file(path)
+        else:
+            module = importlib.import_module(place)
     except (Exception, SystemExit) as error:
         raise ProgramError(
             f"{place} cannot be imported: {type(error).__name__}: {error}"

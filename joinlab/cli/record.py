@@ -80,7 +80,10 @@ def _run(options: argparse.Namespace) -> int:
         )
     sys.argv = [options.script, *options.arguments]
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), "0")
-    voice = None if options.quiet or rank != "0" else _Voice(options.into)
+    if options.quiet or rank != "0":
+        voice = None
+    else:
+        voice = _Voice(options.into)
     record(options.into, everything=options.everything, still_s=options.still, ways=options.ways)
     try:
         _run_as_main(options.script, options.module)

@@ -134,7 +134,10 @@ def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
         (n, number, case_runs) for n, runs in tables.items() for number, case_runs in runs.items()
     ]
     marks = {_mark(case_runs)[0] for _, _, case_runs in all_runs}
-    notes = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
+    if "=" in marks:
+        notes = ["=  as the forum thread documents it, for NCCL"]
+    else:
+        notes = []
     if any(
         end.pending for _, _, case_runs in all_runs for run in case_runs.all() for end in run.ends
     ):
@@ -178,7 +181,10 @@ def _mark(runs: CaseRuns) -> tuple[str, str]:
     """Compare the model of PyTorch 1.9 with the documentation: a sign, and the documented ending of
     each rank."""
     inputs = runs.documented_on.meta["inputs"]
-    expected = runs.case.documentation.ends(inputs) if runs.case.documentation else None
+    if runs.case.documentation:
+        expected = runs.case.documentation.ends(inputs)
+    else:
+        expected = None
     if expected is None:
         return "", ""
     verbs = [ENDINGS[end.kind].trace for end in runs.documented_on.ends]
@@ -195,7 +201,10 @@ def _program(case: Case) -> str:
     documentation = case.documentation
     if documentation is None:
         return case.title.removeprefix("Case ").lstrip("0123456789: ")
-    barrier = f"barrier {documentation.barrier}" if documentation.barrier else "no barrier"
+    if documentation.barrier:
+        barrier = f"barrier {documentation.barrier}"
+    else:
+        barrier = "no barrier"
     return f"{'join()' if documentation.join else 'no join()'}, {barrier}"
 
 
@@ -225,7 +234,10 @@ def _title(run: Timeline, headline: Line, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
     named_counts = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
-    size = f"inputs {', '.join(map(str, counts))}" if named_counts else f"{run.world_size} ranks"
+    if named_counts:
+        size = f"inputs {', '.join(map(str, counts))}"
+    else:
+        size = f"{run.world_size} ranks"
     heading = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
     right = _cut(ended_in_short(headline).upper(), width - 14)
     heading = _cut(heading, max(width - len(right) - 2, 12))
@@ -334,7 +346,10 @@ class _CallTable:
         slot = self.folding.slots[index]
         cells = [self._cell(slot, rank) for rank in self.shown]
         mark = ">" if index == self.first else " "
-        sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
+        if slot.differs:
+            sign = "!="
+        else:
+            sign = "(!)" if self._other_lines(slot) else ""
         line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
         remark = ", ".join(
             filter(
@@ -361,7 +376,10 @@ class _CallTable:
             return "-"
         row = self.folding.matched.calls_of(slot)[rank]
         site = row["call_site"] or ""
-        line = f":{site.rpartition(':')[2]}" if self.one_file and site else short_site(site)
+        if self.one_file and site:
+            line = f":{site.rpartition(':')[2]}"
+        else:
+            line = short_site(site)
         return f"{asks(row['origin'], row['op'])} {line}".rstrip()
 
     def _other_lines(self, slot: Slot) -> bool:
@@ -397,11 +415,10 @@ class _CallTable:
                 ].append(rank)
         for state, ranks in open_ranks.items():
             all_of = len(ranks) == len(rows)
-            subject = (
-                ""
-                if all_of
-                else f"{ranks_text([lane_rank for rank in ranks for lane_rank in self.folding.lanes[rank]])} "
-            )
+            if all_of:
+                subject = ""
+            else:
+                subject = f"{ranks_text([lane_rank for rank in ranks for lane_rank in self.folding.lanes[rank]])} "
             remarks += [f"{subject}{state}"] if ranks else []
         return ", ".join(remarks)
 

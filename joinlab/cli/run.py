@@ -63,7 +63,10 @@ def _run(options: argparse.Namespace) -> int:
     keeping.check_can_write(options.save)
     program = load_program(options.program)
     try:
-        timeline = _emulated(program, options) if options.emulate else _launched(program, options)
+        if options.emulate:
+            timeline = _emulated(program, options)
+        else:
+            timeline = _launched(program, options)
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise

@@ -96,11 +96,10 @@ def _run(options: argparse.Namespace) -> int:
             if state == "over":
                 tell(state, timeline)
             elif state != "running" and last_ends != (last_ends := str(timeline.ends)):
-                news = (
-                    "The job has stalled."
-                    if state == "stuck"
-                    else f"Nothing has moved for {options.still:g} s."
-                )
+                if state == "stuck":
+                    news = "The job has stalled."
+                else:
+                    news = f"Nothing has moved for {options.still:g} s."
                 tell(state, timeline, news)
             if state == "over" or (options.exit_code and _code(timeline, still)):
                 if options.exit_code:

@@ -209,13 +209,15 @@ def plain(value: Any) -> Any:
 
 
 def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, ...] = ()) -> str:
-    position_text = f"element {', '.join(map(str, path))}: " if path else ""
+    if path:
+        position_text = f"element {', '.join(map(str, path))}: "
+    else:
+        position_text = ""
     if not isinstance(expected, list):
-        equal = (
-            isclose(got, expected, rel_tol=close, abs_tol=close)
-            if _is_number(got) and _is_number(expected)
-            else got == expected
-        )
+        if _is_number(got) and _is_number(expected):
+            equal = isclose(got, expected, rel_tol=close, abs_tol=close)
+        else:
+            equal = got == expected
         if equal:
             return ""
         return f"{position_text}expected {_short(expected)}, got {_short(got)}"

@@ -130,7 +130,10 @@ def _dots(inputs: tuple[int, int]) -> Iterator[str]:
         y = 76 + 34 * rank
         yield words(560, y, f"rank {rank}", attributes=' font-weight="700" font-size="15"')
         for i in range(count):
-            fill = ink_of(RowKind.BACKWARD) if i < min(inputs) else LIGHT["bad"]
+            if i < min(inputs):
+                fill = ink_of(RowKind.BACKWARD)
+            else:
+                fill = LIGHT["bad"]
             yield f'<circle cx="{640 + 26 * i}" cy="{y - 5}" r="9" fill="{fill}"/>'
         yield words(640 + 26 * 6, y, f"{count} inputs", "soft")
 

@@ -44,7 +44,10 @@ def _run_by_a_machine() -> bool:
     nbclient, which nbmake, nbconvert and papermill use."""
     if os.environ.get("CI"):
         return True
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+    else:
+        shell = None
     return getattr(getattr(shell, "kernel", None), "_allow_stdin", True) is False
 
 

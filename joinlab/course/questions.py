@@ -60,7 +60,10 @@ class Question:
 
     def markdown(self) -> str:
         """The question and its numbered choices, as a notebook shows them."""
-        code = f"```python\n{self.code.strip()}\n```\n\n" if self.code else ""
+        if self.code:
+            code = f"```python\n{self.code.strip()}\n```\n\n"
+        else:
+            code = ""
         choices = "\n".join(f"{number}. {choice}" for number, choice in enumerate(self.choices, 1))
         return f"**{self.ask}**\n\n{code}{choices}"
 

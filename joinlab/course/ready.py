@@ -165,10 +165,14 @@ def check_course(checks: Sequence[ReadyCheck] = CHECKS) -> int:
         try:
             result = check.run()
         except Exception as error:
-            repair = error.repair if isinstance(error, NotReady) else install_command()
-            reason = (
-                f"{error}" if isinstance(error, NotReady) else f"{type(error).__name__}: {error}"
-            )
+            if isinstance(error, NotReady):
+                repair = error.repair
+            else:
+                repair = install_command()
+            if isinstance(error, NotReady):
+                reason = f"{error}"
+            else:
+                reason = f"{type(error).__name__}: {error}"
             console.print(f"✕ {check.name:22} {' '.join(reason.split())}", markup=False)
             console.print(
                 f"Not ready for the course. Run: {repair}", style="bold red", markup=False

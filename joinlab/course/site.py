@@ -169,13 +169,19 @@ def _figure(arguments: str, figures: Path) -> str:
     )
     label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
     one_of = _one_of(case, (first, second), era)
-    caption = f"{label}, modelled: {one_of}" if one_of else f"{label}, modelled."
+    if one_of:
+        caption = f"{label}, modelled: {one_of}"
+    else:
+        caption = f"{label}, modelled."
     return _framed(name, label, options.get("after", ""), caption)
 
 
 def _framed(name: str, label: str, after: str, caption: str, address: str = "") -> str:
     """A page of `figures` as a figure; `after` is the question until whose answer it is hidden."""
-    hidden = f' class="answer" data-after="{after}" hidden' if after else ""
+    if after:
+        hidden = f' class="answer" data-after="{after}" hidden'
+    else:
+        hidden = ""
     source = f"figures/{name}.html{address}"
     return (
         f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="{source}"></iframe>'
@@ -225,7 +231,10 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
     for number in options["case"].split(","):
         case = CASES[int(number[0])]
         item = number.endswith("+item")
-        title = f"Case {number[0]}, then loss.item()" if item else f"{case.title}."
+        if item:
+            title = f"Case {number[0]}, then loss.item()"
+        else:
+            title = f"{case.title}."
         programs[title] = case_2_item if item else case.program
     first, second = map(int, options["inputs"].split(","))
     start = Position(next(iter(programs)), "today", (first, second))
@@ -478,9 +487,10 @@ def write_notebooks(notebooks: Path, folder: Path) -> None:
     for i, path in enumerate(pages):
         before = pages[i - 1].stem if i else ""
         after = pages[i + 1].stem if i + 1 < len(pages) else ""
-        body = (
-            _notebook(path) if path.suffix == ".ipynb" else _tables.render(path.read_text("utf-8"))
-        )
+        if path.suffix == ".ipynb":
+            body = _notebook(path)
+        else:
+            body = _tables.render(path.read_text("utf-8"))
         page = _page(_title(path), _linked(body), "../", before, after)
         (folder / f"{path.stem}.html").write_text(page, "utf-8")
 
@@ -506,7 +516,10 @@ def _notebook(path: Path) -> str:
 def _asked(block: re.Match[str]) -> str:
     """A question of a notebook as a form, in one line, so that Markdown leaves it as it is."""
     question = questions()[block[1]]
-    code = f"<pre>{escape(question.code.strip())}</pre>" if question.code else ""
+    if question.code:
+        code = f"<pre>{escape(question.code.strip())}</pre>"
+    else:
+        code = ""
     choices = [
         (_markdown.renderInline(choice), choice == question.answer) for choice in question.choices
     ]

@@ -32,7 +32,8 @@ class Rerun:
         is impossible."""
         if current() is not None:
             return {}
-        if tracer := traced_by():
+        tracer = traced_by()
+        if tracer:
             return f"{tracer} already traces this program"
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(windows), 1000)
@@ -44,4 +45,6 @@ class Rerun:
             second = emulation.go()
         except (LaunchError, ProgramError):
             return {}
-        return ways if second.ends == timeline.ends and second.calls.equals(timeline.calls) else {}
+        if second.ends == timeline.ends and second.calls.equals(timeline.calls):
+            return ways
+        return {}

@@ -112,7 +112,10 @@ class Copies:
         self._before = self.read()
         self._name = program_name(program)
         self.nbytes = len(self._pickled) + sum(one.nbytes() for one in pickler.storages)
-        free = psutil.virtual_memory().available if self.nbytes > LARGE else sys.maxsize
+        if self.nbytes > LARGE:
+            free = psutil.virtual_memory().available
+        else:
+            free = sys.maxsize
         if self.nbytes * ranks > free:
             raise ProgramError(
                 f"{self._name} reaches {self.nbytes / 2**20:,.0f} MB of data, and each of {ranks} ranks begins with a "

@@ -63,7 +63,10 @@ def index_of(host: Any, device: Any) -> int:
     ordinal"."""
     if device is None or device == "cuda":
         return int(host.own.gpu)
-    index = device if isinstance(device, int) else torch.device(device).index
+    if isinstance(device, int):
+        index = device
+    else:
+        index = torch.device(device).index
     if index is None:
         return int(host.own.gpu)
     if not 0 <= index < host.own.ranks:
@@ -185,7 +188,10 @@ def _map_location(host: Any, place: Any) -> Any:
 
 def _without_gpu(host: Any, given: Any) -> Any:
     """DDP: a module in the host's memory takes neither device_ids nor output_device."""
-    device = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        device = given[0]
+    else:
+        device = given
     if not is_gpu(device):
         return given
     index_of(host, device)

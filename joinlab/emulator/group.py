@@ -57,8 +57,14 @@ class EmulatedGroup(dist.ProcessGroup):
         self.kinds = KINDS.setdefault((self.backend, label, self.ranks), {})
         self.numbering = Numbering()
         limit = None if fabric.streams else host.asked_timeout
-        self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)
-        watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
+        if limit is None:
+            self.limit_ns = 0
+        else:
+            self.limit_ns = round(limit.total_seconds() * 1e9)
+        if fabric.streams:
+            watched = host.asked_timeout or NCCL_TIMEOUT
+        else:
+            watched = timedelta(0)
         self.watchdog_ns = round(watched.total_seconds() * 1e9)
         self.coalescing: list[EmulatedCall] | None = None
         self.host.take(
@@ -190,7 +196,10 @@ def _gather_single(
     """A gather into parts of one tensor (ProcessGroupNCCL.cpp, PyTorch v2.14.1)."""
     if not self.fabric.streams:  # Backend.hpp, PyTorch v2.14.1
         raise RuntimeError("Backend gloo does not support gather_single")
-    parts = [list(output.chunk(len(self.ranks)))] if opts.rootRank == self.place else []
+    if opts.rootRank == self.place:
+        parts = [list(output.chunk(len(self.ranks)))]
+    else:
+        parts = []
     return _method("gather")(self, parts, [given], opts)
 
 

@@ -213,7 +213,10 @@ class Host:
             self.take(STACKS.events[kind.stack])
             for source in STACKS.sources[kind.stack]:
                 self.take(FunctionText.of(source))
-        value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
+        if kind.small and ins and not waits.stuck:
+            value_in = values_in(ins)
+        else:
+            value_in = None
         if kind.bucket:
             self.progress.bucket_ready(ins)
         number = len(self.calls)
@@ -240,7 +243,10 @@ class Host:
         self.open_calls += 1
         self.calls.append(call)
         waits.work_for(ISSUE_NS)
-        call.ready_ns = max(waits.now, waits.stream_ns) if streams else waits.now
+        if streams:
+            call.ready_ns = max(waits.now, waits.stream_ns)
+        else:
+            call.ready_ns = waits.now
         if kind.in_backward:
             self.reducer.issued_in_backward(call)
         return call
@@ -326,7 +332,10 @@ class Host:
                 continue
             ms = timeout_ns // 1_000_000
             fabric = call.group.fabric
-            error = fabric.group_timed_out(call, ms) if of_group else fabric.timed_out(call, ms)
+            if of_group:
+                error = fabric.group_timed_out(call, ms)
+            else:
+                error = fabric.timed_out(call, ms)
             call.expire(error)
             raise error
 

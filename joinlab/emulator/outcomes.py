@@ -70,7 +70,10 @@ def endings(
 def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     eras = [given["era"]] if "era" in given else ["today", "1.9"]
     pads = [given["pad"]] if "pad" in given else PADS
-    gpus = [{"gpu": given["gpu"]}] if "gpu" in given else [{}, {"gpu": "P100"}]
+    if "gpu" in given:
+        gpus = [{"gpu": given["gpu"]}]
+    else:
+        gpus = [{}, {"gpu": "P100"}]
     settings = []
     for era in eras:
         values = [given["barrier_value"]] if "barrier_value" in given else BARRIER_VALUES
@@ -85,5 +88,8 @@ def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _kind(end: Ending) -> tuple[Any, ...]:
-    said = end.text.partition(":")[0] if end.kind is EndKind.RAISED else end.text
+    if end.kind is EndKind.RAISED:
+        said = end.text.partition(":")[0]
+    else:
+        said = end.text
     return end.kind, end.pending, end.group, end.call, end.proven, said

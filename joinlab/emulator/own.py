@@ -237,7 +237,10 @@ class Own:
         self.rank = rank
         self.ranks = ranks
         self.world = World()
-        self._seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        if seed is None:
+            self._seed = int.from_bytes(os.urandom(4), "little")
+        else:
+            self._seed = seed
         self._drawing: dict[Any, Any] = {}
         self.environ: dict[bytes, bytes] = {}
         self.swapped: list[Any] = []

@@ -100,7 +100,9 @@ def chosen(before: Callable[..., Any], name: str, make: Make) -> Callable[..., A
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         host = current()
-        return before(*args, **kwargs) if host is None else make(host)(*args, **kwargs)
+        if host is None:
+            return before(*args, **kwargs)
+        return make(host)(*args, **kwargs)
 
     chosen.__name__ = name
     return chosen

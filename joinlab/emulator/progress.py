@@ -132,7 +132,8 @@ class InputProgress:
                 self._callers[id(code), line] = (
                     code  # keeps the code, so that no other one gets its id
                 )
-                if (source := source_at(code, line)) is not None:
+                source = source_at(code, line)
+                if source is not None:
                     self._take(FunctionText.of(source))
         number, step = next(self._spans), self.steps.now
         self._take(

@@ -295,7 +295,10 @@ class Emulation:
         """A further group of `host`, on the backend that it asks for. On gloo its ranks connect
         first, and so wait."""
         asked = str(host.asked_backend or "").lower()
-        backend = asked if asked in ("gloo", "nccl") else self.knobs.backend
+        if asked in ("gloo", "nccl"):
+            backend = asked
+        else:
+            backend = self.knobs.backend
         group = self._new_group(host, name, ranks, desc, backend)
         here = self._opened.setdefault(group.label, [])
         here.append(host)
@@ -377,11 +380,10 @@ class Emulation:
         for host in living:
             standing = host.waits.standing
             why = standing.why if standing is not None else ""
-            text = (
-                ""
-                if host.waits.awaited and not why
-                else f"no rank can go on; this one waits {why or 'for a call'}"
-            )
+            if host.waits.awaited and not why:
+                text = ""
+            else:
+                text = f"no rank can go on; this one waits {why or 'for a call'}"
             text = "; ".join(filter(None, (host.closing, text)))
             host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
             self.baton.doom(host.waits.thread)
@@ -446,9 +448,11 @@ class Emulation:
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
             nccl = [fabric for fabric in self._fabrics.values() if isinstance(fabric, NcclFabric)]
-            if said := dict.fromkeys(text for fabric in nccl for text in fabric.assumes()):
+            said = dict.fromkeys(text for fabric in nccl for text in fabric.assumes())
+            if said:
                 emulation["assumes"] = " ".join(said)
-            if watched := self._watched():
+            watched = self._watched()
+            if watched:
                 emulation["watchdog"] = watched
         meta: Meta = {
             "program": program_name(self.program),

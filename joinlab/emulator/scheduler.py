@@ -137,7 +137,9 @@ def behind() -> Any:
     """The `host` of the rank whose thread this is, or whose program started this thread; None in
     any other."""
     host = getattr(_here, "host", None)
-    return _children.get(threading.current_thread()) if host is None else host
+    if host is None:
+        return _children.get(threading.current_thread())
+    return host
 
 
 def adopt(thread: Thread) -> None:

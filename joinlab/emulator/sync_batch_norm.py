@@ -46,7 +46,9 @@ def patch_sync_batch_norm(patches: Patches) -> None:
         """SyncBatchNorm.forward asks for GPUs, or the device type that an extension of torch has
         registered."""
         asks = sys._getframe(1).f_code is SyncBatchNorm.forward.__code__
-        return "cpu" if asks and current() is not None else name_of_other()
+        if asks and current() is not None:
+            return "cpu"
+        return name_of_other()
 
     patches.set(torch._C, "_get_privateuse1_backend_name", accepted)
 

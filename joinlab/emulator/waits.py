@@ -90,9 +90,9 @@ class ThreadWaits:
     @property
     def awaited(self) -> list[EmulatedCall]:
         """The open calls that the thread waits for."""
-        return (
-            [] if self.standing is None else [call for call in self.standing.calls if not call.done]
-        )
+        if self.standing is None:
+            return []
+        return [call for call in self.standing.calls if not call.done]
 
     # ------------------------------------------------------------------------------------ stopping
     # the thread

@@ -46,7 +46,10 @@ def check(call: EmulatedCall) -> None:
         case Op.ALL_GATHER:
             (input,) = tensors_in(args[1])
             outs = tensors_in(args[0])
-            outs = list(torch.chunk(outs[0], size)) if form is Form.SINGLE else outs
+            if form is Form.SINGLE:
+                outs = list(torch.chunk(outs[0], size))
+            else:
+                outs = outs
             if len(outs) != size:
                 raise _refused(
                     shown_name,
@@ -128,11 +131,10 @@ def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
     def chunked(outs: Any) -> list[torch.Tensor]:
         return [t for out in outs for t in torch.chunk(out, size)]
 
-    per_input = (
-        chunked(args[0])
-        if isinstance(args[0][0], torch.Tensor)
-        else tensors_in(list(zip(*args[0], strict=True)))
-    )
+    if isinstance(args[0][0], torch.Tensor):
+        per_input = chunked(args[0])
+    else:
+        per_input = tensors_in(list(zip(*args[0], strict=True)))
     for index, input in enumerate(ins):
         for out in per_input[index * size : (index + 1) * size]:
             if out.shape != input.shape:

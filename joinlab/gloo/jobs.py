@@ -213,7 +213,10 @@ def _buffers(
         case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
             nbytes, item, segment = sum(ins), part.dtype.itemsize, 0
             if op is not Op.BROADCAST:
-                plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
+                if op is Op.ALL_REDUCE:
+                    plan = messages.segments
+                else:
+                    plan = messages.reduce_segments
                 segment = plan(nbytes, item, size)[1]
             work: Buffer = _InPlace(task, part.ins[0])
             return [work, Buffer(task, np.zeros(segment * 2, np.uint8), scratch=True)], work

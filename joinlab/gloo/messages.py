@@ -334,11 +334,10 @@ def _turns(
         out = (chunk * ahead + turn) % number * segment
         into = ((chunk + 1) * ahead + turn) % number * segment
         moves = turn < turns and (out < nbytes or into < nbytes)
-        now = (
-            _Move(out, min(segment, nbytes - out), into, min(segment, nbytes - into))
-            if moves
-            else _NOTHING
-        )
+        if moves:
+            now = _Move(out, min(segment, nbytes - out), into, min(segment, nbytes - into))
+        else:
+            now = _NOTHING
         if moves or earlier is not _NOTHING:
             yield turn, earlier, now
         earlier, last = last, now

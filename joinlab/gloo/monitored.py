@@ -55,7 +55,10 @@ def monitored_barrier(
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from None
         return
-    limit_ns = None if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9 else timeout_ns
+    if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9:
+        limit_ns = None
+    else:
+        limit_ns = timeout_ns
     begin = host.now
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
         calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
@@ -73,13 +76,15 @@ def _wait_for_each(
     come: list[int] = []
     missing: list[int] = []
     for place, call in enumerate(calls, 1):
-        remaining_ns = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.now
+        if all_ranks or limit_ns is None:
+            remaining_ns = limit_ns
+        else:
+            remaining_ns = begin + limit_ns - host.now
         if remaining_ns is not None and remaining_ns <= 0:
-            text = (
-                f"Successfully processed ranks: {', '.join(map(str, come))}"
-                if come
-                else ("No ranks successfully processed in monitoredBarrier.")
-            )
+            if come:
+                text = f"Successfully processed ranks: {', '.join(map(str, come))}"
+            else:
+                text = "No ranks successfully processed in monitoredBarrier."
             raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{text}")
         try:
             host.wait([call], timeout_ns=remaining_ns or 0)

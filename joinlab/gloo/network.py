@@ -138,9 +138,10 @@ class Network:
         """Post a recv. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _PostedMessage(place, buffer, low, size)
-        waiting = (
-            _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
-        )
+        if self._answers(peer, post.at_ns):
+            waiting = _first(self._sends, (peer, place, slot))
+        else:
+            waiting = None
         if waiting is not None:
             self._meet(waiting, post)
         else:
@@ -243,9 +244,10 @@ class Network:
                 if place in (source, target):
                     for post in posts:
                         if post.place != place or place in self._cut:
-                            post.buffer.error = (
-                                CUT_TEXT if post.place == place else closed_text(place)
-                            )
+                            if post.place == place:
+                                post.buffer.error = CUT_TEXT
+                            else:
+                                post.buffer.error = closed_text(place)
                             self.awake.append(post.buffer.task)
                     posts.clear()
         for (target, _), posts in self._any.items():
@@ -293,7 +295,10 @@ def play(
                 if not buffers[step.buffer].completed(step.way):
                     yield buffers[step.buffer], step.way
             case Post():
-                post = network.send if step.way == "send" else network.recv
+                if step.way == "send":
+                    post = network.send
+                else:
+                    post = network.recv
                 post(me, step.peer, slot, buffers[step.buffer], step.low, step.size)
             case Sum():
                 work, arrived = buffers[WORK], buffers[ARRIVED]

@@ -118,7 +118,10 @@ def all_reduce_sparse(
         sparse.indices().t().contiguous(),
         sparse.values().contiguous(),
     ):  # one row for each value
-        width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
+        if part.shape[0]:
+            width = len_of(part) // max(1, part.shape[0])
+        else:
+            width = _row_bytes(part)
         lengths = [count * width for count in counts]
         work = Buffer(task, np.zeros(sum(lengths), np.uint8), scratch=True)
         work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])

@@ -185,7 +185,9 @@ def rank_in(name: str) -> int | None:
     (12, 0, None)
     """
     match = _LAST_NUMBER.search(Path(name).name)
-    return int(match[1]) if match and len(match[1]) < 8 and int(match[1]) < MOST_RANKS else None
+    if match and len(match[1]) < 8 and int(match[1]) < MOST_RANKS:
+        return int(match[1])
+    return None
 
 
 def around_rank(name: str) -> tuple[str, str]:
@@ -195,13 +197,17 @@ def around_rank(name: str) -> tuple[str, str]:
     (('nccl_trace_rank_', ''), ('fr_', '.json'))
     """
     match = _LAST_NUMBER.search(name)
-    return (name[: match.start(1)], name[match.end(1) :]) if match else (name, "")
+    if match:
+        return (name[: match.start(1)], name[match.end(1) :])
+    return (name, "")
 
 
 def parsed(path: Path, data: bytes) -> object:
     """The plain data in `data`, the bytes of `path`. TimelineFileError names the file."""
     try:
-        return safe_pickle.load(data) if looks_like_dump(data) else json.loads(data)
+        if looks_like_dump(data):
+            return safe_pickle.load(data)
+        return json.loads(data)
     except safe_pickle.UNREADABLE as error:
         detail = str(error).partition("\n")[0] or type(error).__name__
         raise _refused(
@@ -309,7 +315,8 @@ def _calls(
     ):
         entries = _apart(entries, problems)
         codes, fields = _told(entries, texts)
-    if got := {code for code, entry_fields in enumerate(fields) if _gets(entry_fields)}:
+    got = {code for code, entry_fields in enumerate(fields) if _gets(entry_fields)}
+    if got:
         entries = [
             {
                 **entry,
@@ -355,11 +362,9 @@ def _calls(
 def left_out(files: Sequence[Path]) -> str:
     """The beginning of a sentence: which files were left out."""
     first = repr(str(files[0]))
-    return (
-        f"{len(files)} files such as {first} were left out"
-        if files[1:]
-        else f"{first} was left out"
-    )
+    if files[1:]:
+        return f"{len(files)} files such as {first} were left out"
+    return f"{first} was left out"
 
 
 def unknown(counts: Mapping[str, int]) -> list[str]:
@@ -448,12 +453,18 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
         ):
             # A batch that ends as "coalesced" is named after its first call, any other after its
             # end.
-            named = end if ended and _kind(end["profiling_name"])[1] else entry
+            if ended and _kind(end["profiling_name"])[1]:
+                named = end
+            else:
+                named = entry
             joined = {
                 name: [item for part in parts for item in part[name]]
                 for name in ("input_sizes", "input_dtypes")
             }
-            state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
+            if ended:
+                state = {name: end[name] for name in _STATE}
+            else:
+                state = {"state": "completed"}
             separate += (
                 [{**entry, "profiling_name": named["profiling_name"], **joined, **state}]
                 if entry is not end
@@ -562,7 +573,10 @@ def _is_known(fields: _EntryFields, groups: Mapping[str, Group]) -> bool:
 
 def _kind_of(fields: _EntryFields, groups: Mapping[str, Group]) -> Kind:
     assert fields.op is not None
-    peer = None if fields.peer is None else groups[fields.group][1][fields.peer]
+    if fields.peer is None:
+        peer = None
+    else:
+        peer = groups[fields.group][1][fields.peer]
     return Kind(
         fields.group, fields.backend, fields.op, fields.dtype, fields.shape, peer, fields.over
     )
@@ -661,7 +675,9 @@ def _dtype(names: Sequence[str] | str) -> str | None:
         for name in ([names] if isinstance(names, str) else names)
         if name
     ]
-    return (dtypes[0] if len(set(dtypes)) == 1 else ",".join(dtypes)) if dtypes else None
+    if dtypes:
+        return dtypes[0] if len(set(dtypes)) == 1 else ",".join(dtypes)
+    return None
 
 
 def _refused(path: Path, problem: str, todo: str) -> TimelineFileError:

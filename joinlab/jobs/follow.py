@@ -36,7 +36,8 @@ class Following(View):
         self._timer: asyncio.TimerHandle | None = None
         super().__init__(recorded.timeline(), **options)
         folder = recorded.folder.resolve()
-        if older := self._open.pop(folder, None):  # its cell was run again
+        older = self._open.pop(folder, None)
+        if older:  # its cell was run again
             older.stop()
         self._open[folder] = self
         self._say()

@@ -52,7 +52,10 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {notes[0]}." if notes else ""
         todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
-        todo = "Profile steps that communicate." if dumps[0].form == kineto.FORM else todo
+        if dumps[0].form == kineto.FORM:
+            todo = "Profile steps that communicate."
+        else:
+            todo = todo
         raise TimelineFileError(f"cannot open {dumps[0].file!r}: it holds no call.{why} {todo}")
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
     size = max(world) + 1
@@ -272,11 +275,9 @@ def _renamed(dump: Dump, groups: Mapping[str, Group], texts: Texts) -> npt.NDArr
 
 
 def _key(name: str, ranks: tuple[int, ...], groups: Mapping[str, Group]) -> str:
-    return (
-        name
-        if name not in groups or groups[name][1] == ranks
-        else f"{name}:{','.join(map(str, ranks))}"
-    )
+    if name not in groups or groups[name][1] == ranks:
+        return name
+    return f"{name}:{','.join(map(str, ranks))}"
 
 
 def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.DataFrame:
@@ -364,7 +365,9 @@ def _backend(rows: pl.DataFrame, texts: Texts) -> str:
         texts.kinds, np.bincount(rows["kind"].to_numpy(), minlength=len(texts.kinds)), strict=True
     ):
         counts[kind.backend] = counts.get(kind.backend, 0) + int(count)
-    return min(counts, key=lambda name: (-counts[name], name)) if rows.height else "nccl"
+    if rows.height:
+        return min(counts, key=lambda name: (-counts[name], name))
+    return "nccl"
 
 
 def _skipped(
@@ -466,11 +469,9 @@ def _collectives_among(dump: Dump, group: str, texts: Texts, count: int) -> int:
     kinds = np.array([kind.group == group and kind.backend == "gloo" for kind in texts.kinds], bool)
     chosen = kinds[np.asarray(dump.calls.kind)]
     number, seq = np.asarray(dump.calls.number)[chosen], np.asarray(dump.calls.seq)[chosen]
-    return (
-        int(number[seq < count].max(initial=min(count, number.min() - 1)))
-        if chosen.any()
-        else count
-    )
+    if chosen.any():
+        return int(number[seq < count].max(initial=min(count, number.min() - 1)))
+    return count
 
 
 def _status_names(dump: Dump) -> dict[str, str]:
@@ -499,6 +500,9 @@ def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Endin
     ends, unseen = [], set(missing)
     for rank in range(size):
         group, seq = pending.get(rank, (None, None))
-        text = "no record was found" if rank in unseen else "the record was written before the end"
+        if rank in unseen:
+            text = "no record was found"
+        else:
+            text = "the record was written before the end"
         ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
     return tuple(ends)

@@ -56,7 +56,9 @@ def looks_zipped(head: bytes) -> bool:
 def unzipped_head(head: bytes) -> bytes:
     """The first bytes of a file, unzipped if they are gzip's."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(head) if looks_zipped(head) else head
+        if looks_zipped(head):
+            return zlib.decompressobj(wbits=31).decompress(head)
+        return head
     except zlib.error:
         return head
 
@@ -250,16 +252,21 @@ def _calls(
         ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
         pair, recorded = op in POINT_TO_POINT, arguments.get("Seq")
         counted = nth[name, pair] = nth.get((name, pair), 0) + 1
-        number = recorded if type(recorded) is int and recorded > 0 else counted
-        peer = (
-            arguments.get("Dst Rank" if op is Op.SEND else "Src Rank")
-            if op in (Op.SEND, Op.RECV)
-            else None
-        )
+        if type(recorded) is int and recorded > 0:
+            number = recorded
+        else:
+            number = counted
+        if op in (Op.SEND, Op.RECV):
+            peer = arguments.get("Dst Rank" if op is Op.SEND else "Src Rank")
+        else:
+            peer = None
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
         dtype = arguments.get("dtype")
-        dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
+        if dtype is None:
+            dtype = None
+        else:
+            dtype = DTYPES.get(dtype, str(dtype).lower())
         # A call without its own kernel is over if a later kernel of its group ran, or a later
         # kernel of a batch.
         over = not kernels or index <= reached.get(name, -1) or float(event["ts"]) < last_alone

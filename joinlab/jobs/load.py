@@ -127,9 +127,9 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
     for reader in READERS:
         if reader.what in files_of:
             timeline = reader.read(files_of[reader.what], problems)
-            return (
-                timeline if reader.what == TEXT else text.beside(timeline, files_of.get(TEXT, ()))
-            )
+            if reader.what == TEXT:
+                return timeline
+            return text.beside(timeline, files_of.get(TEXT, ()))
     why = f" {problems[0].removesuffix('.')}." if problems else ""
     raise TimelineFileError(
         f"cannot open {str(folder)!r}: it holds no record of a job.{why} joinlab.load opens files of Timeline.save, "

@@ -59,11 +59,10 @@ class Recording:
         self.rank = rank
         self.pid = os.getpid()
         folder = _unused(folder, rank)
-        log = (
-            EventLog(folder / segment_name(rank, 0), self._failed)
-            if everything
-            else BoundedLog(folder, rank, self._failed)
-        )
+        if everything:
+            log = EventLog(folder / segment_name(rank, 0), self._failed)
+        else:
+            log = BoundedLog(folder, rank, self._failed)
         self.recorder = Recorder(log, rank)
         if torch.distributed.is_nccl_available():
             self.recorder.nccl_log = NcclLog(folder, rank)
@@ -102,9 +101,15 @@ class Recording:
         caller = sys._getframe(1)
         passes_on = caller.f_globals.get("__name__") == "multiprocessing.spawn"
         if not (passes_on and self._left is not None and self._left[1] == code):
-            error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
+            if hasattr(sys, "exception"):
+                error = sys.exception()
+            else:
+                error = sys.exc_info()[1]
             failed = error if code and error is not None else None
-            ending = _ending(failed) if failed is not None else _exit_from(caller, code)
+            if failed is not None:
+                ending = _ending(failed)
+            else:
+                ending = _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending
         self._exit(code)
 

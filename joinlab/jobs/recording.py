@@ -119,7 +119,8 @@ class RecordedFolder:
         problems: list[str] = []
         files = _of_one_job(self, problems)
         self.job = {rank: files[rank].log for rank in sorted(files)}
-        if (cut := _cut(self.job)) is None:
+        cut = _cut(self.job)
+        if cut is None:
             return _timeline(self.job, problems)
         return _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
 
@@ -143,7 +144,9 @@ class RankFiles:
             with suppress(OSError), self.paths[max(self.paths)].open("rb") as opened:
                 first.feed(opened.readline(FIRST_BYTES))
             self._begun = first.begin
-        return self.log.begin if self._begun is NOT_BEGUN else self._begun
+        if self._begun is NOT_BEGUN:
+            return self.log.begin
+        return self._begun
 
     def add(self, path: Path, number: int) -> None:
         if path == self.paths.get(number):
@@ -167,7 +170,10 @@ class RankFiles:
                 number
             ].close()  # a job of 1,100 ranks has more files than a process may have open
             if data and self.log.cut:  # the previous segment ended within a line
-                data = b"\n" + data if number != max(self._tails) else data
+                if number != max(self._tails):
+                    data = b"\n" + data
+                else:
+                    data = data
             self.log.feed(data)
         return self.log.moves > moves
 
@@ -257,7 +263,9 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
         else:
             failed.append(last)
     first = min(cuts, default=None)
-    return None if first is None or min(failed, default=first.time_ns) < first.time_ns else first
+    if first is None or min(failed, default=first.time_ns) < first.time_ns:
+        return None
+    return first
 
 
 def _timeline(
@@ -333,11 +341,13 @@ def _timeline(
         "problems": problems,
     }
     meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
-    if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
+    stood = {rank: log.stood for rank, log in logs.items() if log.stood}
+    if stood:
         meta["stood"] = stood
     if any(log.way for log in logs.values()):
         meta["ways"] = True
-    if left_at := {rank: log.left_at for rank, log in logs.items() if log.left_at}:
+    left_at = {rank: log.left_at for rank, log in logs.items() if log.left_at}
+    if left_at:
         meta["left_at"] = left_at
     if cut is not None:
         moved = max((log.last_ns + ReadUntil.behind(log) for log in logs.values()), default=0)
@@ -572,7 +582,10 @@ def _ends(
     lives = {
         rank: _lives(log) if cut is None else True for rank, log in logs.items() if rank not in over
     }
-    stuck = _stuck(logs, over, lives, prover) if len(logs) == size else {}
+    if len(logs) == size:
+        stuck = _stuck(logs, over, lives, prover)
+    else:
+        stuck = {}
     ends = []
     for rank in range(size):
         log = logs.get(rank)
@@ -584,7 +597,10 @@ def _ends(
         elif log.raised is not None:
             ends.append(Ending.raised(rank_calls, log.raised.text))
         elif rank in stuck:
-            gone = cut.why if cut else "" if lives[rank] is not False else GONE
+            if cut:
+                gone = cut.why
+            else:
+                gone = "" if lives[rank] is not False else GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
         elif cut is not None:
             ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), cut.why))
@@ -613,7 +629,8 @@ def _stuck(
     gone = set(over)
     for rank, alive in lives.items():
         log = logs[rank]
-        if standing := log.standing():
+        standing = log.standing()
+        if standing:
             waits += [BlockedThread(rank, calls_of, inside) for calls_of, inside in standing]
         elif alive is False:
             gone.add(rank)

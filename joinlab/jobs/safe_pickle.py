@@ -70,9 +70,10 @@ def _bounded(growth: int) -> Iterator[None]:
         with open("/proc/self/statm", "rb") as file:
             now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         before = resource.getrlimit(resource.RLIMIT_AS)
-        limit = (
-            now + growth if before[0] == resource.RLIM_INFINITY else min(before[0], now + growth)
-        )
+        if before[0] == resource.RLIM_INFINITY:
+            limit = now + growth
+        else:
+            limit = min(before[0], now + growth)
         resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
     except (ImportError, OSError, ValueError):
         yield

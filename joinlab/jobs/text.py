@@ -126,9 +126,10 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
         named = files[1:] or "rank" in file.stem
         if not facts.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
-    source = (
-        repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
-    )
+    if len(files) == 1:
+        source = repr(str(files[0]))
+    else:
+        source = f"{len(files)} files such as {str(files[0])!r}"
     return facts.timeline(source, problems)
 
 
@@ -157,15 +158,13 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     for rank in facts.raised.keys() | facts.ended.keys():
         if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
             text = facts.raised.get(rank) or facts.ended[rank]
-            kind = (
-                EndKind.RAISED
-                if rank in facts.raised
-                else EndKind.KILLED
-                if "SIG" in text
-                else EndKind.UNKNOWN
-            )
+            if rank in facts.raised:
+                kind = EndKind.RAISED
+            else:
+                kind = EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN
             ends[rank] = replace(ends[rank], kind=kind, text=text)
-    if stacks := {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}:
+    stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
+    if stacks:
         timeline.meta["stood"] = timeline.meta.get("stood", {}) | stacks
     merged = replace(timeline, ends=tuple(ends))
     merged.again.extend(timeline.again)
@@ -275,7 +274,10 @@ class TextFacts:
                 group, rank, number, match["op"], [int(match["count"])] if match["count"] else None
             )
             within = "it" if op_of(match["op"]) else match["op"]
-            after = f" after {int(match['ms']) / 1000:g} s in {within}" if match["ms"] else ""
+            if match["ms"]:
+                after = f" after {int(match['ms']) / 1000:g} s in {within}"
+            else:
+                after = ""
             self.ended[rank] = f"NCCL's watchdog gave up{after}"
         for (rank, number), group in group_of.items():
             enqueued, completed = self.progress[group].get(rank, (0, 0))
@@ -338,7 +340,10 @@ class TextFacts:
     def _fingerprint(self, match: re.Match[str], rank: int, error: str | None) -> CallRow | None:
         # the number counts the earlier calls
         number = int(match["number"]) + 1 if match["number"] else 0
-        shape = [int(size) for size in match["shape"].split(",")] if match["shape"] else None
+        if match["shape"]:
+            shape = [int(size) for size in match["shape"].split(",")]
+        else:
+            shape = None
         row = self._call(DEFAULT_GROUP, rank, number, match["op"], shape, error)
         if row is not None:
             row["dtype"] = (match["dtype"] or "").lower() or None
@@ -389,12 +394,14 @@ class TextFacts:
             group = f"{match['size']} ranks" + f", {process_comms.index(match['comm'])}" * (
                 process_comms[0] != match["comm"]
             )
-            group = (
-                f"{match['size']} ranks of {ids[*process, match['comm']]}"
-                if (*process, match["comm"]) in ids
-                else group
-            )
-            rank = size_and_rank[process][1] if process in size_and_rank else place[process]
+            if (*process, match["comm"]) in ids:
+                group = f"{match['size']} ranks of {ids[*process, match['comm']]}"
+            else:
+                group = group
+            if process in size_and_rank:
+                rank = size_and_rank[process][1]
+            else:
+                rank = place[process]
             self.seen.add(rank)
             op = op_of(match["op"])
             if op in POINT_TO_POINT:  # it has the number of the next collective
@@ -430,7 +437,8 @@ class TextFacts:
         for match in reports:
             sides: list[tuple[int, set[int]]] = []
             for line in match["lines"].splitlines():
-                if count := _FIND["ras_count"].search(line):
+                count = _FIND["ras_count"].search(line)
+                if count:
                     sides.append((int(count["number"]), set()))
                 elif sides and (rank := _FIND["ras_rank"].match(line)):
                     sides[-1][1].add(int(rank["rank"]))
@@ -438,11 +446,10 @@ class TextFacts:
             self.sizes[group] = size
             named = set[int]().union(*(ranks for _, ranks in sides))
             for number, ranks in sides:
-                unnamed = (
-                    set(range(size)) - named
-                    if sum(not ranks_named for _, ranks_named in sides) == 1
-                    else set()
-                )
+                if sum(not ranks_named for _, ranks_named in sides) == 1:
+                    unnamed = set(range(size)) - named
+                else:
+                    unnamed = set()
                 for side_rank in sorted(ranks or unnamed):
                     self._call(group, side_rank, number, match["op"] or "", None)
                     self._got_to(group, side_rank, number)
@@ -493,7 +500,8 @@ class TextFacts:
                 self.raised[line_rank], matched = torn["text"], True
                 frames = reversed([_frame(frame) for frame in _FIND["frame"].finditer(torn[0])])
                 self.stands.setdefault(line_rank, tuple(frames))
-            if stack := _main_thread(lines):
+            stack = _main_thread(lines)
+            if stack:
                 self.stands[line_rank], matched = stack, True
         return matched
 
@@ -506,7 +514,10 @@ class TextFacts:
         )
         for line in text.split("\n"):
             match = _FIND["prefix"].match(line)
-            process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
+            if dumped := _FIND["process"].match(line):
+                process = dumped["local"]
+            else:
+                process = process
             self.named |= {int(match["rank"])} if match and match["rank"] else set()
             named = (match and (match["rank"] or match["local"] or match["task"])) or process
             if rank is not None or named:
@@ -649,7 +660,10 @@ class TextFacts:
     def _groups(self, size: int) -> dict[str, list[int]]:
         """Ranks by group: all ranks for the default group and any as large as the job; else those
         that lines name."""
-        groups = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
+        if not self.calls and not self.progress:
+            groups = {DEFAULT_GROUP: list(range(size))}
+        else:
+            groups = {}
         for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
             ranks_named = {rank for call_group, rank, _ in self.calls if call_group == group} | set(
                 self.progress.get(group, ())
@@ -667,7 +681,9 @@ class TextFacts:
         if numbers:
             return max(min(numbers) - 1, 0)
         counts = self.progress[group].get(rank)
-        return counts[0] if counts else 0 if rank in self.late else NOTHING_RECORDED
+        if counts:
+            return counts[0]
+        return 0 if rank in self.late else NOTHING_RECORDED
 
     def _ending(self, rank: int, rows: Sequence[CallRow]) -> Ending:
         rank_rows = [row for row in rows if row["rank"] == rank]

@@ -260,7 +260,10 @@ def _six_cases() -> Iterator[Line]:
         for number, case in CASES.items():
             counts = (n, n + 1)
             real, modelled = _launched(case.program, counts), emulate(case.program, counts)
-            thread = case.documentation.ends(counts) if case.documentation else None
+            if case.documentation:
+                thread = case.documentation.ends(counts)
+            else:
+                thread = None
             text = (
                 f"case {number} with {n} and {n + 1} inputs: real {' / '.join(_ends(real))}, modelled "
                 f"{' / '.join(_ends(modelled))}, documented {' / '.join(thread) if thread else 'nothing'}"
@@ -450,7 +453,10 @@ def check_gpus(
         lines = found["checks"].get(check.name)
         if lines is None:
             reason = _missing(check, gpus)
-            lines = [(NOT_HERE, reason)] if reason else list(_told(check))
+            if reason:
+                lines = [(NOT_HERE, reason)]
+            else:
+                lines = list(_told(check))
             if not reason:
                 found["checks"][check.name] = lines
                 path.write_text(json.dumps(found, indent=1))
@@ -469,7 +475,10 @@ def _missing(check: GpuCheck, gpus: int) -> str:
         if from_checkout and not (ROOT / "tests").is_dir():
             return "it needs a checkout of the project, with its tests"
         return ""
-    has = "no GPU that PyTorch sees" if not gpus else "one GPU, and this takes two"
+    if not gpus:
+        has = "no GPU that PyTorch sees"
+    else:
+        has = "one GPU, and this takes two"
     return f"{has}. Instead: {check.instead}."
 
 

@@ -128,7 +128,10 @@ def _why(said: str, seconds: float) -> str:
     """Why there is no result: a sentence made from faulthandler's output."""
     frames = re.findall(r'File "(.*)", line (\d+) in ', said)
     own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
-    place = f', at "{linecache.getline(*own[0]).strip()}"' if own else ""
+    if own:
+        place = f', at "{linecache.getline(*own[0]).strip()}"'
+    else:
+        place = ""
     if said.startswith("Timeout"):
         return (
             f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."

@@ -292,7 +292,10 @@ def redirect(output: int) -> None:
 def _seed(seed: int | None) -> None:
     """Seed torch, numpy and random; None: from the system, since forked ranks would otherwise share
     one state."""
-    seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+    if seed is None:
+        seed = int.from_bytes(os.urandom(4), "little")
+    else:
+        seed = seed
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)

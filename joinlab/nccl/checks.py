@@ -133,7 +133,10 @@ def _view_as_real(call: EmulatedCall) -> None:
     for part in call.parts:
         in_place = part.ins is part.outs
         part.ins = [torch.view_as_real(tensor) for tensor in part.ins]
-        part.outs = part.ins if in_place else [torch.view_as_real(tensor) for tensor in part.outs]
+        if in_place:
+            part.outs = part.ins
+        else:
+            part.outs = [torch.view_as_real(tensor) for tensor in part.outs]
 
 
 def _check_reduce_op(call: EmulatedCall, era: str) -> None:

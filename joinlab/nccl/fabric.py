@@ -114,11 +114,10 @@ class Communicator:
         self.joined.add(place)
         self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
-            step = (
-                "first call on this communicator"
-                if calls
-                else "init_process_group(device_id=...) or new_group()"
-            )
+            if calls:
+                step = "first call on this communicator"
+            else:
+                step = "init_process_group(device_id=...) or new_group()"
             host.wait_inside(calls, f"for the other ranks' {step}, without which {without}")
         else:
             for rank in self.ranks:
@@ -306,7 +305,10 @@ class Communicator:
             ends = list(accumulate(lengths))
             spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
             totals = [chain([data[span] for data in shares], c) for c, span in enumerate(spans)]
-        whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
+        if len(totals) == 1:
+            whole = totals[0]
+        else:
+            whole = np.concatenate(totals)
         for place, part in enumerate(parts):
             if facts.for_each:
                 write(part.outs, totals[place])
@@ -331,7 +333,10 @@ class Communicator:
 
     def _feed(self, place: int, calls: list[EmulatedCall]) -> None:
         assert self._ring is not None
-        before = self._running[place][-1] if self._running[place] else None
+        if self._running[place]:
+            before = self._running[place][-1]
+        else:
+            before = None
         motion = Motion(self._wiring, place, calls, before)
         self._running[place].append(motion)
         self._ring.issue(place, motion.steps, motion)

@@ -196,16 +196,18 @@ class Kernels:
                     self.old and dtype.itemsize >= 4
                 ):  # (x < y) ? ... : ..., which takes a NaN as it comes
                     less = first < second
-                    result = (
-                        np.where(less, first, second)
-                        if reduce_op == "min"
-                        else np.where(less, second, first)
-                    )
+                    if reduce_op == "min":
+                        result = np.where(less, first, second)
+                    else:
+                        result = np.where(less, second, first)
                     return _bytes(result)
                 case _:
                     result = _extreme(first, second, reduce_op == "min")
         nans = np.isnan(result)
-        result = _to_bfloat16(result) if dtype is torch.bfloat16 else result
+        if dtype is torch.bfloat16:
+            result = _to_bfloat16(result)
+        else:
+            result = result
         if nans.any():
             if dtype is torch.float64:
                 result = np.where(nans, _quiet(first, second), result)
@@ -258,11 +260,10 @@ def _extreme(first: Any, second: Any, least: bool) -> Any:
     result = np.fmin(first, second) if least else np.fmax(first, second)
     zeros = (first == 0) & (second == 0)
     if zeros.any():
-        negative = (
-            np.signbit(first) | np.signbit(second)
-            if least
-            else np.signbit(first) & np.signbit(second)
-        )
+        if least:
+            negative = np.signbit(first) | np.signbit(second)
+        else:
+            negative = np.signbit(first) & np.signbit(second)
         result = np.where(
             zeros,
             np.copysign(np.zeros_like(result), np.where(negative, -1, 1).astype(result.dtype)),

@@ -157,9 +157,10 @@ class Motion:
         moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
         send = piece.steps[index].send
         if send is not None:
-            lines = (
-                self._out[step][0] if step in self._out else np.zeros(send * LINE_BYTES, np.uint8)
-            )
+            if step in self._out:
+                lines = self._out[step][0]
+            else:
+                lines = np.zeros(send * LINE_BYTES, np.uint8)
             room = lines[first * LINE_BYTES : last * LINE_BYTES]
             room[:] = moved[: len(room)]
             self._out[step] = lines, self.at_ns
@@ -202,7 +203,10 @@ class _RingCollective:
                 for step, is_crossed in zip(to_peers, crossed, strict=True)
             ]
         else:
-            share = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
+            if call.op is Op.REDUCE_SCATTER:
+                share = self._chunk
+            else:
+                share = nbytes
             small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
             ring_steps = steps(call.op, place, self._size, call.root, share, wiring.align)
             self.steps = [step._replace(flags=small) for step in ring_steps or ()]
@@ -289,7 +293,10 @@ class _RingCollective:
             elif self._op is Op.SCATTER:
                 write(part.outs, read([part.ins[self._place]]))
             return data[low:high]
-        outs = part.outs if self._op in (Op.RECV, Op.SCATTER) else [part.outs[peer]]
+        if self._op in (Op.RECV, Op.SCATTER):
+            outs = part.outs
+        else:
+            outs = [part.outs[peer]]
         result = read(outs)
         room = result[low:high]
         room[:] = incoming[: len(room)]

@@ -291,8 +291,14 @@ def peer_steps(
     peers = [(place + turn) % size for turn in range(1, size)]
     to_all = op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root)
     from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
-    targets = peers if to_all else [root] if op is Op.GATHER and place != root else []
-    sources = peers if from_all else [root] if op is Op.SCATTER and place != root else []
+    if to_all:
+        targets = peers
+    else:
+        targets = [root] if op is Op.GATHER and place != root else []
+    if from_all:
+        sources = peers
+    else:
+        sources = [root] if op is Op.SCATTER and place != root else []
     sends = [RingStep(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
     return (*sends, *(RingStep(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
 

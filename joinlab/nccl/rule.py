@@ -57,11 +57,10 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
     running = group.begun()
-    first = (
-        _unmade(group, absent)
-        if absent and not group.eager
-        else _first_blocked(running) | _unconnected(group)
-    )
+    if absent and not group.eager:
+        first = _unmade(group, absent)
+    else:
+        first = _first_blocked(running) | _unconnected(group)
     for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
@@ -130,7 +129,10 @@ def _first_blocked(group: GroupCalls) -> First:
     first: First = {}
     ranks = group.ranks
     lanes = [group.collectives[rank] for rank in ranks]
-    sent = {(source, target) for source, target, _ in group.sends} if _share(group) else set()
+    if _share(group):
+        sent = {(source, target) for source, target, _ in group.sends}
+    else:
+        sent = set()
     if not all(map(_fit, zip(*lanes, strict=False))):
         return first
     for k in range(min(map(len, lanes)), max(map(len, lanes))):
@@ -240,11 +242,10 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
         FACTS[op].pairwise for lane in remaining.values() for call in lane if (op := op_of(call.op))
     ):
         return {}  # issued as a batch, sends and recvs use the same connections
-    met = (
-        {rank: len(lane) for rank, lane in remaining.items()}
-        if shared
-        else _connected(group, start)
-    )
+    if shared:
+        met = {rank: len(lane) for rank, lane in remaining.items()}
+    else:
+        met = _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in remaining.items()}
     ways = [
         _replay(group, order, reached, align)
@@ -609,7 +610,10 @@ def _step(call: IssuedCall, peer: int) -> RingStep:
     """What a send or recv does on the ring."""
     sends, nbytes = call.op == Op.SEND, call.nbytes
     small = nbytes is not None and nbytes <= P2P_LL_BYTES
-    lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
+    if nbytes is not None and small:
+        lines = lines_of(nbytes)
+    else:
+        lines = _MOST_LINES if sends else 1
     if sends:
         return RingStep(None, lines, peer)
     return RingStep(lines, None, peer)

@@ -187,7 +187,10 @@ class Bench(View):
             self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel])
         )
 
-        programs = [] if program is None else [(0, program_name(program))]
+        if program is None:
+            programs = []
+        else:
+            programs = [(0, program_name(program))]
         programs += sorted(titles().items())
         chosen = {
             "counts": check_counts(inputs),
@@ -252,7 +255,9 @@ class Bench(View):
         if name == "counts":
             return check_counts(value)
         choices = {"case": [number for number, _ in self.programs], "engine": ENGINES}
-        return _one_of(name, value, choices[name]) if name in choices else value
+        if name in choices:
+            return _one_of(name, value, choices[name])
+        return value
 
     @traitlets.validate("said")
     def _check_said(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
@@ -331,7 +336,8 @@ class Bench(View):
             self.map = map_data
 
     def _next_step(self) -> str:
-        if reason := missing(self._now, len(self.counts)):
+        reason = missing(self._now, len(self.counts))
+        if reason:
             return f"Not on this machine. {reason}"
         if self.predict and self.covered and "" in self.said:
             return "Predict first: choose for each rank whether it finishes, hangs or raises. Then press Show."
@@ -358,15 +364,24 @@ class Bench(View):
     def _arrange(self) -> None:
         """Show only the controls that matter now."""
         launched, asks = self._now.launched, self.predict and bool(self.covered)
-        reason = "" if self.loading else missing(self._now, len(self.counts))
+        if self.loading:
+            reason = ""
+        else:
+            reason = missing(self._now, len(self.counts))
         with self.hold_sync():
             self.engines = self._engines()
-            self.knobs = () if self.loading else knobs(self._now, self.case or None)
+            if self.loading:
+                self.knobs = ()
+            else:
+                self.knobs = knobs(self._now, self.case or None)
             self.go = "▶ Run" if launched else "Show" if asks else ""
             self.can_go = not (self.running or self.waits or reason or (asks and "" in self.said))
             self.launches, self.comparing = launched, self.beside is not None
             ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
-            self.endings = endings(self._now.backend, self._now.era) if ships else ""
+            if ships:
+                self.endings = endings(self._now.backend, self._now.era)
+            else:
+                self.endings = ""
 
     def _engines(self) -> tuple[dict[str, str], ...]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
@@ -386,7 +401,10 @@ class Bench(View):
         with self.hold_sync():
             self._blank, self.selected = blank, None
             self.timeline = timeline
-            self.covered = list(range(len(self.counts))) if blank else []
+            if blank:
+                self.covered = list(range(len(self.counts)))
+            else:
+                self.covered = []
             self._pack()
             for name, value in changes.items():
                 setattr(self, name, value)
@@ -398,7 +416,8 @@ class Bench(View):
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
-        if run_recorded := recorded(self.case, (0, 0)):
+        run_recorded = recorded(self.case, (0, 0))
+        if run_recorded:
             meta["program"], meta["source"] = (
                 run_recorded.meta["program"],
                 run_recorded.meta["source"],
@@ -516,7 +535,8 @@ class Bench(View):
             if not self._now.launched:
                 self._emulate()
                 return
-            if reason := missing(self._now, len(self.counts)):
+            reason = missing(self._now, len(self.counts))
+            if reason:
                 raise ProgramError(reason)
             self.printed = ()
             self._tell(f"Starting {len(self.counts)} processes …")
@@ -545,10 +565,14 @@ class Bench(View):
         super().close()
 
     def __repr__(self) -> str:
-        name = program_name(self.own) if not self.case and self.own else f"case_{self.case}"
-        drawn = (
-            "covered" if self.predict and self.covered else repr(self._trait_values.get("timeline"))
-        )
+        if not self.case and self.own:
+            name = program_name(self.own)
+        else:
+            name = f"case_{self.case}"
+        if self.predict and self.covered:
+            drawn = "covered"
+        else:
+            drawn = repr(self._trait_values.get("timeline"))
         return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {drawn}>"
 
     # ---------------------------------------------------------------- a fresh kernel
@@ -624,7 +648,10 @@ class Bench(View):
             setting = self._setting_of(case, self.counts)
             timeline = self._emulations.kept.get(setting) or setting.recorded
             if timeline is not None:
-                drawn_run = timeline if self.cure else without_fixes(timeline)
+                if self.cure:
+                    drawn_run = timeline
+                else:
+                    drawn_run = without_fixes(timeline)
                 pictures[setting.key] = data.add(drawn_run, False, calls=calls)
         if pictures:
             self.send({"ahead": True}, [data.packed(ahead=pictures)])
@@ -688,7 +715,10 @@ def _left(bench: Bench) -> dict[str, Any]:
 
     JupyterLab and Jupyter Notebook send the cell's id with its code.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+    else:
+        shell = None
     asked: Mapping[str, Any] = getattr(shell, "get_parent", dict)()
     cell = asked.get("metadata", {}).get("cellId")
     if not cell:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def register() -> bool:
     """Tell a running IPython how to show them; True if there is one. Imports neither plotly nor
     polars."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+    else:
+        shell = None
     if shell is None:
         return False
     formatter = shell.display_formatter.ipython_display_formatter

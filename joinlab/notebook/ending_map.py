@@ -136,7 +136,10 @@ class EndingMap:
             self._tell()
 
     def _tell(self, note: str = "") -> None:
-        remaining = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
+        if self.left:
+            remaining = f"{len(self.cells)} of {len(COUNTS) ** 2}"
+        else:
+            remaining = ""
         self._show(
             {
                 "most": COUNTS[-1],

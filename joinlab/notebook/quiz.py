@@ -100,7 +100,8 @@ class Quiz:
 
     def show(self) -> None:
         """Show whether the chosen answer is right, why, and the run behind the question."""
-        if (index := self._choices.chosen) is None:
+        index = self._choices.chosen
+        if index is None:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return
         right = self.question.choices[index] == self.question.answer
@@ -163,7 +164,10 @@ def progress(notebook: str = "") -> QuizProgress:
     right = sum(answers["questions"].get(name, False) for name in questions())
     done = sum(answers["exercises"].get(name, False) for name in EXERCISES)
     answered = sum(name in answers["questions"] for name in questions())
-    lines = [f"Exercises here: {', '.join(marked_exercises)}."] if marked_exercises else []
+    if marked_exercises:
+        lines = [f"Exercises here: {', '.join(marked_exercises)}."]
+    else:
+        lines = []
     lines.append(
         f"The course so far: {right} of {answered} answered questions right ({len(questions())} in all), "
         f"{done} of {len(EXERCISES)} exercises solved."

@@ -103,12 +103,14 @@ class Emulations:
         Any cell may redefine functions that a learner's program calls, so Timelines of such a
         program are dropped when the next cell runs; outside a notebook they are not cached.
         """
-        if (now := _cells_run()) != self.cell:
+        now = _cells_run()
+        if now != self.cell:
             self.cell = now
             self.kept = OrderedDict(
                 (key, timeline) for key, timeline in self.kept.items() if key.case
             )
-        if (timeline := self.kept.get(setting)) is not None:
+        timeline = self.kept.get(setting)
+        if timeline is not None:
             return timeline
         timeline = setting.recorded
         if timeline is None:
@@ -140,6 +142,9 @@ class Emulations:
 
 def _cells_run() -> int | None:
     """How many cells of the notebook have run; None outside a notebook."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+    else:
+        shell = None
     count = getattr(shell, "execution_count", None)
     return count if isinstance(count, int) else None

@@ -100,7 +100,8 @@ def is_terminal() -> bool:
     """Whether only text can be shown here."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    formatter = (
-        InteractiveShell.instance().display_formatter if InteractiveShell.initialized() else None
-    )
+    if InteractiveShell.initialized():
+        formatter = InteractiveShell.instance().display_formatter
+    else:
+        formatter = None
     return formatter is None or formatter.active_types == ["text/plain"]

@@ -79,13 +79,17 @@ class View(anywidget.AnyWidget):
     @property
     def _drawn_run(self) -> Timeline:
         """The run that the reader looks at."""
-        return self._seen.mended[0] if self.mended and self._seen.mended else self._seen
+        if self.mended and self._seen.mended:
+            return self._seen.mended[0]
+        return self._seen
 
     @property
     def calls(self) -> pl.DataFrame:
         """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
         run = self._drawn_run
-        return run.calls.clear() if self.selected is None else read(run).calls_of(self.selected)
+        if self.selected is None:
+            return run.calls.clear()
+        return read(run).calls_of(self.selected)
 
     @property
     def _count(self) -> int:

@@ -66,7 +66,8 @@ def events(timeline: Timeline) -> Iterator[Event]:
     for row in matched.rows:
         slices.append(_call(row, thread[row["group"]], last))
         calls[row["rank"], row["group"], row["seq"]] = slices[-1]
-        if (begin := row["host_wait_begin_ns"]) is not None:
+        begin = row["host_wait_begin_ns"]
+        if begin is not None:
             end = row["host_wait_end_ns"]
             slices.append(
                 _slice(

@@ -117,7 +117,10 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
     flags += waits * WAITS + waits_on * WAITS_ON
     stops, over = [], []
-    span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
+    if spans.height:
+        span_lane = lane_of[spans["rank"].to_numpy()]
+    else:
+        span_lane = np.zeros(0, np.int64)
     for lane_index in range(len(lanes)):
         in_lane, mine_too = lane == lane_index, span_lane == lane_index
         if (open_ | waits_on)[in_lane].any() or (span_to[mine_too] < 0).any():

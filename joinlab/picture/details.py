@@ -40,7 +40,9 @@ def duration(ns: int) -> str:
     size = abs(ns)
     for unit, per in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
         if size >= per:
-            return f"{ns / per:.3g} {unit}" if size < 1000 * per else f"{ns / per:.0f} {unit}"
+            if size < 1000 * per:
+                return f"{ns / per:.3g} {unit}"
+            return f"{ns / per:.0f} {unit}"
     return f"{ns} ns"
 
 
@@ -78,11 +80,10 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     """
     point_to_point = row["op"] in POINT_TO_POINT
     done = row["completed_ns"] is not None
-    unknown = (
-        f"not kept (over {MAX_VALUES} elements)"
-        if (elements_of(row["shape"]) or 0) > MAX_VALUES
-        else "not known"
-    )
+    if (elements_of(row["shape"]) or 0) > MAX_VALUES:
+        unknown = f"not kept (over {MAX_VALUES} elements)"
+    else:
+        unknown = "not known"
     unknown = unknown if row["dtype"] else "none"
     facts: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),
@@ -119,11 +120,10 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     facts.append(("called from", str(row["call_site"] or "not known")))
     frames = row["stack"] or []
     if frames:  # kept innermost last, as a traceback is read
-        cut = (
-            [f"({len(frames) - MAX_FRAMES} outer frames left out)"]
-            if len(frames) > MAX_FRAMES
-            else []
-        )
+        if len(frames) > MAX_FRAMES:
+            cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"]
+        else:
+            cut = []
         facts.append(
             ("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]]))
         )
@@ -131,7 +131,10 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
 
 
 def _numbered(row: Mapping[str, Any]) -> str:
-    number = "none: it was refused" if row["number"] is None else row["number"]
+    if row["number"] is None:
+        number = "none: it was refused"
+    else:
+        number = row["number"]
     return f"{row['group']}, {number} (seq {row['seq']})"
 
 
@@ -142,7 +145,10 @@ def _shorter(frame: str) -> str:
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
     enqueued, started = row["enqueued_ns"], row["started_ns"]
-    not_started = "not known" if tells_start else "the backend does not say when it began"
+    if tells_start:
+        not_started = "not known"
+    else:
+        not_started = "the backend does not say when it began"
     return (
         ("enqueued", "not known" if enqueued is None else moment(enqueued)),
         ("started", not_started if started is None else moment(started)),
@@ -153,11 +159,10 @@ def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
 
 def _completed(row: Mapping[str, Any]) -> str:
     enqueued, completed = row["enqueued_ns"], row["completed_ns"]
-    since = (
-        ""
-        if None in (enqueued, completed)
-        else f" ({duration(completed - enqueued)} after it was enqueued)"
-    )
+    if None in (enqueued, completed):
+        since = ""
+    else:
+        since = f" ({duration(completed - enqueued)} after it was enqueued)"
     return "never" if completed is None else moment(completed) + since
 
 

@@ -76,7 +76,10 @@ def figure(timeline: Timeline) -> go.Figure:
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
         ending = html.escape(f"{sign} {word}") + f"<br>{html.escape(detail)}" * bool(detail)
         names.append(f"<b>{html.escape(name)}</b><br>{ending}")
-    how = "modelled" if timeline.meta.get("engine") == "emulated" else "recorded"
+    if timeline.meta.get("engine") == "emulated":
+        how = "modelled"
+    else:
+        how = "recorded"
     plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
@@ -122,7 +125,10 @@ def _bars(
     spans = timeline.spans.filter(pl.col("rank") == rank)
     for span in spans.rows(named=True) if not reading.is_part else ():
         begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
-        label = span["name"] if span["input"] is None else f"{span['name']} {span['input'] + 1}"
+        if span["input"] is None:
+            label = span["name"]
+        else:
+            label = f"{span['name']} {span['input'] + 1}"
         yield FigureBar(RowKind.SPAN, begin, end, *program, label, _told(label, begin, end))
 
 

@@ -290,7 +290,10 @@ class _ScreenBuilder:
         for index, column in enumerate(
             self.columns
         ):  # whose partner comes one call later is not alone
-            column.absent = column.absent if index == focus or not meant else ()
+            if index == focus or not meant:
+                column.absent = column.absent
+            else:
+                column.absent = ()
         self._give_sizes(focus)
         self._count_up(focus)
         return FirstScreen(
@@ -379,7 +382,10 @@ class _ScreenBuilder:
         elif times > 1:
             label = f"{times} rounds"
         else:
-            label = "setup" if kind(rows[0]) is RowKind.SETUP else f"{sum(map(len, folds))} calls"
+            if kind(rows[0]) is RowKind.SETUP:
+                label = "setup"
+            else:
+                label = f"{sum(map(len, folds))} calls"
         numbers = sorted({row["number"] for row in rows if row["number"] is not None})
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
         ranks = {row["rank"] for row in rows}
@@ -409,7 +415,10 @@ class _ScreenBuilder:
             )
             for lane in range(len(self.lanes))
         }
-        near = range(0) if focus is None else range(focus - BEFORE, focus + BEHIND)
+        if focus is None:
+            near = range(0)
+        else:
+            near = range(focus - BEFORE, focus + BEHIND)
         shown: list[Column] = []
         hidden: list[Column] = []
         begin, focus_at = 0, None  # the slot behind the last column that is kept
@@ -431,20 +440,20 @@ class _ScreenBuilder:
     def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
         bad = int(wrong(self.timeline)[begin:end].sum())
-        label = (
-            f"{bad:,} did not match"
-            if bad
-            else "all that is recorded matched"
-            if self.unknown
-            else "all matched"
-        )
+        if bad:
+            label = f"{bad:,} did not match"
+        else:
+            label = "all that is recorded matched" if self.unknown else "all matched"
         pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
         boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
         first, last = (
             [*(column.number.split("-")[-1] for column in before), "0"][0],
             behind.number.split("-")[0],
         )
-        number = f"{int(first) + 1}-{int(last) - 1}" if first.isdigit() and last.isdigit() else ""
+        if first.isdigit() and last.isdigit():
+            number = f"{int(first) + 1}-{int(last) - 1}"
+        else:
+            number = ""
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
         return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, label)
 
@@ -554,7 +563,10 @@ class _ScreenBuilder:
         )
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
-        shift = self.parting.shift if self.parting.first is not None else None
+        if self.parting.first is not None:
+            shift = self.parting.shift
+        else:
+            shift = None
         if shift is None:
             return
         ahead, behind = shift.ahead[0], shift.behind[0]
@@ -591,12 +603,14 @@ class _ScreenBuilder:
         """The words of a line of the story, each noun with the kind of the call that it names."""
         pieces = []
         for piece in pieces_of(line):
-            call = None if piece.call is None else line.calls[piece.call]
-            row = (
-                None
-                if call is None
-                else self.folding.matched.row_of.get((call.rank, call.group, call.seq))
-            )
+            if piece.call is None:
+                call = None
+            else:
+                call = line.calls[piece.call]
+            if call is None:
+                row = None
+            else:
+                row = self.folding.matched.row_of.get((call.rank, call.group, call.seq))
             text = f"`{piece.text}`" if piece.code else piece.text
             pieces.append(ScreenPiece(text, None if row is None else kind(row)))
         return tuple(pieces)
@@ -632,7 +646,10 @@ class _ScreenBuilder:
         if edit is None:
             return ScreenPiece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
-        how = "Tried, emulated" if self.timeline.meta.get("engine") == "launched" else "Tried"
+        if self.timeline.meta.get("engine") == "launched":
+            how = "Tried, emulated"
+        else:
+            how = "Tried"
         finish = "every rank finishes" if many else "both finish"
         return ScreenPiece(f"{how}: {finish}.", tone="good")
 
@@ -669,7 +686,10 @@ class _ScreenBuilder:
         issued: set[int] = set()
         for column in self.columns:
             for lane, box in enumerate(column.boxes):
-                row = None if box is None else box.row or self._last_row(column, lane)
+                if box is None:
+                    row = None
+                else:
+                    row = box.row or self._last_row(column, lane)
                 if box is None or row is None:
                     continue
                 lines = (line.line for line in texts.lines_of(row) if line.source is source)
@@ -773,7 +793,10 @@ def _reading(index: int, column: Column, to: int, sender: int) -> MisreadValue |
     if asking is None or answering is None or asking.row is None or answering.row is None:
         return None
     row = asking.row
-    made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
+    if row["completed_ns"] is not None:
+        made = conclusion(row["origin"], row["value_out"])
+    else:
+        made = None
     value, sent = _single(row["value_out"]), _single(answering.row["value_in"])
     if made is None or " concluded that " not in made or value is None or sent is None:
         return None
@@ -826,4 +849,6 @@ def _numbers(source: SourceText) -> range:
 def _single(text: str | None) -> str | None:
     """The one value of a call, as it is read; None of none, of several and of what is no number."""
     values = [value for tensor in decode_values(text) or () for value in tensor]
-    return number(values[0]) if len(values) == 1 and isinstance(values[0], int | float) else None
+    if len(values) == 1 and isinstance(values[0], int | float):
+        return number(values[0])
+    return None

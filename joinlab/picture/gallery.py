@@ -80,13 +80,10 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
         for fabric in fabrics:
             picture = gallery.pictures[program, fabric, gallery.start[2]]
             ends = picture.timeline.ends
-            sign = (
-                "✓"
-                if all(map(good, ends))
-                else "…"
-                if {end.kind for end in ends} == {EndKind.FINISHED}
-                else "✕"
-            )
+            if all(map(good, ends)):
+                sign = "✓"
+            else:
+                sign = "…" if {end.kind for end in ends} == {EndKind.FINISHED} else "✕"
             yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
             yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
@@ -116,7 +113,10 @@ def loop(timeline: Timeline) -> list[str]:
     """The loop of a program: from its first `with` or `for`, without counting and printing,
     indented by tabs."""
     program = SourceTexts.of(timeline).program
-    lines = [] if program is None else [line for line in program.lines if line.strip()]
+    if program is None:
+        lines = []
+    else:
+        lines = [line for line in program.lines if line.strip()]
     begin = next(
         (i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0
     )

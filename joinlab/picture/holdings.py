@@ -85,7 +85,10 @@ class Holdings:
         )
 
     def _cell(self, holding: Holding, rank: int | None) -> str:
-        tensors = [f"<em>{escape(holding.words)}</em>"] if holding.words else []
+        if holding.words:
+            tensors = [f"<em>{escape(holding.words)}</em>"]
+        else:
+            tensors = []
         for tensor in holding.tensors:
             chips = [self._chip(value, rank) for value in tensor]
             if len(chips) > MAX_CHIPS:
@@ -98,7 +101,10 @@ class Holdings:
     def _chip(self, value: float, rank: int | None) -> str:
         owner = self.owners.get(value) if rank is None else rank
         color = WHITE if owner is None else CHIPS[owner % len(CHIPS)]
-        source = "computed from several ranks" if owner is None else f"from rank {owner}"
+        if owner is None:
+            source = "computed from several ranks"
+        else:
+            source = f"from rank {owner}"
         return (
             f'<span title="{source}" style="display:inline-block;min-width:1.6em;text-align:center;padding:0 .35em;'
             f'margin:1px;border:1px solid {BLACK};border-radius:3px;background:{color};color:{BLACK}">'

@@ -154,11 +154,9 @@ class LaneData:
         } | extra
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
         whole = b"\0".join([text, b"".join(packed for _, packed in self._runs)])
-        return (
-            whole
-            if len(whole) < SMALL
-            else gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
-        )
+        if len(whole) < SMALL:
+            return whole
+        return gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
 
     def _run(
         self,
@@ -323,12 +321,13 @@ def pack(
 
 def _ending(timeline: Timeline, rank: int) -> str:
     end = timeline.ends[rank]
-    detail = (
-        f": {end.text.splitlines()[0]}"
-        if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text
-        else ""
-    )
-    return "… still running" if end.runs else f"{sign(end)} {end}{detail}"
+    if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text:
+        detail = f": {end.text.splitlines()[0]}"
+    else:
+        detail = ""
+    if end.runs:
+        return "… still running"
+    return f"{sign(end)} {end}{detail}"
 
 
 def lines_of_end(matched: Matched, rank: int) -> tuple[CodeLine, ...]:

@@ -291,7 +291,10 @@ def _source(timeline: Timeline) -> Iterator[str]:
     ended: dict[CodeLine, list[str]] = {}
     for rank, end in enumerate(timeline.ends):
         for line in lines_of_end(matched, rank):
-            ending = "left a call pending here" if end.pending else f"{end} here"
+            if end.pending:
+                ending = "left a call pending here"
+            else:
+                ending = f"{end} here"
             ended.setdefault(line, []).append(f"rank {rank} {ending}")
     sources_shown = dict.fromkeys(
         [*([sources.program] if sources.program else []), *(line.source for line in ended)]
@@ -301,11 +304,17 @@ def _source(timeline: Timeline) -> Iterator[str]:
     if not texts:
         yield '<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n'
     for source in texts:
-        heading = "The program" if source is sources.program else "A function"
+        if source is sources.program:
+            heading = "The program"
+        else:
+            heading = "A function"
         yield f'<h3>{heading}, from {escape(source.name)}</h3>\n<pre tabindex="0"><code>'
         for number, text in enumerate(source.lines, source.first_line):
             endings = ended.get(CodeLine(source, number))
-            mark = f'<span class="said">◂ {escape("; ".join(endings))}</span>' if endings else ""
+            if endings:
+                mark = f'<span class="said">◂ {escape("; ".join(endings))}</span>'
+            else:
+                mark = ""
             cited = " cited" if endings else ""
             yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(text) or " "}{mark}</span>'
         yield "</code></pre>\n"
@@ -316,11 +325,10 @@ def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
     made, reading = scene(timeline, unfold=True), read(timeline)
     yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
-    scope = (
-        f"of {reading.count:,} rows those where ranks part, begin or end"
-        if reading.is_part
-        else "all of them"
-    )
+    if reading.is_part:
+        scope = f"of {reading.count:,} rows those where ranks part, begin or end"
+    else:
+        scope = "all of them"
     yield f"<table>\n<caption>One row for the calls that met, {scope}.</caption>\n<thead><tr>"
     head = ("call", *made.names, "remark")
     yield "".join(f'<th scope="col">{name}</th>' for name in head) + "</tr></thead>\n<tbody>\n"
@@ -341,11 +349,12 @@ def _output(timeline: Timeline) -> Iterator[str]:
         if not text:
             continue
         cut = len(text) - MAX_OUTPUT
-        shown_text = (
-            text
-            if cut <= 0
-            else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
-        )
+        if cut <= 0:
+            shown_text = text
+        else:
+            shown_text = (
+                f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
+            )
         lines = len(text.splitlines())
         yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
         yield f'<pre class="printed" tabindex="0">{escape(shown_text)}</pre>\n</details>\n'

@@ -151,7 +151,10 @@ class Across:
         self.scene, lanes = scene, len(scene.ranks)
         self.t0 = before(scene)
         self.behind = max(least, behind(scene))
-        self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30 if lanes < 7 else 20
+        if lanes < 3:
+            self.between = 68
+        else:
+            self.between = 44 if lanes < 5 else 30 if lanes < 7 else 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
         self.places, self.length = along(scene, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)

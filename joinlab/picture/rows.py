@@ -70,7 +70,9 @@ def _own(op: Op) -> RowKind:
         return RowKind.BARRIER
     if facts.reduces:
         return RowKind.REDUCE
-    return RowKind.SPREAD if facts.needs is Needs.FROM_ROOT else RowKind.COLLECT
+    if facts.needs is Needs.FROM_ROOT:
+        return RowKind.SPREAD
+    return RowKind.COLLECT
 
 
 class DrawnSlot(NamedTuple):
@@ -107,7 +109,10 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
         text = _differing(rows, slot, lanes)
         if slot.expected and not slot.refused:
             text = _missing(rows, slot) or _other_lines(rows, lanes)
-        text = text if not slot.expected or (slot.group, text) not in written else ""
+        if not slot.expected or (slot.group, text) not in written:
+            text = text
+        else:
+            text = ""
         written.add((slot.group, text))
         place_of.update(dict.fromkeys(members, DrawnSlot(members, number, text)))
     queues: dict[int, list[int]] = {}
@@ -147,15 +152,26 @@ def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
     differs."""
     rows_by_text: dict[str, list[Row]] = {}
     for row in rows:
-        carried = tensor(row) if {"dtype", "shape"} & set(slot.differs) else ""
-        reduced = f"reduced by {row['reduce_op']}" if "reduce_op" in slot.differs else ""
+        if {"dtype", "shape"} & set(slot.differs):
+            carried = tensor(row)
+        else:
+            carried = ""
+        if "reduce_op" in slot.differs:
+            reduced = f"reduced by {row['reduce_op']}"
+        else:
+            reduced = ""
         root = f"root {row['root']}" if "root" in slot.differs else ""
         rows_by_text.setdefault(", ".join(filter(None, (carried, reduced, root))), []).append(row)
     list_text = "; ".join(
         f"{_ranks(rows_alike, lanes)} {text}" for text, rows_alike in rows_by_text.items() if text
     )
-    verdict = "Met, but should not have" if slot.met else "Face each other, but can never meet"
-    return "" if slot.expected else f"{verdict}{list_text and ': '}{list_text}."
+    if slot.met:
+        verdict = "Met, but should not have"
+    else:
+        verdict = "Face each other, but can never meet"
+    if slot.expected:
+        return ""
+    return f"{verdict}{list_text and ': '}{list_text}."
 
 
 def _elsewhere(place: DrawnSlot, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
@@ -164,11 +180,9 @@ def _elsewhere(place: DrawnSlot, slot: Slot, elsewhere: Sequence[Row], lanes: La
     calls_text = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in elsewhere])
     if slot.expected:
         return place.text
-    return (
-        f"Met {calls_text}, but should not have."
-        if slot.met
-        else f"Faces {calls_text}, but can never meet it."
-    )
+    if slot.met:
+        return f"Met {calls_text}, but should not have."
+    return f"Faces {calls_text}, but can never meet it."
 
 
 def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
@@ -190,7 +204,9 @@ def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
     sites_text = "; ".join(
         f"{_ranks(rows_there, lanes)} {site}" for site, rows_there in fewest_first
     )
-    return f"Met from different lines: {sites_text}." if len(rows_by_site) > 1 else ""
+    if len(rows_by_site) > 1:
+        return f"Met from different lines: {sites_text}."
+    return ""
 
 
 def _missing(rows: Sequence[Row], slot: Slot) -> str:

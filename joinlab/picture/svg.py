@@ -111,8 +111,14 @@ class _Picture:
         name = f"{count} ranks" if count > 3 else name
         yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
         inputs = self.scene.inputs[lane]
-        under = "" if inputs is None else f"{inputs} input{'s' * (inputs != 1)}"
-        under = self.scene.names[lane].removeprefix("ranks ") if count > 3 else under
+        if inputs is None:
+            under = ""
+        else:
+            under = f"{inputs} input{'s' * (inputs != 1)}"
+        if count > 3:
+            under = self.scene.names[lane].removeprefix("ranks ")
+        else:
+            under = under
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
         )
@@ -136,7 +142,10 @@ class _Picture:
             if column.boxes[lane] is not None
         ]
         if drawn and (box := drawn[-1][1]) is not None:
-            end = self.across.places[drawn[-1][0]][0] if box.open else length + 6
+            if box.open:
+                end = self.across.places[drawn[-1][0]][0]
+            else:
+                end = length + 6
             yield self._line((t0 + 20, middle), (t0 + end, middle), LIGHT["line"], 2)
 
     def _column(self, index: int, column: Column) -> Iterator[str]:
@@ -166,7 +175,10 @@ class _Picture:
                 column.size != "slim" or self.across.places[index][1] > width_of(column.number, 12)
             )
         ):
-            number = f"call {column.number}" if loud and column.number else column.number
+            if loud and column.number:
+                number = f"call {column.number}"
+            else:
+                number = column.number
             number = "missing" if column.missing else number
             color = LIGHT["bad" if loud else "soft"]
             y = SIDE - (24 if loud else 14)
@@ -186,10 +198,13 @@ class _Picture:
         column = self.scene.columns[index]
         box, big = column.boxes[lane], column.size == "big"
         if box is None:
-            missing = column.missing[1] if column.missing and column.missing[0] == lane else ""
+            if column.missing and column.missing[0] == lane:
+                missing = column.missing[1]
+            else:
+                missing = ""
             return missing or "nobody" * (lane in column.absent), ""
-        reading = (
-            next(
+        if big:
+            reading = next(
                 (
                     reading_there
                     for reading_there in self.scene.readings
@@ -197,9 +212,8 @@ class _Picture:
                 ),
                 None,
             )
-            if big
-            else None
-        )
+        else:
+            reading = None
         sub = "extra" if column.extra == lane else ""
         asked = (
             reading is not None and (asker := column.boxes[reading.to]) is not None and asker.label
@@ -238,13 +252,10 @@ class _Picture:
         box, big, extra = rect.box, column.size == "big", column.extra == rect.lane
         assert box is not None
         loud = big and column.flag != "met"
-        overhang = (
-            26
-            if box.open and loud
-            else 14
-            if box.open and rect.column == len(self.scene.columns) - 1
-            else 0
-        )
+        if box.open and loud:
+            overhang = 26
+        else:
+            overhang = 14 if box.open and rect.column == len(self.scene.columns) - 1 else 0
         edge = LIGHT["bad"] if extra or loud or box.failed else ""
         fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
         style = f' stroke-dasharray="6 5"{fade}' if extra else fade
@@ -345,7 +356,9 @@ class _Picture:
     ) -> str:
         weight = ' font-weight="700"' if bold else ""
         look = f'font-size="{size:.3g}" fill="{color}" text-anchor="{anchor}"{weight}'
-        return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>' if text else ""
+        if text:
+            return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>'
+        return ""
 
     def _pieces(
         self,
@@ -358,7 +371,10 @@ class _Picture:
     ) -> str:
         spans = ""
         for piece in pieces:
-            ink = LIGHT[TONES[piece.tone]] if piece.kind is None else ink_of(piece.kind)
+            if piece.kind is None:
+                ink = LIGHT[TONES[piece.tone]]
+            else:
+                ink = ink_of(piece.kind)
             spans += f'<tspan fill="{color or ink}">{escape(piece.text.replace("`", ""))}</tspan>'
         weight = ' font-weight="700"' if bold else ""
         return (
@@ -369,7 +385,10 @@ class _Picture:
         self, x: float, y: float, w: float, h: float, fill: str, radius: float, edge: str = "", width: float = 1,
         name: str = "", attributes: str = "",
     ) -> str:  # fmt: skip
-        stroke = f' stroke="{edge}" stroke-width="{width}"' if edge else ""
+        if edge:
+            stroke = f' stroke="{edge}" stroke-width="{width}"'
+        else:
+            stroke = ""
         called = f' class="{name}"' if name else ""
         return (
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}"'
@@ -393,7 +412,10 @@ class _Picture:
 
 def _told(column: Column) -> str:
     labels = " · ".join(dict.fromkeys(box.label for box in column.drawn))
-    number = f"{'calls' if column.stack else 'call'} {column.number}: " if column.number else ""
+    if column.number:
+        number = f"{'calls' if column.stack else 'call'} {column.number}: "
+    else:
+        number = ""
     return f"{number}{labels}{f'. {column.said}' if column.said else ''}"
 
 
@@ -407,7 +429,8 @@ def _broken(text: str, size: float, wide: float, high: float) -> tuple[list[str]
         ways = [[" ".join(parts[a:b]) for a, b in pairwise(cut)] for cut in cuts]
         longest = [max(width_of(line, size) for line in way) for way in ways]
         least = min(longest)
-        if (now := min(size, size * wide / max(least, 1))) > fits * 1.03:
+        now = min(size, size * wide / max(least, 1))
+        if now > fits * 1.03:
             lines, fits = ways[longest.index(least)], now
     return lines, fits
 

@@ -115,7 +115,10 @@ def _lines(cells: Iterable[Cell]) -> Iterator[str]:
 
 def _box(cell: Cell, x: float, top: float, wide: float, high: float) -> Iterator[str]:
     fill = LIGHT["card"] if cell.kind is None else FILLS[cell.kind]
-    edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"' if cell.wrong else ""
+    if cell.wrong:
+        edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"'
+    else:
+        edge = ""
     yield (
         f'<rect x="{x:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
         f'fill="{fill}"{edge}/>'
@@ -220,7 +223,8 @@ def _cells(timeline: Timeline, slot: Slot) -> Iterator[Cell]:
 
 def _exchanged(row: Mapping[str, Any]) -> Iterator[str]:
     """What a call put in, what it read, and what its rank concluded."""
-    if (put_in := _values(row["value_in"])) is not None:
+    put_in = _values(row["value_in"])
+    if put_in is not None:
         yield f"puts in {put_in}"
     if row["completed_ns"] is None:
         yield "never completes"

@@ -157,7 +157,10 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         if isinstance(expression, (ast.comprehension, ast.NamedExpr))
     ]
     inner = {dotted(part) for target in sets for part in ast.walk(target)}
-    value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
+    if isinstance(node, (ast.Return, ast.Expr)):
+        value = node.value
+    else:
+        value = None
     test_names = (
         name
         for test in [test for test, _ in tests] or filter(None, [value])
@@ -322,7 +325,10 @@ def _selects(data: ast.AST, keys_of: Mapping[str, Iterable[str]]) -> Iterator[st
             yield from _selects(value, keys_of)
         case ast.Call(func=func, args=args):
             if dotted(func).rpartition(".")[2] in _COPIES:
-                owner = [func.value] if isinstance(func, ast.Attribute) else []
+                if isinstance(func, ast.Attribute):
+                    owner = [func.value]
+                else:
+                    owner = []
                 for given in (*owner, *args[:1]):
                     yield from _selects(given, keys_of)
         case ast.BinOp(left=left, right=right):

@@ -69,7 +69,10 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
         parts = [(key, inner[0], f"{path} with a key that") for key in value]
         parts += [(item, inner[1], f"{path}[{key!r:.40}]") for key, item in value.items()]
     else:
-        kind = NoneType if kind is None else int | float if kind is float else kind
+        if kind is None:
+            kind = NoneType
+        else:
+            kind = int | float if kind is float else kind
         fits = isinstance(value, kind) and not (
             isinstance(value, bool) and kind not in (bool, object)
         )

@@ -276,7 +276,10 @@ class _TraceComparison:
         If an exception ends the function on one rank, both continue in the function that catches
         it.
         """
-        inside = range(place.statement.first, place.statement.last + 1) if place else range(0)
+        if place:
+            inside = range(place.statement.first, place.statement.last + 1)
+        else:
+            inside = range(0)
         for depth in range(self.depth, 0, -1):
             step, _ = self.last.get(depth, (None, None))
             loops = loops_around(step.file, step.line) if step else []
@@ -375,7 +378,10 @@ class Role(NamedTuple):
         """The innermost loop of which each round led to one of the calls, behind the last of them."""
         heads: dict[Statement, list[int]] = {}
         for index, step in enumerate(self.steps[:-1]):
-            statement = statement_at(step.file, step.line) if step.event == "line" else None
+            if step.event == "line":
+                statement = statement_at(step.file, step.line)
+            else:
+                statement = None
             if statement is not None and statement.loop:
                 heads.setdefault(statement, []).append(index)
         count = len(self.calls)
@@ -423,7 +429,10 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
     frame = list(takewhile(lambda step: step.depth >= begin.depth, steps[places[-1] + 1 :]))
     decided: _At | None = None
     for step, after in pairwise(frame):
-        statement = statement_at(step.file, step.line) if step.depth == begin.depth else None
+        if step.depth == begin.depth:
+            statement = statement_at(step.file, step.line)
+        else:
+            statement = None
         if statement is not None and statement.branches and statement.decides:
             decided = _At(step.depth, statement, (step, step), (after, after))
     if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
@@ -448,9 +457,10 @@ def _raised_behind(rank: int, steps: Sequence[TraceStep], test: TraceStep) -> Te
     first = next(
         (index for index in raised if index and after[index].values[0][1] != "StopIteration"), None
     )
-    fate = (
-        None if first is None else _fate(after[first], after[first + 1 :], len(after) < len(steps))
-    )
+    if first is None:
+        fate = None
+    else:
+        fate = _fate(after[first], after[first + 1 :], len(after) < len(steps))
     if first is None or fate is None:
         return None
     step = after[first]
@@ -570,9 +580,10 @@ def _of_its_own(
             misses == 1 and not led[-1]
         )  # and never came back, however many such calls it lacks
         peer_came_more = sum(step.key == key for step in peer) > rounds
-        fits = (
-            misses == 1 and peer_came_more if statement.loop else misses == lacks or never_came_back
-        )
+        if statement.loop:
+            fits = misses == 1 and peer_came_more
+        else:
+            fits = misses == lacks or never_came_back
         if fits and len(went) == len(dict(went)):
             odd, led_step = places[led.index(False)], places[led.index(True)]
             fitting.append(
@@ -609,9 +620,10 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
     names that it read."""
     (rank, way), (peer, peer_way) = own, peer_and_way
     steps = way.steps, peer_way.steps
-    whole = (
-        _TraceComparison((), ()) if way.dropped or peer_way.dropped else _TraceComparison(*steps)
-    )
+    if way.dropped or peer_way.dropped:
+        whole = _TraceComparison((), ())
+    else:
+        whole = _TraceComparison(*steps)
     place = whole.part()
     if apart.steps:
         at = next(
@@ -647,7 +659,10 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
         # one that set a name.
         tests = pair.last.get(pair.depth)
         line = tests and statement_at(tests[0].file, tests[0].line)
-        reads = _made_of(line.reads, tests, steps) if tests and line else set()
+        if tests and line:
+            reads = _made_of(line.reads, tests, steps)
+        else:
+            reads = set()
         if line:
             return _set_before(met, reads, line.first)
         return []
@@ -822,5 +837,8 @@ def _went(parted: _At) -> tuple[str, int, str]:
         and step.line == around.first < test.line <= around.last
     ):
         return "leave", step.line, around.text
-    way = "line" if step.depth == parted.depth and step.event == "line" else step.event
+    if step.depth == parted.depth and step.event == "line":
+        way = "line"
+    else:
+        way = step.event
     return way, step.line, linecache.getline(step.file, step.line).strip()

@@ -97,7 +97,9 @@ def kind_of(file: str) -> str:
         "site-packages" in file or "dist-packages" in file or "pytorch" in file
     ):
         return "torch"
-    return "library" if file.startswith((_HERE, *_STDLIB)) or _LIBRARY.search(file) else "program"
+    if file.startswith((_HERE, *_STDLIB)) or _LIBRARY.search(file):
+        return "library"
+    return "program"
 
 
 def call_site(frames: Iterable[Frame]) -> str | None:
@@ -150,7 +152,9 @@ def label(
     'all-reduce'
     """
     if op is Op.BARRIER:
-        return "all-reduce (barrier)" if all_reduce_barrier else "barrier"
+        if all_reduce_barrier:
+            return "all-reduce (barrier)"
+        return "barrier"
     caller = _who(frames, asynchronous, dtype)
     return f"{op.words} ({caller})" if caller else op.words
 
@@ -196,11 +200,15 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     if "notify_join_context" in names:
         if not asynchronous:
             return "throw check"
-        return "DDP forward() 1" if in_forward else "notify_join_context()"
+        if in_forward:
+            return "DDP forward() 1"
+        return "notify_join_context()"
     if "_notify_procs_to_terminate" in names:
         return "join() throw check"
     if "_check_global_requires_backward_grad_sync" in names:
-        return "DDP forward() 2" if in_forward else "join() check bwd grad sync"
+        if in_forward:
+            return "DDP forward() 2"
+        return "join() check bwd grad sync"
     if "_get_num_nonjoined_procs" in names:
         return "join() _get_num_nonjoined_procs()"
     if "_match_all_reduce_for_bwd_pass" in names:
@@ -208,14 +216,21 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     if "_match_unused_params_allreduce" in names:
         return "join() hook, unused parameters"
     if names & {"_sync_buffers", "_sync_module_buffers", "_check_and_sync_module_buffers"}:
-        caller = "DDP forward(), buffers" if in_forward else "join() hook, buffers"
-        return f"_find_common_rank(), {caller}" if "_find_common_rank" in names else caller
+        if in_forward:
+            caller = "DDP forward(), buffers"
+        else:
+            caller = "join() hook, buffers"
+        if "_find_common_rank" in names:
+            return f"_find_common_rank(), {caller}"
+        return caller
     if "_find_common_rank" in names:
         return "_find_common_rank()"
     if "_sync_final_model" in names:
         return "sync final model params"
     if within("zero_redundancy_optimizer.py") and not names & _COMPOSITE:
-        return "ZeRO join() hook" if "main_hook" in names or "post_hook" in names else "ZeRO"
+        if "main_hook" in names or "post_hook" in names:
+            return "ZeRO join() hook"
+        return "ZeRO"
     if in_ddp and innermost in {"_pre_forward", "main_hook"}:
         return "DDP bucket rebuild"
     if (
@@ -225,7 +240,9 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     ):
         return "DDP construction"
     if inner[0].function == "_engine_run_backward":
-        return "DDP backward(), unused parameters" if dtype == "int32" else "DDP backward()"
+        if dtype == "int32":
+            return "DDP backward(), unused parameters"
+        return "DDP backward()"
     if "_engine_run_backward" in names and within("_hooks.py"):
         return "DDP backward(), comm hook"
     for frame in reversed(

@@ -67,7 +67,10 @@ class Misuse:
         frame: Any = sys._getframe(1)
         while frame is not None and kind_of(frame.f_code.co_filename) != "program":
             frame = frame.f_back
-        site = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if frame is None:
+            site = ""
+        else:
+            site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if site not in self._sites and len(self._sites) < MOST:
             self._sites.add(site)
             self._take(CalledOutside(name=name, site=site))

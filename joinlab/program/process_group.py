@@ -275,7 +275,10 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
     ranks. NoSuchRank if the peer is in no place of it, which no backend checks: gloo waits for its
     address until the timeout, or crashes.
     """
-    opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
+    if args and not isinstance(args[-1], (torch.Tensor, list, tuple)):
+        opts = args[-1]
+    else:
+        opts = None
     options: Options = {}
     if FACTS[op].reduces:
         options["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))

@@ -51,9 +51,10 @@ def source_at(code: CodeType, line: int) -> Source | None:
     if code.co_name in _INNER:
         return None
     at_top = code.co_name == "<module>"
-    whole = (
-        _statement(code, code.co_filename, line) if at_top else _function(code, code.co_filename)
-    )
+    if at_top:
+        whole = _statement(code, code.co_filename, line)
+    else:
+        whole = _function(code, code.co_filename)
     if whole is None or len(whole["text"]) <= MAX_TEXT:
         return whole
     lines = whole["text"].split("\n")

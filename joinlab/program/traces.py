@@ -210,7 +210,10 @@ class Trace:
             self._settle()
             self._keep(event, frame, values)
         if event == "return":
-            self._closes = 0 if self._depth == self._closes else self._closes
+            if self._depth == self._closes:
+                self._closes = 0
+            else:
+                self._closes = self._closes
             self._depth -= 1
 
     def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:
@@ -401,7 +404,10 @@ def _line(code: CodeType, offset: int) -> int | None:
 
 def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
     def callback(code: CodeType, _: int, error: BaseException) -> None:
-        way = _following.get(threading.get_ident()) if followed(code.co_filename) else None
+        if followed(code.co_filename):
+            way = _following.get(threading.get_ident())
+        else:
+            way = None
         if way is None:
             return
         frame = sys._getframe(1)

@@ -159,8 +159,14 @@ class Completions:
         with self.lock:
             if not call.done:
                 done_ns = at_ns or self.now()
-                after = call.group.reader.after(call) if call.outs else None
-                values = "" if after is None else f"{_VALUES}{values_text(after)}"
+                if call.outs:
+                    after = call.group.reader.after(call)
+                else:
+                    after = None
+                if after is None:
+                    values = ""
+                else:
+                    values = f"{_VALUES}{values_text(after)}"
                 self._end(call, f"{_DONE}{call.id}{_TIME}{done_ns}{values}{LINE_END}")
 
     def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:

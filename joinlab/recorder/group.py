@@ -66,7 +66,10 @@ class RecordedWork(dist.Work):
             return result
         if all(call.done for call in calls):
             return bool(real.wait(timeout) if timeout else real.wait())
-        awaited = calls if timeout else calls[0].group.reader.awaited_with(calls)
+        if timeout:
+            awaited = calls
+        else:
+            awaited = calls[0].group.reader.awaited_with(calls)
         with waits.waiting(awaited, limited=bool(timeout)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
@@ -168,7 +171,9 @@ class RecordingGroup(dist.ProcessGroup):
         profiler and a dispatch mode of the program listen there.
         """
         listened_to = _len_torch_dispatch_stack() or _profiler_enabled()
-        return self.inner if self.inner is not None and not listened_to else self.real
+        if self.inner is not None and not listened_to:
+            return self.inner
+        return self.real
 
     def getBackendName(self) -> str:
         """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that
@@ -229,7 +234,9 @@ class RecordingGroup(dist.ProcessGroup):
     def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> Any:
         """dist.split_group: the backend makes the new group, on all ranks of this one."""
         split = self.real.split_group(new_ranks, *args, **kwargs)
-        return split if split is None else self._wrapped(split, new_ranks) or split
+        if split is None:
+            return split
+        return self._wrapped(split, new_ranks) or split
 
     @harmless
     def _wrapped(self, split: dist.ProcessGroup, places: list[int]) -> RecordingGroup:
@@ -271,7 +278,10 @@ def _method(name: str) -> Callable[..., dist.Work]:
         recorder = self.recorder
         turn = recorder.own.turn
         try:
-            record = self.record if self.only else self.record_of(method, args)
+            if self.only:
+                record = self.record
+            else:
+                record = self.record_of(method, args)
             if record.reader.late and record.reader.capturing():
                 recorder.note_captured(record)
                 work = getattr(self.real, name)(*args, **kwargs)

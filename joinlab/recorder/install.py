@@ -173,7 +173,10 @@ def _real_group(
     inner: dict[str, Any] = {}  # by name of the backend
     names = set(backends.values())
     for name in names:
-        store = options.store if len(names) == 1 else c10d.PrefixStore(name, options.store)
+        if len(names) == 1:
+            store = options.store
+        else:
+            store = c10d.PrefixStore(name, options.store)
         inner[name] = _checked(
             _create_backend(name, store, ranks, options, backend_options), store, options
         )

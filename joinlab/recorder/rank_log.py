@@ -310,7 +310,10 @@ class RankLog:
             call["input"] = event.step
             self.numbered.append(call)
         # a collective's number implies how many came before it
-        before = (event.number or 1) - 1 if event.before is None else event.before
+        if event.before is None:
+            before = (event.number or 1) - 1
+        else:
+            before = event.before
         self.before[event.call] = before
         for awaited in event.streamed or ():
             self.streamed.setdefault(awaited, event.call)

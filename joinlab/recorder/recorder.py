@@ -247,7 +247,10 @@ class Recorder:
     ) -> RecordedCall:
         """Record a call that is about to be issued from `frame`; None for a thread without Python
         frames."""
-        stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)
+        if id(frame) == turn.frame:
+            stack = turn.stack
+        else:
+            stack = self._stacks.intern(frame)
         ins = outs = args[0] if args else None
         kind = None
         if method is ALL_REDUCE and type(ins) is list and len(ins) == 1:

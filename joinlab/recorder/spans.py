@@ -105,7 +105,10 @@ class Spanned:
         cached = self._known.get(key)
         if cached is None:
             self._spans.note(sources_under(frame))
-            site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            if frame is None:
+                site = None
+            else:
+                site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             cached = tuple(callers), site, f'{_NAME}"{self._name}"{_CALL_SITE}{to_json(site)}'
             self._known[key] = cached
         self._callers, self.site, self._fields = cached

@@ -66,7 +66,10 @@ def stacks() -> list[Stood]:
     errors = sys._current_exceptions()
     threads = list[Stood]()
     for ident, frame in frames_of[:MOST_THREADS]:
-        frames = [str(frame_) for frame_ in reversed(walk(frame))] if ident != own_thread else []
+        if ident != own_thread:
+            frames = [str(frame_) for frame_ in reversed(walk(frame))]
+        else:
+            frames = []
         if not frames:
             continue
         threads.append(Stood(thread=names.get(ident, ""), frames=frames))

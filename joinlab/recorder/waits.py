@@ -120,7 +120,10 @@ class WaitRecorder:
                 values = f"{_STILL_OPEN}{[call.id for call in calls if not call.done]}"
             elif len(calls) > 1 or calls[0].outs:
                 values = f"{_VALUES}[{','.join(map(_values, calls))}]"
-            span_text = "" if span is None else span_end(span, self._now())
+            if span is None:
+                span_text = ""
+            else:
+                span_text = span_end(span, self._now())
             self.log.write_text(
                 f"{_WAKE}[{ids}]{_TIME}{end_ns}{_THREAD}{thread}{values}{LINE_END}{span_text}"
             )

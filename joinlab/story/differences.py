@@ -57,10 +57,12 @@ def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence 
         result: Divergence = {
             "tests": _without_roles(scene, headline, tests_of(split, ways), source)
         }
-        if not_followed := sum(map(len, split.sides)) - len(ways):
+        not_followed = sum(map(len, split.sides)) - len(ways)
+        if not_followed:
             result["left_out"] = not_followed
         return result if ways else None
-    if not (met := _other_keys(timeline, ways)):
+    met = _other_keys(timeline, ways)
+    if not met:
         return None
     windows = {key["rank"]: Window(0, until_call) for until_call, key in met}
     until = {rank: Trace.of(ways[rank].steps, window) for rank, window in windows.items()}
@@ -104,7 +106,8 @@ def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
     """The places of calls that two sides of a test made inside its statement, from lines of their
     own, and that met."""
     ranks = [side["ranks"][0] for side in test["sides"]]
-    if (statement := statement_at(test["file"], test["line"])) is None:
+    statement = statement_at(test["file"], test["line"])
+    if statement is None:
         return []
     lines = range(statement.first, statement.last + 1)
     inside = {f"{test['file']}:{line}" for line in lines}
@@ -134,7 +137,10 @@ def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
 
 def _some(sides: Sequence[Sequence[int]]) -> list[int]:
     """The ranks to follow."""
-    per_side = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
+    if sum(map(len, sides)) <= MAX_RANKS:
+        per_side = MAX_RANKS
+    else:
+        per_side = max(1, MAX_RANKS // len(sides))
     return [rank for side in sides for rank in side[:per_side]][:MAX_RANKS]
 
 
@@ -150,7 +156,9 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
         return split
     if headline.form == "circle" and (lacking := _lacking(scene, headline)):
         slot, *further = lacking
-        return None if further else _before(scene, slot, [sorted(slot.calls), slot.absent])
+        if further:
+            return None
+        return _before(scene, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
         if _refused_there(scene, parting.slot):
             return None
@@ -159,12 +167,15 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
-    if (split := _unpaired(timeline, sends)) is not None:
+    split = _unpaired(timeline, sends)
+    if split is not None:
         return split
     if headline.form == "replicas_differ":
         by_step = by_key((step, int(rank)) for rank, step in headline.facts["steps"].items())
         two = [by_step[step] for step in sorted(by_step)[-2:]]
-        return Apart(two, dict.fromkeys(_some(two), ALL), steps=True) if len(two) > 1 else None
+        if len(two) > 1:
+            return Apart(two, dict.fromkeys(_some(two), ALL), steps=True)
+        return None
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     raised_outside = [rank for rank in raised if scene.awaited(rank) is None]
     if (
@@ -190,7 +201,9 @@ def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
     """By rank, the places of these calls; {} if join() made some of them, since more calls are then
     no lead."""
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
-    return {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()}
+    if joined:
+        return {}
+    return {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
 def _lacking(scene: Evidence, headline: Line) -> list[Slot]:
@@ -319,7 +332,8 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
     `mentioned`, or any."""
     surplus = unpaired(timeline)
-    if (wrong := _wrong_peer(timeline, surplus)) is not None:
+    wrong = _wrong_peer(timeline, surplus)
+    if wrong is not None:
         return wrong
     for path, counterparts in [
         two for two in surplus if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in mentioned
@@ -364,7 +378,9 @@ def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[_Path, _Path]]) -> A
             rank: Window(0, path[turn]) for rank, path in indices.items() if len(path) > turn
         }
         likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
-        return Apart(((row["rank"],), likes), windows) if likes else None
+        if likes:
+            return Apart(((row["rank"],), likes), windows)
+        return None
     return None
 
 

@@ -77,7 +77,10 @@ class FixTarget:
 
     def parting(self) -> ast.stmt | None:
         """The innermost statement at which the ways finally part, if it is in this text."""
-        line = self.tests[-1]["line"] - self.first + 1 if self.tests else None
+        if self.tests:
+            line = self.tests[-1]["line"] - self.first + 1
+        else:
+            line = None
         nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
         return next((node for node in nodes if node.lineno == line), None)
 
@@ -121,7 +124,10 @@ class FixTarget:
         first, *attributes = dotted(node).split(".")
         value = self.names.get(first)
         for name in attributes:
-            value = getattr(value, name, None) if inspect.ismodule(value) else None
+            if inspect.ismodule(value):
+                value = getattr(value, name, None)
+            else:
+                value = None
         return value
 
     def runs(self, node: ast.AST) -> list[str]:
@@ -212,7 +218,9 @@ class FixTarget:
             for module in (torch, dist)
         ]
         reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
-        return (f"{name} = {called[0]}.tensor({value})", reduced) if all(called) else ()
+        if all(called):
+            return (f"{name} = {called[0]}.tensor({value})", reduced)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +237,10 @@ class Edited:
     def program(self, program: Any) -> Any:
         """The program with the edit: its functions and classes are made anew, so that they use the
         edited one."""
-        function = program.__func__ if isinstance(program, MethodType) else program
+        if isinstance(program, MethodType):
+            function = program.__func__
+        else:
+            function = program
         names = dict(function.__globals__)
         for name, value in function.__globals__.items():
             if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
@@ -237,7 +248,9 @@ class Edited:
             elif isinstance(value, type) and value.__module__ == names.get("__name__"):
                 names[name] = self._class(value, names)
         made = self._function(function, names)
-        return MethodType(made, program.__self__) if isinstance(program, MethodType) else made
+        if isinstance(program, MethodType):
+            return MethodType(made, program.__self__)
+        return made
 
     def _function(
         self, function: Any, names: dict[str, Any], within: CellType | None = None
@@ -315,7 +328,10 @@ def candidates(
     program: Any, tests: Sequence[Test], sites: Collection[str], errors: Iterable[str]
 ) -> Iterator[Edited]:
     """The edits that apply, the best first, each text once. `errors`: what ranks raised."""
-    function = program.__func__ if isinstance(program, MethodType) else program
+    if isinstance(program, MethodType):
+        function = program.__func__
+    else:
+        function = program
     if not isinstance(function, FunctionType):
         return
     places = []
@@ -458,7 +474,8 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         if free and (text := _moved(place, call, branch)):
             yield Edited("out", place, text, moves=True)
         elif not data & (_touched(before, stores=True) | _touched([branch.test], stores=False)):
-            if text := _moved(place, call, branch, behind=False):
+            text = _moved(place, call, branch, behind=False)
+            if text:
                 yield Edited("out", place, text, moves=True)
         elif call in branch.body and 1 < len(moved := _making(call, branch, data)) < len(
             branch.body
@@ -513,7 +530,10 @@ def _late(place: FixTarget) -> Iterator[Edited]:
 def _module(place: FixTarget) -> Iterator[Edited]:
     """Call `model.module(...)` where one rank alone evaluates."""
     branch = place.branch()
-    nodes = branch.body if branch is not None else [place.tree] if not place.tests else []
+    if branch is not None:
+        nodes = branch.body
+    else:
+        nodes = [place.tree] if not place.tests else []
     if not nodes or any("backward" in ast.unparse(node) for node in nodes):
         return
     calls = (node for block in nodes for node in ast.walk(block) if isinstance(node, ast.Call))
@@ -540,7 +560,8 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
         # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
         return
     if isinstance(node, ast.While):
-        if made := place.agree("flag", f"float({ast.unparse(node.test)})", "MAX"):
+        made = place.agree("flag", f"float({ast.unparse(node.test)})", "MAX")
+        if made:
             lines = [*made, "if not flag.item():", "    break"]
             put = place.put(node.body[0], *lines)
             text = place.changed((*place.span(node.test), "True"), put)
@@ -548,8 +569,12 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
     elif isinstance(node, ast.If) and _leaves(node) and not _is_for_some_ranks(place):
         loops = place.within(node, ast.For, ast.While)
         breaks = isinstance(node.body[-1], ast.Break)
-        op = "MIN" if breaks and loops and _is_only_way_out(loops[0]) else "MAX"
-        if made := place.agree("flag", f"float({ast.unparse(node.test)})", op):
+        if breaks and loops and _is_only_way_out(loops[0]):
+            op = "MIN"
+        else:
+            op = "MAX"
+        made = place.agree("flag", f"float({ast.unparse(node.test)})", op)
+        if made:
             changes = place.put(node, *made), (*place.span(node.test), "flag.item()")
             kind = "all ready" if op == "MIN" else "flag"
             yield Edited(kind, place, place.changed(*changes))
@@ -592,7 +617,8 @@ def _agree(place: FixTarget) -> Iterator[Edited]:
             or any(type(value) is not int for value in values)
         ):
             continue
-        if made := place.agree("least", name, "MIN"):
+        made = place.agree("least", name, "MIN")
+        if made:
             text = place.changed(place.put(loop, *made, f"{name} = int(least)"))
             yield Edited("agree", place, text)
 
@@ -602,7 +628,8 @@ def _same(place: FixTarget) -> Iterator[Edited]:
     loop = place.parting()
     if not isinstance(loop, ast.For) or not dotted(loop.iter):
         return
-    if made := place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN"):
+    made = place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN")
+    if made:
         end = place.span(loop.iter)[1]
         text = place.changed(place.put(loop, *made), (end, end, "[: int(count)]"))
         yield Edited("same", place, text)

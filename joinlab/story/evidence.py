@@ -40,7 +40,10 @@ class Evidence:
 
     def call(self, row: CallRow) -> NamedCall:
         """A call as the story names it."""
-        within = group_text(self.meta, row["group"]) if len(self.groups) > 1 else ""
+        if len(self.groups) > 1:
+            within = group_text(self.meta, row["group"])
+        else:
+            within = ""
         return NamedCall(
             row["rank"],
             row["group"],
@@ -59,7 +62,9 @@ class Evidence:
         """The line of the program that a call came from; None if it is unknown."""
         lines = self.sources.lines_of(row)
         if not lines:
-            return SourceLine(row["call_site"], "", tuple(ranks)) if row["call_site"] else None
+            if row["call_site"]:
+                return SourceLine(row["call_site"], "", tuple(ranks))
+            return None
         first, *callers = lines
         return SourceLine(
             first.site,

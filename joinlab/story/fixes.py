@@ -69,7 +69,8 @@ def find_fixes(scene: Evidence, source: Any) -> None:
         errors, until = [end.text for end in scene.ends], time.monotonic() + MAX_SECONDS
         edits = candidates(source.program, tests, sites, errors)
         for edited in itertools.islice(edits, MAX_EDITS):
-            if (fix := _try(timeline, source, edited)) is not None:
+            fix = _try(timeline, source, edited)
+            if fix is not None:
                 fixes.append(fix)
             if (fixes and not fixes[-1][0]["fewer"]) or time.monotonic() > until:
                 break
@@ -101,11 +102,10 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
             continue
         try:
             run = source.run(program, counts, TRY_SECONDS)
-            before = (
-                source.run(source.program, counts, TRY_SECONDS)
-                if counts == even or not _good(run)
-                else None
-            )
+            if counts == even or not _good(run):
+                before = source.run(source.program, counts, TRY_SECONDS)
+            else:
+                before = None
         except LaunchError:
             return None
         if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
@@ -157,7 +157,10 @@ def _issued_before(timeline: Timeline) -> list[int]:
     sides = tests[-1]["sides"] if tests else ()
     issued = {rank: side["issued"] for side in sides if "issued" in side for rank in side["ranks"]}
     reading = read(timeline)
-    first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
+    if reading.odd.any():
+        first = int(reading.odd.argmax())
+    else:
+        first = reading.count
     calls = timeline.calls.with_columns(slot=reading.slot).filter(pl.col("slot") < first)
     return [issued.get(rank, calls.filter(rank=rank).height) for rank in range(timeline.world_size)]
 

@@ -100,7 +100,8 @@ def story_of(scene: Evidence) -> Story:
         notes,
     )  # ranks that all finished have not parted
     lines = (headline, *causes, *(line for form in further_forms for line in form.find(scene)))
-    if names := scene.meta.get("rank_names"):
+    names = scene.meta.get("rank_names")
+    if names:
         lines = tuple(replace(line, names=names) for line in lines)
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
@@ -126,5 +127,8 @@ def _with_endings(scene: Evidence, headline: Line) -> Line:
 
 def _end(scene: Evidence, rank: int) -> EndingLine:
     end, key = scene.ends[rank], scene.awaited(rank)
-    call = None if key is None else scene.call(scene.matched.row_of[key])
+    if key is None:
+        call = None
+    else:
+        call = scene.call(scene.matched.row_of[key])
     return EndingLine(rank, end.kind.value, end.proven, end.pending, call, end.text)

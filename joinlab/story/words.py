@@ -56,8 +56,14 @@ def ends(
     """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"; `counted`:
     "2 ranks hang"."""
     ending = ENDINGS[EndKind(kind)]
-    verb = "[is|are] still running" if runs else f"[{ending.one}|{ending.many}]"
-    them = Piece(every_rank(world), ranks=tuple(ranks)) if len(ranks) == world > 1 else who(ranks)
+    if runs:
+        verb = "[is|are] still running"
+    else:
+        verb = f"[{ending.one}|{ending.many}]"
+    if len(ranks) == world > 1:
+        them = Piece(every_rank(world), ranks=tuple(ranks))
+    else:
+        them = who(ranks)
     if counted and 1 < len(ranks) < world:
         them = Piece(f"{len(ranks)} ranks", ranks=tuple(ranks))
     return say("{} " + verb + ", a call still pending" * pending, them)
@@ -65,7 +71,9 @@ def ends(
 
 def every_rank(count: int) -> str:
     """All ranks of so many: "both ranks"."""
-    return "the one rank" if count == 1 else "both ranks" if count == 2 else f"all {count} ranks"
+    if count == 1:
+        return "the one rank"
+    return "both ranks" if count == 2 else f"all {count} ranks"
 
 
 PLAIN: Mapping[str, str] = {
@@ -92,11 +100,10 @@ def say(template: str, *parts: Part, **named: Part) -> Text:
             pieces.append(Piece(token[1:-1].split("|")[many]))
         else:
             new = _pieces(named[token[1:-1]] if token[1:-1] else next(values))
-            many = (
-                len(new[0].ranks) > 1
-                if len(new) == 1 and new[0].ranks and new[0].call is None
-                else many
-            )
+            if len(new) == 1 and new[0].ranks and new[0].call is None:
+                many = len(new[0].ranks) > 1
+            else:
+                many = many
             pieces += new
     assert next(values, None) is None, template
     return tuple(piece for piece in pieces if piece.text)
@@ -106,7 +113,9 @@ def _pieces(part: Part) -> Sequence[Piece]:
     if isinstance(part, str | Piece):
         return [Piece(part) if isinstance(part, str) else part]
     ranks = [item for item in part if isinstance(item, int)]
-    return [who(ranks)] if ranks else [item for item in part if isinstance(item, Piece)]
+    if ranks:
+        return [who(ranks)]
+    return [item for item in part if isinstance(item, Piece)]
 
 
 def listing(parts: Sequence[Text], between: str = "") -> Text:
@@ -176,17 +185,22 @@ def brief(line: Line, index: int) -> Text:
     """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
     number where its line is unknown."""
     call = line.calls[index]
-    peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
+    if call.peer is None:
+        peer = ""
+    else:
+        peer = f" {_to_or_from(call)} rank {call.peer}"
     before = (earlier.site.rpartition(":")[0] for earlier in line.calls[:index])
     file, _, number = call.site.rpartition(":")
-    location = f" (:{number})" if file and file in before else place(call)
+    if file and file in before:
+        location = f" (:{number})"
+    else:
+        location = place(call)
     if not call.site and call.number is not None:
         location = f", {_numbered(call)}"
-    name = (
-        replace(noun(line, index), text=PLAIN[call.name])
-        if call.name in PLAIN
-        else noun(line, index)
-    )
+    if call.name in PLAIN:
+        name = replace(noun(line, index), text=PLAIN[call.name])
+    else:
+        name = noun(line, index)
     return name, Piece(peer + location)
 
 
@@ -202,7 +216,10 @@ def _numbered(call: NamedCall) -> str:
 def full(line: Line, index: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[index]
-    peer = "" if call.peer is None else f" {_to_or_from(call)} rank {call.peer}"
+    if call.peer is None:
+        peer = ""
+    else:
+        peer = f" {_to_or_from(call)} rank {call.peer}"
     peer += f" with tag {call.tag}" if call.tag else ""
     number = f", {_numbered(call)}" if call.number is not None else ""
     return (

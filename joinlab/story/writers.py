@@ -42,7 +42,10 @@ def text_of(lines: Sequence[Line], width: int | None = None) -> str:
         tag = TAGS[line.kind] if line.kind is not last else ""
         last = line.kind
         for text in (said(line), *under):
-            begin = "" if line.kind is LineKind.HEADLINE and not texts else f"{tag:{_INDENT}}"
+            if line.kind is LineKind.HEADLINE and not texts:
+                begin = ""
+            else:
+                begin = f"{tag:{_INDENT}}"
             texts += _broken(f"{begin}{text}", " " * len(begin), width)
             tag = ""
     return shown("\n".join(texts))
@@ -102,7 +105,10 @@ def html_of(lines: Sequence[Line]) -> str:
     found = list[str]()
     for kind, those in groupby(_outline(lines), key=lambda one: one[0].kind):
         head = kind is LineKind.HEADLINE
-        each = "<p><strong>{}</strong></p>{}" if head else "<li>{}{}</li>"
+        if head:
+            each = "<p><strong>{}</strong></p>{}"
+        else:
+            each = "<li>{}{}</li>"
         rows = "".join(each.format(_html(line), _pre(under)) for line, under in those)
         found.append(
             rows if head else f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{rows}</ul>'
@@ -115,11 +121,10 @@ def _pre(under: Sequence[str]) -> str:
 
 
 def _html(line: Line) -> str:
-    mark = (
-        f"{sign_of(line.form, bool(line.facts.get('pending')))} "
-        if line.kind is LineKind.FATE
-        else ""
-    )
+    if line.kind is LineKind.FATE:
+        mark = f"{sign_of(line.form, bool(line.facts.get('pending')))} "
+    else:
+        mark = ""
     pieces = pieces_of(line)
     return mark + "".join(
         f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces

@@ -69,10 +69,16 @@ def _can_join(scene: Evidence) -> bool:
 def _what_leads(scene: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
     slot, present = scene.clash, scene.parting.present
-    kinds = {scene.ends[rank].kind for rank in slot.absent} if slot else set()
+    if slot:
+        kinds = {scene.ends[rank].kind for rank in slot.absent}
+    else:
+        kinds = set()
     if slot is not None and EndKind.KILLED not in kinds:
         rows = [meeting.placed(scene, slot, side) for side in present]
-        form = "same_data" if slot.differs and {*slot.differs} <= _DATA else "what_leads"
+        if slot.differs and {*slot.differs} <= _DATA:
+            form = "same_data"
+        else:
+            form = "what_leads"
         facts = {"differs": list(slot.differs), "absent": list(slot.absent), "pair": slot.pair}
         yield scene.line(LineKind.FIX, form, scene.sides(present), rows, **facts, ways=_ways(scene))
     elif slot is None and EndKind.HUNG in map(attrgetter("kind"), scene.ends):
@@ -100,7 +106,10 @@ def _place(line: Line) -> Text:
 
 
 def _same_rounds(line: Line) -> Text:
-    join = say(", or wrap it in {}", code("with model.join():")) if line.facts["join"] else ()
+    if line.facts["join"]:
+        join = say(", or wrap it in {}", code("with model.join():"))
+    else:
+        join = ()
     return say("Give every rank as many rounds of {}{}.", _place(line), join)
 
 
@@ -108,9 +117,10 @@ def _what_leads_words(line: Line) -> Text:
     parts = [say("{} to {}", ranks, brief(line, index)) for index, ranks in enumerate(sides(line))]
     if len(parts) == 1 and line.facts["absent"] and not line.facts["pair"]:
         parts.append(say("not {}", line.facts["absent"]))
-    rule = (
-        _IN_TURN if line.facts["pair"] else "All ranks have to issue the same calls in one order."
-    )
+    if line.facts["pair"]:
+        rule = _IN_TURN
+    else:
+        rule = "All ranks have to issue the same calls in one order."
     return say("{} Look at what leads {}.{}", rule, listing(parts), _hint(line))
 
 

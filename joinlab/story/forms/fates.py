@@ -87,7 +87,8 @@ class _Fate:
         end, scene = self.end, self.scene
         awaited = scene.awaited(self.rank)
         facts: dict[str, Any] = {"pending": end.pending} if end.pending else {}
-        if text := _cut(end.text.strip().partition("\n")[0].rstrip(": ")):
+        text = _cut(end.text.strip().partition("\n")[0].rstrip(": "))
+        if text:
             facts["text"] = text
         form: str = "running" if end.runs else end.kind.value
         if end.kind is EndKind.HUNG:
@@ -96,13 +97,15 @@ class _Fate:
                 "modelled": scene.meta.get("engine") == "emulated",
             }
             # How the model found it is not said, and differs from rank to rank.
-            reason = (
-                ""
-                if end.proven and text.startswith(("no rank can go on", "it made no progress"))
-                else text
-            )
+            if end.proven and text.startswith(("no rank can go on", "it made no progress")):
+                reason = ""
+            else:
+                reason = text
             facts["text"] = reason.removeprefix("only suspected: ")
-        sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
+        if end.kind is EndKind.RAISED:
+            sites = raised_at(scene.timeline.output[self.rank])
+        else:
+            sites = ()
         if awaited is None:
             if self.rank in scene.last and end.kind in (
                 EndKind.HUNG,
@@ -129,7 +132,8 @@ class _Fate:
                 facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
         if self.rank in (sends := scene.meta.get("sends", {})):
             facts["sends"] = sends[self.rank]
-        if (left_at := scene.meta.get("left_at", {}).get(self.rank)) is not None:
+        left_at = scene.meta.get("left_at", {}).get(self.rank)
+        if left_at is not None:
             sites, facts["left"] = (left_at,), True
         lines = (SourceLine(sites[0], "", (), tuple(map(SourceLine, sites[1:]))),) if sites else ()
         return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
@@ -182,14 +186,14 @@ class _Fate:
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
         end, pair = self.scene.ends[rank], str(COUNTERPART.get(row["op"], ""))
-        awaited = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
-        whereabouts = (
-            "elsewhere"
-            if awaited
-            else "outside"
-            if end.runs or end.kind is EndKind.HUNG
-            else "ended"
-        )
+        if end.kind in (EndKind.HUNG, EndKind.UNKNOWN):
+            awaited = self.scene.awaited(rank)
+        else:
+            awaited = None
+        if awaited:
+            whereabouts = "elsewhere"
+        else:
+            whereabouts = "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
         call = None if awaited is None else self.cite(awaited)
         return {
             "ranks": [rank],
@@ -216,15 +220,23 @@ class _Fate:
             }
         if row["origin"] != own_row["origin"]:
             return why
-        return why | {"how": "done"} if row["completed_ns"] is not None else None
+        if row["completed_ns"] is not None:
+            return why | {"how": "done"}
+        return None
 
 
 def _grouped(reasons: Sequence[Why], calls: Sequence[NamedCall]) -> list[Why]:
     """The same reasons, with ranks that share one merged."""
     merged: dict[str, Why] = {}
     for reason in reasons:
-        call = calls[reason["call"]] if reason.get("call") is not None else None
-        call_key = (call.name, call.group, call.number, call.site, call.peer) if call else None
+        if reason.get("call") is not None:
+            call = calls[reason["call"]]
+        else:
+            call = None
+        if call:
+            call_key = (call.name, call.group, call.number, call.site, call.peer)
+        else:
+            call_key = None
         key = repr(
             (
                 {name: value for name, value in reason.items() if name not in ("ranks", "call")},
@@ -251,7 +263,9 @@ def raised_at(output: str) -> tuple[str, ...]:
 
 def _cut(text: str) -> str:
     text = text.partition(". This is typically")[0].rstrip(".")  # gloo's advice follows
-    return text if len(text) <= MOST else f"{text[:MOST].rstrip('.')} (cut)"
+    if len(text) <= MOST:
+        return text
+    return f"{text[:MOST].rstrip('.')} (cut)"
 
 
 # ---------------------------------------------------------------- words
@@ -302,11 +316,9 @@ def _lack(line: Line, why: Why) -> Text:
 
 
 def _after(line: Line) -> Text:
-    return (
-        say(", last seen after {}", full(line, line.facts["after"]))
-        if "after" in line.facts
-        else ()
-    )
+    if "after" in line.facts:
+        return say(", last seen after {}", full(line, line.facts["after"]))
+    return ()
 
 
 def _finished(line: Line) -> Text:
@@ -328,11 +340,17 @@ def _hung(line: Line) -> Text:
         "in" in line.facts,
     )
     if not proven:
-        verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
+        if inside:
+            verb = "wait[s|]"
+        else:
+            verb = "make[s|] no progress outside any recorded call"
         template = "{} " + verb + "{}. A hang is only suspected: {}."
         return say(template, line.ranks, _in(line) or _after(line), text or "it made no progress")
     modelled = line.facts["modelled"] and not inside
-    proof = "in the model no rank can go on" if modelled else "no issued call can end this wait"
+    if modelled:
+        proof = "in the model no rank can go on"
+    else:
+        proof = "no issued call can end this wait"
     detail = f" {text[:1].upper()}{text[1:]}." if text else ""
     location = _in(line) if inside else say(" outside any recorded call{}", _after(line))
     return say("{} hang[s|]{}.{} Proven: {}.", line.ranks, location, detail, proof)

@@ -19,7 +19,8 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     if not any(end.kind is EndKind.UNKNOWN for end in scene.ends):
         return ()
     graph = scene.graph
-    if (first := unclear_first(scene)) is not None:
+    first = unclear_first(scene)
+    if first is not None:
         named = first.facts.get("ranks", first.facts.get("rank", ()))
         ranks = (named,) if isinstance(named, int) else tuple(named)
         return (Line(LineKind.HEADLINE, first.form, ranks, facts=dict(first.facts)),)
@@ -169,7 +170,9 @@ def _waits(facts: Mapping[str, Any]) -> Text:
 
 def _which(ranks: Sequence[int]) -> Text:
     """One of some ranks: "rank 1 or rank 2"."""
-    return say("{} or {}", ranks[:1], ranks[1:]) if len(ranks) == 2 else say("one of {}", ranks)
+    if len(ranks) == 2:
+        return say("{} or {}", ranks[:1], ranks[1:])
+    return say("one of {}", ranks)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

@@ -57,9 +57,9 @@ def met(scene: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
 def placed(scene: Evidence, slot: Slot, side: Side) -> CallRow:
     """The call of a side; without a line, if its ranks issued it from several."""
     rows = [scene.parting.call(slot, rank) for rank in side if rank in slot.calls]
-    return (
-        rows[0] if len({row["call_site"] for row in rows}) == 1 else {**rows[0], "call_site": None}
-    )
+    if len({row["call_site"] for row in rows}) == 1:
+        return rows[0]
+    return {**rows[0], "call_site": None}
 
 
 def given(row: CallRow, names: Collection[str]) -> str:
@@ -94,13 +94,10 @@ def _met_words(line: Line) -> Text:
         say("{}'s {}{}", ranks, at_place(line, index), f" with {values}" * bool(values))
         for index, (ranks, values) in enumerate(zip(sides(line), gave, strict=True))
     ]
-    verb = (
-        "met"
-        if line.facts["met"]
-        else "does not fit"
-        if line.facts["completed"]
-        else "can never meet"
-    )
+    if line.facts["met"]:
+        verb = "met"
+    else:
+        verb = "does not fit" if line.facts["completed"] else "can never meet"
     number = line.calls[0].number
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
     return say(

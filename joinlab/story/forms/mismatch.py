@@ -55,7 +55,10 @@ def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(scene.ends):
         stands = end.pending or end.kind is EndKind.HUNG
-        key = scene.awaited(rank) if stands and scene.parting.clash is None else None
+        if stands and scene.parting.clash is None:
+            key = scene.awaited(rank)
+        else:
+            key = None
         while key is not None and (held_up_by := scene.held_by(key)):
             key = held_up_by
         if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
@@ -69,9 +72,9 @@ def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
     while rank_there in waits and rank_there not in path:
         path.append(rank_there)
         rank_there = waits[rank_there]["peer"]
-    return (
-        tuple(waits[rank] for rank in path[path.index(rank_there) :]) if rank_there in path else ()
-    )
+    if rank_there in path:
+        return tuple(waits[rank] for rank in path[path.index(rank_there) :])
+    return ()
 
 
 def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
@@ -171,7 +174,10 @@ def alone(scene: Evidence) -> tuple[Line, ...]:
             for rank in which
             if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)
         ]
-        state = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
+        if out_of_time(end):
+            state = "out_of_time"
+        else:
+            state = "runs" if end.runs else end.kind.value
         if state == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in alongside):
             state = "timed_out"  # and then their launcher ended the others
         if state == EndKind.KILLED and all(
@@ -244,7 +250,10 @@ def _other_call(line: Line) -> Text:
     parts = [
         say("{} called {}", ranks, noun(line, index)) for index, ranks in enumerate(sides(line))
     ]
-    finished = [say("{} finished", line.facts["finished"])] if line.facts["finished"] else []
+    if line.facts["finished"]:
+        finished = [say("{} finished", line.facts["finished"])]
+    else:
+        finished = []
     return say("{}, where {}.", parts[0], listing([*parts[1:], *finished]))
 
 

@@ -120,14 +120,18 @@ _WENT = {
 def _listed(values: Sequence[str]) -> str:
     """Different values: "1, 2"; of more than FEW the first and the last: "0 ... 15"."""
     distinct = [*dict.fromkeys(values)]
-    return ", ".join(distinct) if len(distinct) <= FEW else f"{distinct[0]} ... {distinct[-1]}"
+    if len(distinct) <= FEW:
+        return ", ".join(distinct)
+    return f"{distinct[0]} ... {distinct[-1]}"
 
 
 def _shown(name: str, value: object) -> str:
     if name.endswith(".shape") or value in ("nan", "inf", "-inf"):
         return str(value)
     long = isinstance(value, float) and abs(value) > 1e6  # a time: only the decimals differ
-    return f"{value:.3f}" if long else f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if long:
+        return f"{value:.3f}"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

@@ -149,16 +149,21 @@ def _stood(scene: Evidence) -> Line | None:
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
     facts = {"sides": [ranks for _, ranks in by_size], "texts": [text for text, _ in by_size]}
-    return _headline("stood", chain(*texts.values()), facts=facts) if by_size else None
+    if by_size:
+        return _headline("stood", chain(*texts.values()), facts=facts)
+    return None
 
 
 def _hints(scene: Evidence) -> Line | None:
     """What a text without collectives says: which do not match, or the last sends and recvs."""
-    if mismatched := scene.meta.get("mismatched"):
+    mismatched = scene.meta.get("mismatched")
+    if mismatched:
         return _headline("mismatched", mismatched)
     texts = by_key((text, rank) for rank, text in scene.meta.get("sends", {}).items())
     facts = {"sides": list(texts.values()), "texts": list(texts)}
-    return _headline("sends", chain(*texts.values()), facts=facts) if texts else None
+    if texts:
+        return _headline("sends", chain(*texts.values()), facts=facts)
+    return None
 
 
 def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
@@ -179,11 +184,12 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     exact = _exact(scene, group)
     for number in sorted(by):
         ranks_here = {row["rank"] for row in by[number]}
-        if behind := [
+        behind = [
             rank
             for rank, count in exact.items()
             if count < (number or 1) and rank not in ranks_here
-        ]:
+        ]
+        if behind:
             return _headline(
                 "behind", {*ranks_here, *behind}, **_calls(scene, [by[number]], [behind])
             )
@@ -196,13 +202,10 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
         for number in sorted(set(first.values()))
     ]
     untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
-    form = (
-        "last"
-        if untold and not any(row["error"] for row in open_)
-        else "apart"
-        if places[1:]
-        else "waits"
-    )
+    if untold and not any(row["error"] for row in open_):
+        form = "last"
+    else:
+        form = "apart" if places[1:] else "waits"
     return _headline(form, first, **_calls(scene, places))
 
 
@@ -298,12 +301,18 @@ def _each(line: Line, name: str) -> Text:
         count = f"{number or 0} call{'s' * (number != 1)}"
         parts.append(say(SENTENCES[name], who=ranks, call=call, number=count))
     label = str(numbers[0] or "")
-    label_text = f", as {'call ' * label.isdecimal()}{label}" if one_number and label else ""
+    if one_number and label:
+        label_text = f", as {'call ' * label.isdecimal()}{label}"
+    else:
+        label_text = ""
     return say("{}{}.", listing(parts), label_text)
 
 
 def _call(line: Line, index: int, numbered: bool = True) -> Text:
-    number = f" {number}" if numbered and (number := line.facts["numbers"][index]) else ""
+    if numbered and (number := line.facts["numbers"][index]):
+        number = f" {number}"
+    else:
+        number = ""
     return say("{}{}{}", noun(line, index), number, line.facts["sizes"][index])
 
 

@@ -171,9 +171,10 @@ def replicas(scene: Evidence) -> tuple[Line, ...]:
         return ()
     ranks = list(scene.groups.get(difference["group"], range(len(scene.ends))))
     rates = difference.get("rates")
-    cause = (
-        [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})] if rates else []
-    )
+    if rates:
+        cause = [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})]
+    else:
+        cause = []
     return (scene.headline("replicas_differ", [ranks], **difference), *cause)
 
 
@@ -235,11 +236,10 @@ def _replicas(line: Line) -> Text:
     facts: Any = line.facts
     by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
     steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
-    since = (
-        say(f"since step {next(iter(by_step))}")
-        if len(steps_text) == 1
-        else say("since {}", listing(steps_text))
-    )
+    if len(steps_text) == 1:
+        since = say(f"since step {next(iter(by_step))}")
+    else:
+        since = say("since {}", listing(steps_text))
     template = "{} finished, but their replicas differ {}: {}."
     return say(template, line.ranks, since if steps_text else "at the end", differing(facts))
 

@@ -21,7 +21,8 @@ from joinlab.timeline import CallRow
 def find(scene: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders, if the ranks have not parted
     before."""
-    if keys := scene.meta.get("parting", {}).get("keys"):
+    keys = scene.meta.get("parting", {}).get("keys")
+    if keys:
         return _other_keys(scene, keys)
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
         return ()
@@ -97,7 +98,10 @@ def _told(
     rows = (first, second, third, fourth)
     both = scene.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
-    facts = {"tensors": [tensor(row) for row in rows]} if one_line else {}
+    if one_line:
+        facts = {"tensors": [tensor(row) for row in rows]}
+    else:
+        facts = {}
     sides = [both[0], both[0], both[1], both[1]]
     return (
         scene.headline("other_order", sides, rows, meant=((0, 3), (1, 2)), **facts),
