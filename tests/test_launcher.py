@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -460,6 +461,25 @@ def test_what_cannot_be_launched_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ProgramError, match=message):
         run(**({"program": cases.case_1} | asked))
+
+
+def test_a_program_sent_by_value_draws_from_its_rank_s_own_generators() -> None:
+    """As in a notebook after `from random import random`: the name holds a generator's method."""
+    draw, draw_by_numpy, shuffled = random.random, np.random.rand, np.random.permutation
+
+    def program(rank: int, inputs: Any) -> Any:
+        return draw(), float(draw_by_numpy()), [int(number) for number in shuffled(9)]
+
+    state = random.getstate()
+    for seed in (3, 4):
+        np_generator = np.random.RandomState(seed)
+        expected = (
+            random.Random(seed).random(),
+            np_generator.rand(),
+            np_generator.permutation(9).tolist(),
+        )
+        assert run(program, (1,), seed=seed).returns == (expected,)
+    assert random.getstate() == state
 
 
 def sleep_for_ever(rank: int, inputs: Any) -> None:

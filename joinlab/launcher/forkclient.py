@@ -11,6 +11,7 @@ import io
 import json
 import operator
 import os
+import random
 import select
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
+import numpy as np
 
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.interrupts import LOOK_S, take_interrupt
@@ -272,10 +274,15 @@ def no_temporary_folder(error: OSError) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, and classes of ctypes that were typed into a notebook, whose fields are
-    descriptors that no pickler can send."""
+    """cloudpickle, and what it would send otherwise than a program means it: classes of ctypes that
+    were typed into a notebook, whose fields are descriptors that no pickler can send, and the
+    generators behind `random` and `numpy.random`, of which each rank has its own."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if obj is random._inst:  # behind `from random import random`
+            return getattr, (random, "_inst")
+        if obj is np.random.mtrand._rand:
+            return getattr, (np.random.mtrand, "_rand")
         if isinstance(obj, type) and obj.__module__ == "__main__":
             if issubclass(obj, ctypes.Array):  # c_uint8 * 4 is of the module that multiplies
                 return operator.mul, (obj._type_, obj._length_)
