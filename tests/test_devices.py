@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 
+import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
@@ -242,6 +243,21 @@ def test_sync_batch_norm_under_join_wants_throw_on_early_termination():
     timeline = emulate(program, (2, 3))
     assert [end.kind for end in timeline.ends] == [EndKind.RAISED] * 2
     assert "exhausted inputs" in timeline.ends[1].text
+
+
+def test_an_uneven_loop_hangs_in_sync_batch_norm():
+    def program(rank, inputs):
+        net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(
+            torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+        ).to(rank)
+        for input in inputs:
+            net(input.expand(3, 1).to(rank)).sum().backward()
+
+    timeline = emulate(program, (1, 2))
+    finished, hung = timeline.ends
+    assert (finished.kind, hung.kind, hung.proven) == (EndKind.FINISHED, EndKind.HUNG, True)
+    (unmet,) = timeline.calls.filter(pl.col("completed_ns").is_null()).iter_rows(named=True)
+    assert (unmet["rank"], unmet["op"], unmet["seq"]) == (1, "all_gather", hung.call)
 
 
 def test_a_checkpoint_is_loaded_to_a_gpu(tmp_path):
