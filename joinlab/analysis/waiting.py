@@ -494,9 +494,7 @@ class _Finding:
                     wrong = []
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
                 # the ops alone may differ
-                if len(forms) == len(odd.forms):
-                    forms = forms
-                else:
+                if len(forms) != len(odd.forms):
                     forms = {**odd.forms}
                 issued = [[[*ranks], form] for form, ranks in forms.items()]
                 yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})

@@ -396,8 +396,8 @@ def _is_copied(value: Any) -> bool:
         return _is_copied(value.__self__) or _is_copied(value.__func__)
     if isinstance(value, FunctionType):
         holds = any(name != "__class__" for name in value.__code__.co_freevars) or vars(value)
-        given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        return _is_program(value) and bool(holds or any(map(_is_copied, given)))
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return _is_program(value) and bool(holds or any(map(_is_copied, defaults)))
     if kind is _CACHED:
         return _is_program(value.__wrapped__)
     if isinstance(value, BuiltinFunctionType):
@@ -446,9 +446,10 @@ def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 @functools.lru_cache(maxsize=1024)
 def _disassembled(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    found = [(one.opcode, one.argval) for one in dis.get_instructions(code)]
+    instructions = [(one.opcode, one.argval) for one in dis.get_instructions(code)]
     globals_, attrs = (
-        frozenset(name for op, name in found if op in _STORES[way]) for way in ("global", "attr")
+        frozenset(name for op, name in instructions if op in _STORES[way])
+        for way in ("global", "attr")
     )
     return globals_, attrs
 
@@ -483,11 +484,13 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from zip(
             value.__code__.co_freevars, map(_contents, value.__closure__ or ()), strict=True
         )
-        yield from ((one.name, one.default) for one in inspect.signature(value).parameters.values())
+        yield from (
+            (entry.name, entry.default) for entry in inspect.signature(value).parameters.values()
+        )
     elif isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
+        yield from ((f"{name}[{index}]", entry) for index, entry in enumerate(value))
     elif isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", one) for key, one in value.items())
+        yield from ((f"{name}[{key!r}]", entry) for key, entry in value.items())
     elif isinstance(value, functools.partial):
         yield from (
             (name, value.func),
@@ -495,4 +498,4 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             (f"{name}.keywords", value.keywords),
         )
     elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
-        yield from ((f"{name}.{key}", one) for key, one in vars(value).items())
+        yield from ((f"{name}.{key}", entry) for key, entry in vars(value).items())

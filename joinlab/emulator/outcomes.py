@@ -89,7 +89,7 @@ def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _kind(end: Ending) -> tuple[Any, ...]:
     if end.kind is EndKind.RAISED:
-        said = end.text.partition(":")[0]
+        text = end.text.partition(":")[0]
     else:
-        said = end.text
-    return end.kind, end.pending, end.group, end.call, end.proven, said
+        text = end.text
+    return end.kind, end.pending, end.group, end.call, end.proven, text

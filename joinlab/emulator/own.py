@@ -185,10 +185,10 @@ def write_swapped(now: list[Any], values: list[Any]) -> None:
 
 def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
     """Names of the functions of `module` that are methods of its hidden `instance`."""
-    found = (
+    names = (
         name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance
     )
-    return tuple(name for name in found if not name.startswith("_"))
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 _NUMPY_ALONE = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
@@ -278,15 +278,15 @@ class Own:
 
     def drawing(self, module: Any) -> Any:
         """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
-        found = self._drawing.get(module)
-        if found is None:
+        generator = self._drawing.get(module)
+        if generator is None:
             made = (
                 random.Random(self._seed)
                 if module is random
                 else np.random.RandomState(self._seed % 2**32)
             )
-            found = self._drawing[module] = made
-        return found
+            generator = self._drawing[module] = made
+        return generator
 
     def drawn(self, module: Any, name: str) -> Any:
         """This rank's function in place of one of `random` or `numpy.random`."""

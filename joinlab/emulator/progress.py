@@ -76,12 +76,12 @@ class InputProgress:
         self.steps.begin_forward()
         span = self._begin("forward")
         try:
-            found = run(module, *args, **kwargs)
+            output = run(module, *args, **kwargs)
             self._reducer.forward_over(
                 bool(module.require_backward_grad_sync) and torch.is_grad_enabled()
             )
             self._spend(self._forward_ns)
-            return found
+            return output
         finally:
             self._end(span)
 

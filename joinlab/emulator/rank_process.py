@@ -140,28 +140,28 @@ def _no_kill(
 
 def _signal(host: Any, number: int) -> None:
     """What the signal does to this rank."""
-    found = signal.Signals(number)
-    handler = host.own.handlers.get(found, signal.SIG_DFL)
+    signal_number = signal.Signals(number)
+    handler = host.own.handlers.get(signal_number, signal.SIG_DFL)
     if callable(handler):
-        handler(int(found), sys._getframe(2))
-    elif handler is not signal.SIG_IGN and found.name not in _IGNORED:
-        if found is signal.SIGINT:
+        handler(int(signal_number), sys._getframe(2))
+    elif handler is not signal.SIG_IGN and signal_number.name not in _IGNORED:
+        if signal_number is signal.SIGINT:
             raise KeyboardInterrupt
-        host.die_of(found)
+        host.die_of(signal_number)
 
 
 def _patch_signals(patches: Patches) -> None:
     def set_handler(host: Any) -> Callable[[int, Any], Any]:
         def set_here(number: int, handler: Any) -> Any:
-            found = signal.Signals(number)
-            if found in (signal.SIGKILL, signal.SIGSTOP):
+            signal_number = signal.Signals(number)
+            if signal_number in (signal.SIGKILL, signal.SIGSTOP):
                 raise OSError(22, "Invalid argument")
             if not callable(handler) and handler not in (signal.SIG_IGN, signal.SIG_DFL):
                 raise TypeError(
                     "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
                 )
-            before = host.own.handlers.get(found, signal.SIG_DFL)
-            host.own.handlers[found] = handler
+            before = host.own.handlers.get(signal_number, signal.SIG_DFL)
+            host.own.handlers[signal_number] = handler
             return before
 
         return set_here

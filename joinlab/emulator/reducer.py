@@ -86,8 +86,8 @@ class Reducer:
                 self._handed_out.append(call)
             else:
                 self._futures.add(call)
-        found: Any = call.future
-        return found  # type: ignore[no-any-return]
+        future: Any = call.future
+        return future  # type: ignore[no-any-return]
 
     def before_wait(self, future: torch.futures.Future[Any]) -> None:
         """C++ is about to wait for `future`: first wait for the calls that it hangs on, oldest

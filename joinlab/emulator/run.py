@@ -448,9 +448,9 @@ class Emulation:
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
             nccl = [fabric for fabric in self._fabrics.values() if isinstance(fabric, NcclFabric)]
-            said = dict.fromkeys(text for fabric in nccl for text in fabric.assumes())
-            if said:
-                emulation["assumes"] = " ".join(said)
+            assumptions = dict.fromkeys(text for fabric in nccl for text in fabric.assumes())
+            if assumptions:
+                emulation["assumes"] = " ".join(assumptions)
             watched = self._watched()
             if watched:
                 emulation["watchdog"] = watched
@@ -495,7 +495,7 @@ class Emulation:
         PyTorch v2.13.0): the process aborts when a call has not completed within its group's
         timeout. 1.9 waits for ever.
         """
-        found: list[Watched] = []
+        watched: list[Watched] = []
         for host in self.hosts if self.knobs.era == "today" else ():
             if host.ending is None or host.ending.kind is not EndKind.HUNG:
                 continue
@@ -508,8 +508,8 @@ class Emulation:
             if first is not None:
                 ns = first.group.watchdog_ns
                 text = watchdog_text(first, ns // 1_000_000)
-                found.append({"rank": host.rank, "after_s": ns / 1e9, "text": text})
-        return found
+                watched.append({"rank": host.rank, "after_s": ns / 1e9, "text": text})
+        return watched
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
         """Give `listener` each line that a rank printed, in the order in which they were

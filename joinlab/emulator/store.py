@@ -47,8 +47,8 @@ class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
         )
         if self._values.get(key, b"") == expected:
             self.set(key, desired)
-        found: bytes = self._values.get(key, expected)
-        return found
+        value: bytes = self._values.get(key, expected)
+        return value
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there."""

@@ -106,12 +106,12 @@ def elemt(
     eps: float,
 ) -> Tensor:
     """The input, normalised."""
-    found = (input - _per_channel(mean, input)) * _per_channel(invstd, input)
+    normalised = (input - _per_channel(mean, input)) * _per_channel(invstd, input)
     if weight is not None:
-        found = found * _per_channel(weight, input)
+        normalised = normalised * _per_channel(weight, input)
     if bias is not None:
-        found = found + _per_channel(bias, input)
-    return found.to(input.dtype)
+        normalised = normalised + _per_channel(bias, input)
+    return normalised.to(input.dtype)
 
 
 def backward_reduce(
@@ -139,5 +139,7 @@ def backward_elemt(
     about_mean = (input - _per_channel(mean, input)) * _per_channel(
         invstd**2 * sum_dy_xmu / total, input
     )
-    found = (grad - _per_channel(sum_dy / total, input) - about_mean) * _per_channel(invstd, input)
-    return (found if weight is None else found * _per_channel(weight, input)).to(input.dtype)
+    gradient = (grad - _per_channel(sum_dy / total, input) - about_mean) * _per_channel(
+        invstd, input
+    )
+    return (gradient if weight is None else gradient * _per_channel(weight, input)).to(input.dtype)

@@ -48,8 +48,6 @@ def check(call: EmulatedCall) -> None:
             outs = tensors_in(args[0])
             if form is Form.SINGLE:
                 outs = list(torch.chunk(outs[0], size))
-            else:
-                outs = outs
             if len(outs) != size:
                 raise _refused(
                     shown_name,

@@ -54,8 +54,6 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
         if dumps[0].form == kineto.FORM:
             todo = "Profile steps that communicate."
-        else:
-            todo = todo
         raise TimelineFileError(f"cannot open {dumps[0].file!r}: it holds no call.{why} {todo}")
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
     size = max(world) + 1

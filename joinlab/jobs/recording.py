@@ -169,11 +169,9 @@ class RankFiles:
             self._tails[
                 number
             ].close()  # a job of 1,100 ranks has more files than a process may have open
-            if data and self.log.cut:  # the previous segment ended within a line
-                if number != max(self._tails):
-                    data = b"\n" + data
-                else:
-                    data = data
+            # the previous segment ended within a line
+            if data and self.log.cut and number != max(self._tails):
+                data = b"\n" + data
             self.log.feed(data)
         return self.log.moves > moves
 

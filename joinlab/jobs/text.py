@@ -396,8 +396,6 @@ class TextFacts:
             )
             if (*process, match["comm"]) in ids:
                 group = f"{match['size']} ranks of {ids[*process, match['comm']]}"
-            else:
-                group = group
             if process in size_and_rank:
                 rank = size_and_rank[process][1]
             else:
@@ -516,8 +514,6 @@ class TextFacts:
             match = _FIND["prefix"].match(line)
             if dumped := _FIND["process"].match(line):
                 process = dumped["local"]
-            else:
-                process = process
             self.named |= {int(match["rank"])} if match and match["rank"] else set()
             named = (match and (match["rank"] or match["local"] or match["task"])) or process
             if rank is not None or named:

@@ -345,9 +345,9 @@ def _one_gpu() -> Iterator[Line]:
         "import joinlab; run = joinlab.launch(joinlab.cases.case_1, (2, 3), 'nccl', on_output=None, progress=False); "
         "print('FACT', run.meta['transport'], [str(end) for end in run.ends])"
     )
-    said = _output([sys.executable, "-c", text], CUDA_VISIBLE_DEVICES="0")
-    good = "FACT" in said and said.count("'finished'") == 2
-    yield PASS if good else FAIL, f"two ranks on one GPU: {said[-600:]}"
+    output = _output([sys.executable, "-c", text], CUDA_VISIBLE_DEVICES="0")
+    good = "FACT" in output and output.count("'finished'") == 2
+    yield PASS if good else FAIL, f"two ranks on one GPU: {output[-600:]}"
 
 
 def _recorded_job() -> Iterator[Line]:
@@ -376,8 +376,8 @@ def _tests() -> Iterator[Line]:
         "tests/test_nccl_launch.py",
         "tests/test_record.py",
     ]
-    said = _output([sys.executable, "-m", "pytest", *words], cwd=ROOT)
-    yield PASS if " passed" in said and "failed" not in said else FAIL, said[-600:]
+    output = _output([sys.executable, "-m", "pytest", *words], cwd=ROOT)
+    yield PASS if " passed" in output and "failed" not in output else FAIL, output[-600:]
 
 
 def _recordings() -> Iterator[Line]:
@@ -443,14 +443,14 @@ def check_gpus(
     """Run the checks that this machine can run and `path` does not have yet; the exit code."""
     gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
     about = {"format": FORMAT, **_about()}
-    found: dict[str, Any] = {} if again or not path.exists() else json.loads(path.read_text())
-    if {name: found.get(name) for name in about} != about:  # another machine, or other versions
-        found = {**about, "checks": {}}
+    report: dict[str, Any] = {} if again or not path.exists() else json.loads(path.read_text())
+    if {name: report.get(name) for name in about} != about:  # another machine, or other versions
+        report = {**about, "checks": {}}
     for check in CHECKS:
         if only and not any(word in check.name for word in only):
             continue
         tell(f"== {check.name}")
-        lines = found["checks"].get(check.name)
+        lines = report["checks"].get(check.name)
         if lines is None:
             reason = _missing(check, gpus)
             if reason:
@@ -458,15 +458,15 @@ def check_gpus(
             else:
                 lines = list(_told(check))
             if not reason:
-                found["checks"][check.name] = lines
-                path.write_text(json.dumps(found, indent=1))
+                report["checks"][check.name] = lines
+                path.write_text(json.dumps(report, indent=1))
         for kind, text in lines:
             tell(f"   {kind:8} {text}".replace("\n", "\n            "))
-    if found["checks"]:
+    if report["checks"]:
         tell(f"All of it is in {path}. Please attach that file to an issue: it shows what to mend.")
     else:
         tell("Whoever has a GPU: run this, and attach the file that it writes to an issue.")
-    return int(any(kind == FAIL for lines in found["checks"].values() for kind, _ in lines))
+    return int(any(kind == FAIL for lines in report["checks"].values() for kind, _ in lines))
 
 
 def _missing(check: GpuCheck, gpus: int) -> str:
@@ -520,9 +520,9 @@ def _torchrun(text: str) -> tuple[list[str], str]:
         script = Path(folder) / "job.py"
         script.write_text(SAY + text.replace("DEVICE", repr(DEVICE)))
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-        said = _output([sys.executable, *words])
-    facts = [line.removeprefix("FACT ") for line in said.splitlines() if line.startswith("FACT ")]
-    return sorted(facts), said[-600:]
+        output = _output([sys.executable, *words])
+    facts = [line.removeprefix("FACT ") for line in output.splitlines() if line.startswith("FACT ")]
+    return sorted(facts), output[-600:]
 
 
 def _output(

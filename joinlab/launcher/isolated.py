@@ -68,10 +68,10 @@ def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: flo
         "seconds": SECONDS,
     }
     with HeldInterrupts():
-        said = _hear(_sent(request), seconds)
-    if said.endswith(END.decode()):
-        return json.loads(said.removesuffix(END.decode()))
-    raise Lost(_why(said, seconds))
+        answer = _hear(_sent(request), seconds)
+    if answer.endswith(END.decode()):
+        return json.loads(answer.removesuffix(END.decode()))
+    raise Lost(_why(answer, seconds))
 
 
 _kept: socket.socket | None = None
@@ -99,23 +99,23 @@ def _sent(request: dict[str, Any]) -> socket.socket:
 def _hear(link: socket.socket, seconds: float) -> str:
     """Everything that the process writes. Kills the process unless it writes a result."""
     global _kept
-    begun, said = time.monotonic(), b""
+    begun, data = time.monotonic(), b""
     try:
-        while not said.endswith(END) and time.monotonic() < begun + seconds:
+        while not data.endswith(END) and time.monotonic() < begun + seconds:
             if select.select([link], [], [], LOOK_S)[0]:
                 more = link.recv(1 << 16)
                 if not more:
                     break
-                said += more
+                data += more
             take_interrupt()
     finally:
         link.settimeout(TAKE_S)
         with suppress(OSError):
-            while b"\n" not in said and (more := link.recv(64)):  # the pid comes first
-                said += more
+            while b"\n" not in data and (more := link.recv(64)):  # the pid comes first
+                data += more
         link.settimeout(None)
-        pid, _, rest = said.partition(b"\n")
-        if said.endswith(END) and time.monotonic() < begun + KEPT_S:
+        pid, _, rest = data.partition(b"\n")
+        if data.endswith(END) and time.monotonic() < begun + KEPT_S:
             _kept = link
         else:
             link.close()
@@ -124,19 +124,19 @@ def _hear(link: socket.socket, seconds: float) -> str:
     return rest.decode(errors="replace")
 
 
-def _why(said: str, seconds: float) -> str:
+def _why(answer: str, seconds: float) -> str:
     """Why there is no result: a sentence made from faulthandler's output."""
-    frames = re.findall(r'File "(.*)", line (\d+) in ', said)
+    frames = re.findall(r'File "(.*)", line (\d+) in ', answer)
     own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
     if own:
         place = f', at "{linecache.getline(*own[0]).strip()}"'
     else:
         place = ""
-    if said.startswith("Timeout"):
+    if answer.startswith("Timeout"):
         return (
             f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
         )
-    fatal = re.match(r"Fatal Python error: (.*)", said)
+    fatal = re.match(r"Fatal Python error: (.*)", answer)
     if fatal:
         return f"it crashes Python ({fatal[1]}){place}."
     return f"it ended its process, or did not return within {seconds:.0f} s."

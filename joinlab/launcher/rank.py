@@ -294,8 +294,6 @@ def _seed(seed: int | None) -> None:
     one state."""
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "little")
-    else:
-        seed = seed
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)

@@ -206,8 +206,6 @@ class Kernels:
         nans = np.isnan(result)
         if dtype is torch.bfloat16:
             result = _to_bfloat16(result)
-        else:
-            result = result
         if nans.any():
             if dtype is torch.float64:
                 result = np.where(nans, _quiet(first, second), result)

@@ -290,9 +290,7 @@ class _ScreenBuilder:
         for index, column in enumerate(
             self.columns
         ):  # whose partner comes one call later is not alone
-            if index == focus or not meant:
-                column.absent = column.absent
-            else:
+            if meant and index != focus:
                 column.absent = ()
         self._give_sizes(focus)
         self._count_up(focus)

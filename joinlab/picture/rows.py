@@ -109,9 +109,7 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
         text = _differing(rows, slot, lanes)
         if slot.expected and not slot.refused:
             text = _missing(rows, slot) or _other_lines(rows, lanes)
-        if not slot.expected or (slot.group, text) not in written:
-            text = text
-        else:
+        if slot.expected and (slot.group, text) in written:
             text = ""
         written.add((slot.group, text))
         place_of.update(dict.fromkeys(members, DrawnSlot(members, number, text)))

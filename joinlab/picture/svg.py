@@ -117,8 +117,6 @@ class _Picture:
             under = f"{inputs} input{'s' * (inputs != 1)}"
         if count > 3:
             under = self.scene.names[lane].removeprefix("ranks ")
-        else:
-            under = under
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
         )

@@ -463,13 +463,13 @@ class ThreadsStand(Event):
 
     @property
     def stood(self) -> list[Stood]:
-        found = []
+        events = []
         for plain in self.threads:
             thread = Stood(thread=plain["n"], frames=plain["f"])
             if isinstance(plain.get("x"), str):
                 thread["error"] = plain["x"]
-            found.append(thread)
-        return found
+            events.append(thread)
+        return events
 
 
 # ---- its program

@@ -212,8 +212,6 @@ class Trace:
         if event == "return":
             if self._depth == self._closes:
                 self._closes = 0
-            else:
-                self._closes = self._closes
             self._depth -= 1
 
     def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:

@@ -119,12 +119,12 @@ def _backends(backend: str) -> dict[str, str] | None:
 
     As in torch, "undefined" is gloo for the CPU and NCCL for GPUs, if there are any.
     """
-    found: Mapping[str, str] = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
+    backends: Mapping[str, str] = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
     if not torch.cuda.is_available():
-        found = {
-            device: name for device, name in found.items() if device != "cuda" or name == "nccl"
+        backends = {
+            device: name for device, name in backends.items() if device != "cuda" or name == "nccl"
         }
-    known = {device: name for device, name in found.items() if device in ("cpu", "cuda")}
+    known = {device: name for device, name in backends.items() if device in ("cpu", "cuda")}
     if known and set(known.values()) <= {"gloo", "nccl"}:
         return known
     return None

@@ -102,8 +102,6 @@ def say(template: str, *parts: Part, **named: Part) -> Text:
             new = _pieces(named[token[1:-1]] if token[1:-1] else next(values))
             if len(new) == 1 and new[0].ranks and new[0].call is None:
                 many = len(new[0].ranks) > 1
-            else:
-                many = many
             pieces += new
     assert next(values, None) is None, template
     return tuple(piece for piece in pieces if piece.text)
