@@ -326,7 +326,7 @@ def _distinct(column: pl.Series) -> tuple[list[Any], np.ndarray[Any, Any]]:
     return groups["value"].to_list(), index
 
 
-def _frame(columns: Any, max_bytes: int) -> pl.DataFrame:
+def _frame(columns: object, max_bytes: int) -> pl.DataFrame:
     """The frame that `_columns` wrote; _Bomb if it takes more memory than allowed. ValueError or a
     PolarsError for anything else."""
     if not isinstance(columns, dict):
@@ -334,7 +334,7 @@ def _frame(columns: Any, max_bytes: int) -> pl.DataFrame:
     return pl.DataFrame([_series(name, column, max_bytes) for name, column in columns.items()])
 
 
-def _series(name: str, column: Any, max_bytes: int) -> pl.Series:
+def _series(name: str, column: object, max_bytes: int) -> pl.Series:
     match column:
         case np.ndarray():
             return pl.Series(name, column)
@@ -360,7 +360,7 @@ def _series(name: str, column: Any, max_bytes: int) -> pl.Series:
     return values.gather(pl.Series(index).replace(-1, None))
 
 
-def _items(value: Any) -> int:
+def _items(value: object) -> int:
     """How many texts and numbers a value of a table holds."""
     if isinstance(value, list):
         return 1 + sum(map(_items, value))

@@ -65,6 +65,6 @@ class RankError(JoinlabError, RuntimeError):
     """At least one rank hung, raised or was killed. Raised by `Timeline.raise_for_ending()`;
     carries the Timeline."""
 
-    def __init__(self, message: str, timeline: Any) -> None:
+    def __init__(self, message: str, timeline: object) -> None:
         super().__init__(message)
         self.timeline = timeline

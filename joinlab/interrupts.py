@@ -51,7 +51,7 @@ class HeldInterrupts:
             signal.signal(signal.SIGINT, self._record)
             self._outer, HeldInterrupts.innermost = HeldInterrupts.innermost, self
 
-    def _record(self, *args: Any) -> None:
+    def _record(self, *args: object) -> None:
         self.asked = args
 
     def take(self) -> None:

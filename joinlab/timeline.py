@@ -532,7 +532,7 @@ def derived(find: Callable[..., _R]) -> Callable[..., _R]:
     """
 
     @wraps(find)
-    def cached(timeline: Timeline, *options: Any) -> _R:
+    def cached(timeline: Timeline, *options: object) -> _R:
         results, key = timeline._derived, (find, *options)
         if key not in results:
             results[key] = find(timeline, *options)

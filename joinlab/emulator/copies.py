@@ -166,21 +166,21 @@ _kept: list[Any] = []
 number."""
 
 
-def _take(number: int) -> Any:
+def _take(number: int) -> object:
     return _kept[number]
 
 
-def _drawn(number: int, name: str) -> Any:
+def _drawn(number: int, name: str) -> object:
     """The rank's generator or function, for one that the program imported from `random` or numpy."""
     own, module = _kept[0], _kept[number]
     return own.drawn(module, name) if name else own.drawing(module)
 
 
-def _clone(number: int) -> Any:
+def _clone(number: int) -> object:
     return _kept[number].clone()
 
 
-def _typed(storage: Any, dtype: torch.dtype) -> Any:
+def _typed(storage: object, dtype: torch.dtype) -> object:
     return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
@@ -239,7 +239,7 @@ class _CopyPickler(pickle.Pickler):
                     )
         return self._file.getvalue()
 
-    def _dump(self, value: Any, name: str) -> None:
+    def _dump(self, value: object, name: str) -> None:
         try:
             self.dump(value)
         except Exception as error:
@@ -303,7 +303,7 @@ class _CopyPickler(pickle.Pickler):
     # ------------------------------------------------------------------------------------ the names
     # that are reached
 
-    def _meet(self, value: Any) -> None:
+    def _meet(self, value: object) -> None:
         """Follow the names in the code of a function or class, or of an object that has such
         code."""
         if isinstance(value, FunctionType):
@@ -381,7 +381,7 @@ class _CopyPickler(pickle.Pickler):
                 for cls in classes:
                     self._place(getattr(importlib.import_module(module), cls), "_shared_state")
 
-    def _place(self, owner: Any, name: str) -> None:
+    def _place(self, owner: object, name: str) -> None:
         if (id(owner), name) not in self._known:
             self._known.add((id(owner), name))
             self.places.append((owner, name))
@@ -427,7 +427,7 @@ def _value_at(owner: Any, name: str) -> Any:
     return (vars(owner) if isinstance(owner, type) else owner).get(name, _MISSING)
 
 
-def _contents(cell: CellType) -> Any:
+def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # of a variable that has no value yet
@@ -466,7 +466,7 @@ def _refusal(program: str, culprit: str, error: Exception) -> ProgramError:
     )
 
 
-def _culprit(value: Any, name: str) -> str:
+def _culprit(value: object, name: str) -> str:
     """The innermost part of `value` that cannot be copied, as a program would write it."""
     for inner, part in _parts(value, name):
         try:
@@ -477,7 +477,7 @@ def _culprit(value: Any, name: str) -> str:
     return f"`{name}`"
 
 
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _parts(value: object, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, FunctionType):

@@ -77,7 +77,7 @@ def index_of(host: Any, device: Any) -> int:
     return int(index)
 
 
-def in_host_memory(host: Any, device: Any) -> Any:
+def in_host_memory(host: object, device: object) -> Any:
     """`device`, or "cpu" if it names a GPU."""
     if not is_gpu(device):
         return device
@@ -133,7 +133,7 @@ def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
     """A function that takes `device=`, or whatever it calls it. Made once per process: see its last
     lines."""
 
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def made(*args: object, **kwargs: object) -> object:
         device = kwargs.get(name)
         if device is not None:
             host = current()
@@ -153,7 +153,7 @@ def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
 def _moved(move: Callable[..., Any], synced: bool) -> Callable[..., Any]:
     """`.to()` of a tensor or module: its device comes first, if it comes at all."""
 
-    def to(value: Any, *args: Any, **kwargs: Any) -> Any:
+    def to(value: object, *args: object, **kwargs: object) -> object:
         host = current()
         if host is None:
             return move(value, *args, **kwargs)
@@ -175,18 +175,18 @@ def _moved(move: Callable[..., Any], synced: bool) -> Callable[..., Any]:
     return to
 
 
-def _stay(host: Any, value: Any, device: Any) -> Any:
+def _stay(host: object, value: object, device: object) -> object:
     index_of(host, device)
     return value
 
 
-def _map_location(host: Any, place: Any) -> Any:
+def _map_location(host: object, place: object) -> object:
     if isinstance(place, Mapping):
         return {name: in_host_memory(host, device) for name, device in place.items()}
     return place if callable(place) else in_host_memory(host, place)
 
 
-def _without_gpu(host: Any, given: Any) -> Any:
+def _without_gpu(host: object, given: object) -> object:
     """DDP: a module in the host's memory takes neither device_ids nor output_device."""
     if isinstance(given, (list, tuple)) and len(given) == 1:
         device = given[0]
@@ -198,7 +198,7 @@ def _without_gpu(host: Any, given: Any) -> Any:
     return None
 
 
-def _for_fsdp(host: Any, device: Any) -> Any:
+def _for_fsdp(host: object, device: object) -> object:
     """FSDP's choice of a device: without device_id it takes the machine's GPU, which is to be none
     here."""
     return torch.device("cpu") if device is None else device
@@ -208,7 +208,7 @@ def _autocast(init: Callable[..., None]) -> Callable[..., None]:
     """Mixed precision: on the host with the type that a GPU would take."""
 
     def autocast(
-        context: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any
+        context: object, device_type: str, dtype: object = None, *args: object, **kwargs: object
     ) -> None:
         if current() is not None and device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
@@ -281,7 +281,7 @@ def _properties() -> SimpleNamespace:
     )
 
 
-def _no_streams(*args: Any, **kwargs: Any) -> NoReturn:
+def _no_streams(*args: object, **kwargs: object) -> NoReturn:
     raise RuntimeError(
         "an emulated rank has one stream for its computation, so torch.cuda.Stream is not modelled. Leave the stream "
         "out, or run the program with joinlab.launch on GPUs."
@@ -302,10 +302,10 @@ class Stream:
         """Whether all that was queued on it is done."""
         return bool(self._host.waits.stream_ns <= self._host.waits.now)
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: object) -> None:
         """There is no other."""
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: object) -> None:
         """An event of this stream is behind it already."""
 
     def record_event(self, event: GpuEvent | None = None) -> GpuEvent:
@@ -322,11 +322,11 @@ class GpuEvent:
         self._host = host
         self._ns: int | None = None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """The event completes once the stream has finished the work that is queued on it now."""
         self._ns = max(self._host.waits.now, self._host.waits.stream_ns)
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """There is no other stream that could wait."""
 
     def synchronize(self) -> None:

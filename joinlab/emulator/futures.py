@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from joinlab.backend.model import EmulatedCall
@@ -31,7 +29,7 @@ class Futures:
         call.future = torch.futures.Future()
         self._open.append(call)
 
-    def behind(self, future: Any) -> EmulatedCall:
+    def behind(self, future: object) -> EmulatedCall:
         """The call of this future; for a derived one the oldest open call, since chained callbacks
         run in order."""
         return next((call for call in self._open if call.future is future), self._open[0])

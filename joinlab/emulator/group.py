@@ -100,7 +100,7 @@ class EmulatedGroup(dist.ProcessGroup):
         ranks: Sequence[int],
         timeout: timedelta | None = None,
         backend: str | None = None,  # PyTorch 2.14 says it here
-        pg_options: Any = None,
+        pg_options: object = None,
         group_name: str | None = None,
         group_desc: str | None = None,
     ) -> EmulatedGroup | None:
@@ -175,7 +175,7 @@ class EmulatedGroup(dist.ProcessGroup):
 def _method(name: str) -> Callable[..., EmulatedWork]:
     several = name in COALESCED
 
-    def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
+    def issued(self: EmulatedGroup, *args: object, **kwargs: object) -> EmulatedWork:
         if several or self.coalescing is not None:
             self.host.take(CallsCoalesced(group=self.label))
         return self.work_of(

@@ -193,7 +193,7 @@ class Host:
         """A further group of this rank."""
         return self.orders.open_group(self, name, ranks, desc)
 
-    def keep(self, kept: Any) -> None:
+    def keep(self, kept: object) -> None:
         """Keep a Work or a group for as long as the rank lives."""
         self._kept.append(kept)
 
@@ -409,7 +409,7 @@ class Host:
         self.orders.kill(self, text)
         raise RankEnded
 
-    def init_process_group(self, *args: Any, **kwargs: Any) -> None:
+    def init_process_group(self, *args: object, **kwargs: object) -> None:
         """The group is there already, so a rank's first call says that it knows of it."""
         begin(
             (self.orders.knobs.backend, self.own.ranks, self.rank), self.own.begun, *args, **kwargs

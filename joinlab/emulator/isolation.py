@@ -308,7 +308,7 @@ def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:
     return lambda host: host.own.drawn(module, name)
 
 
-def _begin_step(optimizer: Any, *_: Any) -> None:
+def _begin_step(optimizer: object, *_: object) -> None:
     host = current()
     if host is not None:
         host.progress.begin_step()
@@ -316,7 +316,7 @@ def _begin_step(optimizer: Any, *_: Any) -> None:
             host.replicas.steps(optimizer)
 
 
-def _end_step(optimizer: Any, *_: Any) -> None:
+def _end_step(optimizer: object, *_: object) -> None:
     host = current()
     if host is not None:
         host.progress.end_step()
@@ -336,7 +336,7 @@ def _patch_spans(patches: Patches) -> None:
         return builtin
 
     def noted_model(host: Any) -> Any:
-        def made(module: Any, *args: Any, **kwargs: Any) -> None:
+        def made(module: Any, *args: Any, **kwargs: object) -> None:
             host.replicas.made(module, str(module.process_group.group_name))
             helper(module, *args, **kwargs)
             if module.find_unused_parameters:
@@ -373,8 +373,8 @@ def _patch_waits(patches: Patches) -> None:
             wait(future, *args, **kwargs),
         )[1]
 
-    def synced(method: Any) -> Callable[[Any], Any]:
-        def of(host: Any) -> Any:
+    def synced(method: object) -> Callable[[Any], Any]:
+        def of(host: Any) -> object:
             if not reads_host_memory(sys._getframe(2)):
                 host.waits.sync()
             return method
@@ -392,8 +392,12 @@ def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..
 
     def of(host: Any) -> Callable[..., Any]:
         def noted(
-            ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
-        ) -> Any:
+            ranks: Any = None,
+            timeout: object = None,
+            backend: object = None,
+            *args: object,
+            **kwargs: object,
+        ) -> object:
             before = host.asked_backend, host.asked_timeout
             host.asked_backend, host.asked_timeout = backend, timeout
             try:
@@ -420,7 +424,7 @@ def _default_timeout(backend: str) -> timedelta:
 
 def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., torch.Tensor]]:
     def of(host: Any) -> Callable[..., torch.Tensor]:
-        def zeroed(*args: Any, **kwargs: Any) -> torch.Tensor:
+        def zeroed(*args: object, **kwargs: object) -> torch.Tensor:
             tensor = make(*args, **kwargs)
             nbytes = tensor.numel() * tensor.element_size()
             if nbytes > MAX_BYTES:  # none of it has been written to yet, so none of it takes memory

@@ -209,7 +209,7 @@ def full_name(owner: Any) -> str:
     return str(owner.__name__)
 
 
-def put(owner: Any, name: str, value: Any) -> None:
+def put(owner: object, name: str, value: object) -> None:
     """Set a name of a module or class; MISSING: delete it."""
     if value is not MISSING:
         setattr(owner, name, value)
@@ -226,11 +226,11 @@ def differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
         return True
 
 
-def _copied(value: Any) -> tuple[Any, list[Any] | None]:
+def _copied(value: object) -> tuple[Any, list[Any] | None]:
     return value, list(value) if isinstance(value, list) else None
 
 
-def changes_of(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def changes_of(owner: object, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Names of `owner` to put back, each with its earlier value; MISSING: there was no such name."""
     now = vars(owner)
     for name, value in before.items():
@@ -245,11 +245,11 @@ def changes_of(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, MISSING
 
 
-def _from_library(value: Any) -> bool:
+def _from_library(value: object) -> bool:
     return isinstance(value, FunctionType) and not _from(value, "program")
 
 
-def _from(value: Any, place: str) -> bool:
+def _from(value: object, place: str) -> bool:
     """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo
     patches torch.)"""
     return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == place

@@ -90,7 +90,7 @@ class LibraryNames:
             put(owner, name, value)
 
 
-def _owner(path: Sequence[str], names: dict[str, Any]) -> Any:
+def _owner(path: Sequence[str], names: dict[str, Any]) -> object:
     """The object that this path of names leads to; None if that is known only as the code runs."""
     if not path or path[0] not in names:
         return None

@@ -14,7 +14,7 @@ class RankStreams:
     """Stands for the stream `before`. `make` makes a rank's own, which the rank may close, as
     quit() does."""
 
-    def __init__(self, before: Any, make: Callable[[Any], Any]) -> None:
+    def __init__(self, before: object, make: Callable[[Any], Any]) -> None:
         self.before = before
         self._make = make
         self._own: dict[int, Any] = {}  # by rank
@@ -32,14 +32,14 @@ class RankStreams:
         return self._own.get(host.rank) or self._own.setdefault(host.rank, self._make(self.before))
 
 
-def output(before: Any) -> io.TextIOBase:
+def output(before: object) -> io.TextIOBase:
     """What a rank prints is kept for its Timeline."""
     return io.TextIOWrapper(
         _KeptStream(before), "utf-8", "backslashreplace", newline="", write_through=True
     )  # type: ignore[type-var]
 
 
-def no_input(before: Any) -> io.TextIOBase:
+def no_input(before: object) -> io.TextIOBase:
     """A rank that reads its stdin is at the end of it at once."""
     return io.StringIO()
 

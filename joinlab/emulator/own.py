@@ -64,14 +64,14 @@ class Worlds:
     """In a rank's thread, and in those that it starts, its World; in any other the one that was
     there before."""
 
-    def __init__(self, before: Any) -> None:
+    def __init__(self, before: object) -> None:
         object.__setattr__(self, "_before", before)
 
     def __getattr__(self, name: str) -> Any:
         host = behind()
         return getattr(self._before if host is None else host.own.world, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         host = behind()
         setattr(self._before if host is None else host.own.world, name, value)
 
@@ -127,7 +127,7 @@ def _set_deterministic(chosen: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(chosen[0], warn_only=chosen[1])
 
 
-def _set_attribute(owner: Any, name: str) -> Callable[[Any], None]:
+def _set_attribute(owner: object, name: str) -> Callable[[Any], None]:
     return partial(setattr, owner, name)
 
 
@@ -183,7 +183,7 @@ def write_swapped(now: list[Any], values: list[Any]) -> None:
             write(value)
 
 
-def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
+def _methods_of(instance: object, module: object) -> tuple[str, ...]:
     """Names of the functions of `module` that are methods of its hidden `instance`."""
     names = (
         name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance
@@ -276,7 +276,7 @@ class Own:
                 os.close(self.cwd)
         self.cwd = folder
 
-    def drawing(self, module: Any) -> Any:
+    def drawing(self, module: object) -> Any:
         """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
         generator = self._drawing.get(module)
         if generator is None:
@@ -288,7 +288,7 @@ class Own:
             generator = self._drawing[module] = made
         return generator
 
-    def drawn(self, module: Any, name: str) -> Any:
+    def drawn(self, module: object, name: str) -> Any:
         """This rank's function in place of one of `random` or `numpy.random`."""
         if module is np.random:
             name = _NUMPY_ALONE.get(name, name)

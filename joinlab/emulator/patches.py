@@ -46,17 +46,17 @@ class Patches:
             self._set += 1
         return True
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a module or class."""
         self._known.append((owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
         self._set += 1
 
-    def for_ranks(self, owner: Any, name: str, make: Make) -> None:
+    def for_ranks(self, owner: object, name: str, make: Make) -> None:
         """Replace a function in the threads of ranks: make(host) returns the replacement."""
         self.set(owner, name, chosen(getattr(owner, name), name, make))
 
-    def given(self, owner: Any, name: str, **changes: Callable[[Any, Any], Any]) -> None:
+    def given(self, owner: object, name: str, **changes: Callable[[Any, Any], Any]) -> None:
         """Call a function with other arguments in the threads of ranks: for each named,
         change(host, value)."""
         before = getattr(owner, name)
@@ -66,8 +66,8 @@ class Patches:
             for one, change in changes.items()
         ]
 
-        def make(host: Any) -> Callable[..., Any]:
-            def given(*args: Any, **kwargs: Any) -> Any:
+        def make(host: object) -> Callable[..., Any]:
+            def given(*args: object, **kwargs: object) -> object:
                 values = list(args)
                 for at, one, default, change in changed:
                     if at < len(args):
@@ -80,12 +80,12 @@ class Patches:
 
         self.for_ranks(owner, name, make)
 
-    def for_programs(self, owner: Any, name: str, make: Make) -> None:
+    def for_programs(self, owner: object, name: str, make: Make) -> None:
         """Replace a function where the program of a rank calls it; torch and other libraries get
         the original."""
         before = getattr(owner, name)
 
-        def chosen(*args: Any, **kwargs: Any) -> Any:
+        def chosen(*args: object, **kwargs: object) -> object:
             host = current()
             if host is None or kind_of(sys._getframe(1).f_code.co_filename) != "program":
                 return before(*args, **kwargs)
@@ -98,7 +98,7 @@ class Patches:
 def chosen(before: Callable[..., Any], name: str, make: Make) -> Callable[..., Any]:
     """A function that is make(host) in the threads of ranks, and `before` in all others."""
 
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def chosen(*args: object, **kwargs: object) -> object:
         host = current()
         if host is None:
             return before(*args, **kwargs)

@@ -65,7 +65,7 @@ class InputProgress:
         self.input = index
 
     def forward(
-        self, run: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any
+        self, run: Callable[..., Any], module: torch.nn.Module, *args: object, **kwargs: object
     ) -> Any:
         """A forward pass of DDP: `run(module, ...)`."""
         nbytes = self._bytes_of.get(module)
@@ -85,7 +85,7 @@ class InputProgress:
         finally:
             self._end(span)
 
-    def backward(self, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def backward(self, run: Callable[..., None], *args: object, **kwargs: object) -> None:
         """A backward pass: `run(...)`."""
         self._budgets.append(self._backward_ns)
         self.steps.begin_backward()

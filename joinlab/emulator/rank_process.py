@@ -103,7 +103,7 @@ def _pid(host: Any, pid: int) -> int:
     return int(pid + PID_STEP * (host.rank + 1))
 
 
-def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
+def _kill(host: object, pid: int, kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
     def kill_rank(target: int, number: int) -> None:
         if target not in (pid, _pid(host, pid)):
             _no_kill("os.kill", kill, of_group=target <= 0)(target, number)
@@ -152,7 +152,7 @@ def _signal(host: Any, number: int) -> None:
 
 def _patch_signals(patches: Patches) -> None:
     def set_handler(host: Any) -> Callable[[int, Any], Any]:
-        def set_here(number: int, handler: Any) -> Any:
+        def set_here(number: int, handler: object) -> object:
             signal_number = signal.Signals(number)
             if signal_number in (signal.SIGKILL, signal.SIGSTOP):
                 raise OSError(22, "Invalid argument")
@@ -179,7 +179,7 @@ def _patch_signals(patches: Patches) -> None:
 
 
 def _no_timer(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any) -> Any:
+    def refuse(*args: object) -> object:
         if any(
             args[name == "setitimer" :]
         ):  # setitimer's first argument says which timer; zeros take one back
@@ -237,7 +237,7 @@ def _patch_children(patches: Patches) -> None:
 
     def starts(start: Callable[..., int]) -> Make:
         def of(host: Any) -> Callable[..., int]:
-            def start_here(*args: Any) -> int:
+            def start_here(*args: object) -> int:
                 values = list(args)
                 if values[place] is None:
                     pairs = host.own.environ.items()
@@ -281,7 +281,7 @@ def _patch_clocks(patches: Patches) -> None:
 
 def _chdir(chdir: Callable[[Any], None]) -> Make:
     def of(host: Any) -> Callable[[Any], None]:
-        def change(path: Any) -> None:
+        def change(path: object) -> None:
             chdir(path)
             try:
                 folder: str | int = os.open(".", os.O_RDONLY)
@@ -295,7 +295,7 @@ def _chdir(chdir: Callable[[Any], None]) -> Make:
 
 
 def _register(at_exit: list[Callable[[], Any]]) -> Callable[..., Any]:
-    def register_here(function: Any, *args: Any, **kwargs: Any) -> Any:
+    def register_here(function: Any, *args: object, **kwargs: object) -> object:
         at_exit.append(lambda: function(*args, **kwargs))
         return function
 
@@ -313,7 +313,7 @@ def _patch_leaving(patches: Patches) -> None:
             patches.for_ranks(owner, "__call__", lambda host: lambda caller, *args: _leave(*args))
 
 
-def _leave(code: Any = None) -> NoReturn:
+def _leave(code: object = None) -> NoReturn:
     raise SystemExit(code)
 
 
@@ -338,7 +338,7 @@ def _patch_threads(patches: Patches) -> None:
 
 
 def _refusal(text: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise RuntimeError(text)
 
     return refuse

@@ -154,7 +154,7 @@ class Emulation:
             self._depart(host)
             _unregister_all_process_groups()
 
-    def _returned(self, host: Host, value: Any) -> None:
+    def _returned(self, host: Host, value: object) -> None:
         if (
             host.gone or host.ending is not None
         ):  # a program that caught how it was ended has ended all the same

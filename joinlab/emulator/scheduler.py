@@ -113,7 +113,7 @@ class RankThread:
         "until",
     )
 
-    def __init__(self, index: int, host: Any, body: Callable[[], None]) -> None:
+    def __init__(self, index: int, host: object, body: Callable[[], None]) -> None:
         self.index = index
         self.host = host
         self.body = body
@@ -150,7 +150,7 @@ def adopt(thread: Thread) -> None:
         _children[thread] = host
 
 
-def still_runs(host: Any) -> bool:
+def still_runs(host: object) -> bool:
     """Whether a thread that this rank's program has started is alive and may issue calls."""
     return any(
         of is host and thread.is_alive() and not is_silent(thread)

@@ -12,7 +12,6 @@ differ.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 from torch.nn import SyncBatchNorm
@@ -115,7 +114,12 @@ def elemt(
 
 
 def backward_reduce(
-    grad: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *needed: Any
+    grad: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    *needed: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums over this rank's inputs: of dy, of dy (x - mean), and the gradients of weight and
     bias."""

@@ -62,7 +62,7 @@ class Buffer:
 
     __slots__ = ("_data", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: NetworkPart, data: Any = None, scratch: bool = False) -> None:
+    def __init__(self, task: NetworkPart, data: object = None, scratch: bool = False) -> None:
         self.task = task
         self.scratch = scratch
         self._data = data

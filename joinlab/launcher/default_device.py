@@ -27,7 +27,7 @@ class RankDevice(DeviceContext):
     def __torch_function__(
         self,
         func: Any,
-        types: Any,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

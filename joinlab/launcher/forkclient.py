@@ -194,7 +194,7 @@ class ForkServer:
             self._counted = chosen, counted
         return self._counted[1]
 
-    def open(self, request: Any, kind: bytes = RUN) -> socket.socket:
+    def open(self, request: object, kind: bytes = RUN) -> socket.socket:
         """Begin a run, or a process for calls, and return its socket; closing the socket ends the
         processes."""
         ours, server_end = socket.socketpair()
@@ -278,7 +278,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     were typed into a notebook, whose fields are descriptors that no pickler can send, and the
     generators behind `random` and `numpy.random`, of which each rank has its own."""
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if obj is random._inst:  # behind `from random import random`
             return getattr, (random, "_inst")
         if obj is np.random.mtrand._rand:

@@ -13,13 +13,13 @@ from typing import Any
 _LENGTH = struct.Struct("Q")
 
 
-def frame(message: Any) -> bytes:
+def frame(message: object) -> bytes:
     """A message as it is sent, for several receivers."""
     data = pickle.dumps(message, 5)
     return _LENGTH.pack(len(data)) + data
 
 
-def send(link: socket.socket, message: Any) -> None:
+def send(link: socket.socket, message: object) -> None:
     """Send a message. OSError if nobody receives it any more."""
     link.sendall(frame(message))
 

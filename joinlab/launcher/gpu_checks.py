@@ -60,7 +60,7 @@ class GpuCheck:
 # ------------------------------------------------------------------------------------ what the ranks run
 
 
-def smallest(rank: int, inputs: Any) -> tuple[float, str]:
+def smallest(rank: int, inputs: object) -> tuple[float, str]:
     """An all-reduce and a barrier."""
     x = torch.ones(1)
     dist.all_reduce(x)
@@ -68,7 +68,7 @@ def smallest(rank: int, inputs: Any) -> tuple[float, str]:
     return x.item(), str(x.device)
 
 
-def sends(rank: int, inputs: Any) -> float:
+def sends(rank: int, inputs: object) -> float:
     """A send and a recv that are issued as one."""
     x, y = torch.full((4,), float(rank)), torch.zeros(4)
     ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
@@ -77,7 +77,7 @@ def sends(rank: int, inputs: Any) -> float:
     return y[0].item()
 
 
-def shuffles(rank: int, inputs: Any) -> list[int]:
+def shuffles(rank: int, inputs: object) -> list[int]:
     """What draws numbers from generators of the CPU."""
     from torch.utils.data import DataLoader, DistributedSampler, random_split
 
@@ -87,7 +87,7 @@ def shuffles(rank: int, inputs: Any) -> list[int]:
     return [len(sampled), len(list(DataLoader(data, shuffle=True))), len(parts[0])]
 
 
-def stuck(rank: int, inputs: Any) -> float:
+def stuck(rank: int, inputs: object) -> float:
     """Rank 1 issues calls that nobody meets, of new sizes; its host must not wait for them."""
     dist.all_reduce(torch.ones(1))
     torch.cuda.synchronize()
@@ -100,7 +100,7 @@ def stuck(rank: int, inputs: Any) -> float:
     return time.monotonic() - began
 
 
-def timed(rank: int, inputs: Any) -> list[float]:
+def timed(rank: int, inputs: object) -> list[float]:
     """Milliseconds of ten all-reduces of 64 MiB, between two events."""
     x = torch.ones(1 << 24)
     dist.all_reduce(x)

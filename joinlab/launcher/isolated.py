@@ -50,7 +50,7 @@ END = b"\x00\n"
 """Marks the end of a result."""
 
 
-def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: float) -> Any:
+def apart(function: Callable[..., Any], *arguments: object, name: str, seconds: float) -> Any:
     """Return `function(*arguments)` from another process; the result must be JSON data.
 
     name     what an error calls the arguments if they cannot be sent

@@ -108,7 +108,7 @@ class Keeper:
             for pid in self.living:
                 _signal_group(pid, sign)
 
-    def _terminated(self, *_: Any) -> None:
+    def _terminated(self, *_: object) -> None:
         self.over = True
 
     def handle(self, fd: int) -> None:
@@ -187,7 +187,7 @@ class Keeper:
             for line in os.read(self.trouble_pipe, 1 << 16).splitlines():
                 self.tell(json.loads(line))
 
-    def tell(self, message: Any) -> None:
+    def tell(self, message: object) -> None:
         try:
             send(self.link, message)
         except OSError:

@@ -243,13 +243,13 @@ class RankRun:
                 flush=True,
             )
 
-    def _follow(self, run: Callable[[], Any]) -> Any:
+    def _follow(self, run: Callable[[], Any]) -> object:
         """Run the program, and record which of its lines it runs, if that is asked for."""
         if not self.request["ways"]:
             return run()
         return RecordedTrace(self.recorder.log, lambda: self.recorder.issued).follow(run)
 
-    def _keep(self, value: Any) -> None:
+    def _keep(self, value: object) -> None:
         path = self.folder / return_name(self.rank)
         try:
             path.write_text(_plain_text(value))
@@ -266,7 +266,7 @@ class RankRun:
         """Let the program's own init_process_group find the group that is there."""
         begun: list[bool] = []
 
-        def init_process_group(*args: Any, **kwargs: Any) -> None:
+        def init_process_group(*args: object, **kwargs: object) -> None:
             default_group = self.request["backend"], self.ranks, self.rank
             begin(default_group, bool(begun), *args, **kwargs)
             begun.append(True)
@@ -299,7 +299,7 @@ def _seed(seed: int | None) -> None:
     random.seed(seed)
 
 
-def _plain_text(value: Any) -> str:
+def _plain_text(value: object) -> str:
     """The program's return value as plain data."""
     arrays: dict[str, str] = {}
 

@@ -40,7 +40,7 @@ class AloneGroup(dist.ProcessGroup):
 
 
 def _method(name: str) -> Callable[..., dist.Work]:
-    def issued(self: AloneGroup, *args: Any, **kwargs: Any) -> dist.Work:
+    def issued(self: AloneGroup, *args: object, **kwargs: object) -> dist.Work:
         ins, outs = METHODS[name].tensors((*args, *kwargs.values()))
         for read, written in zip(ins, outs, strict=False):
             if read is not written:

@@ -252,7 +252,7 @@ def _bytes(values: Any) -> Bytes:
     return data
 
 
-def _extreme(first: Any, second: Any, least: bool) -> Any:
+def _extreme(first: Any, second: Any, least: bool) -> object:
     """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and
     `max`)."""
     result = np.fmin(first, second) if least else np.fmax(first, second)
@@ -285,7 +285,7 @@ def _from_bfloat16(data: Bytes) -> Any:
     return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _to_bfloat16(values: Any) -> Any:
+def _to_bfloat16(values: Any) -> object:
     """Rounded to the nearest, ties to even. A NaN comes out as any NaN, or worse: the caller sets
     it."""
     bits = values.astype(np.float32).view(np.uint32)

@@ -33,7 +33,7 @@ from joinlab.program.uncompiled import exclude
 Waits = Callable[..., bool]
 
 
-def _always(*args: Any, **kwargs: Any) -> bool:
+def _always(*args: object, **kwargs: object) -> bool:
     return True
 
 
@@ -108,7 +108,7 @@ def _kernels() -> tuple[Any, Any]:
 
 
 def _synced(op: Any, waits: Waits) -> Callable[..., Any]:
-    def synced(keys: Any, *args: Any, **kwargs: Any) -> Any:
+    def synced(keys: Any, *args: object, **kwargs: object) -> object:
         sync = getattr(_here, "sync", None)
         frame = sys._getframe(1)
         if sync is not None and waits(*args, **kwargs) and not reads_host_memory(frame):

@@ -106,7 +106,7 @@ _BY_CODE: dict[str, type[Event]] = {}
 E = TypeVar("E", bound=Event)
 
 
-def key(name: str, *, default: Any = MISSING) -> Any:
+def key(name: str, *, default: object = MISSING) -> Any:
     """A field that is called `name` in a log. Without a default, an event must have it."""
     return field(default=default, metadata={"key": name})
 
@@ -130,7 +130,7 @@ def event(code: str) -> Callable[[type[E]], type[E]]:
     return register
 
 
-def _check_of(hint: Any) -> Check:
+def _check_of(hint: object) -> Check:
     """The check of a field's type."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:

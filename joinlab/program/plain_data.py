@@ -78,7 +78,7 @@ def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = 
     return _encode_repr(value)
 
 
-def _encode_repr(value: Any) -> Any:
+def _encode_repr(value: object) -> object:
     try:
         text = repr(value)
     except Exception as error:  # a learner's own __repr__ may fail
@@ -119,7 +119,7 @@ def _array(npy: bytes) -> np.ndarray[Any, Any]:
     return np.lib.format.read_array(io.BytesIO(npy), allow_pickle=False)
 
 
-def decode(data: Any, fetch: Callable[[str], bytes]) -> Any:
+def decode(data: object, fetch: Callable[[str], bytes]) -> Any:
     """The value that `encode` wrote; `fetch` returns the npy bytes of a name. ValueError for what
     it never wrote."""
     if isinstance(data, list):

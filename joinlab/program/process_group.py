@@ -102,7 +102,7 @@ HOST_SYNCS = (
 
 
 def begin(
-    run: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any
+    run: tuple[str, int, int], begun: bool, backend: object = None, *args: object, **kwargs: Any
 ) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
 
@@ -194,7 +194,7 @@ class Numbering:
             self.pairs -= 1
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: object) -> list[torch.Tensor]:
     """All tensors in an argument, which may be one, a list, or a list of lists."""
     if isinstance(value, torch.Tensor):
         return [value]

@@ -101,10 +101,10 @@ class Models:
         self.averaged = False
         """Since the last step, gradients have been averaged."""
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: object) -> None:
         """An optimizer has made a step."""
 
-    def steps(self, optimizer: Any) -> None:
+    def steps(self, optimizer: object) -> None:
         """An optimizer is about to make a step."""
 
     def made(self, model: Any, group: str) -> int:
@@ -165,7 +165,7 @@ class Replicas(Models):
                 self._bytes += parameter.numel() * parameter.element_size()
         return number
 
-    def steps(self, optimizer: Any) -> None:
+    def steps(self, optimizer: object) -> None:
         """Replicas that went their own ways may have been made equal again before it."""
         averaged, self.averaged = self.averaged, False
         if averaged or self._undefined() or self._steps >= self._most:

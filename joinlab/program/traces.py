@@ -160,13 +160,13 @@ class Trace:
     # ------------------------------------------------------------------------------------
     # sys.settrace
 
-    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         if not followed(frame.f_code.co_filename) or self._over:
             return None
         self.note("call", frame)
         return self._stepped
 
-    def _stepped(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _stepped(self, frame: FrameType, event: str, arg: Any) -> object:
         if event == "exception":
             self.raised(frame, arg[0])
         elif event in ("line", "return"):
@@ -375,7 +375,7 @@ def _unmonitor() -> None:
 def _told(event: str) -> Callable[..., Any]:
     disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
 
-    def callback(code: CodeType, *_: Any) -> Any:
+    def callback(code: CodeType, *_: object) -> object:
         if not followed(code.co_filename):
             return disable
         way = _following.get(threading.get_ident())
@@ -386,7 +386,7 @@ def _told(event: str) -> Callable[..., Any]:
     return callback
 
 
-def _told_jump(code: CodeType, offset: int, to: int) -> Any:
+def _told_jump(code: CodeType, offset: int, to: int) -> object:
     """Report each round of a loop on one line, for which there is no line event."""
     if to > offset or not followed(code.co_filename) or _line(code, offset) != _line(code, to):
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
@@ -484,12 +484,12 @@ def _is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _item(tensor: Any) -> Plain:
+def _item(tensor: object) -> Plain:
     """Its only element, by the C++ class's method: in an emulated rank, torch.Tensor.item() would
     wait."""
     with suppress(Exception):

@@ -45,7 +45,7 @@ class GpuClock:
         if after - before <= LONGEST_NS:
             self._known = event, (before + after) // 2
 
-    def ns(self, event: Any) -> int | None:
+    def ns(self, event: object) -> int | None:
         """When a timing event passed that has passed; None where the clock was never seen."""
         if self._known is None or event is None:
             return None

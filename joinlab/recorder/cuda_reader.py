@@ -306,7 +306,7 @@ class CudaReader(ValueReader):
         torch.cuda.CUDAGraph.capture_end = capture_end  # type: ignore[method-assign,assignment]
 
 
-def _mark() -> Any:
+def _mark() -> object:
     """An event on the current stream, behind all that is on it now."""
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
@@ -343,7 +343,7 @@ def _to_crosses(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
 
 
 def _cuda_crosses(
-    tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any
+    tensor: torch.Tensor, device: object = None, non_blocking: bool = False, **_: object
 ) -> bool:
     return not non_blocking and not on_gpu(tensor)
 
@@ -366,7 +366,7 @@ def _mark_host_syncs(waits: WaitRecorder) -> None:
     waits for."""
 
     def marked(sync: Callable[..., Any], of_gpu: Callable[..., bool]) -> Callable[..., Any]:
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def recorded(*args: object, **kwargs: object) -> object:
             calls = waits.streamed()
             if not calls or not of_gpu(*args, **kwargs):
                 return sync(*args, **kwargs)

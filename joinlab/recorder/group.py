@@ -83,7 +83,7 @@ class RecordedWork(dist.Work):
 
 
 def _asked(name: str) -> Callable[..., Any]:
-    def asked(self: RecordedWork, *args: Any, **kwargs: Any) -> Any:
+    def asked(self: RecordedWork, *args: object, **kwargs: object) -> object:
         self._recorder.misuse.asked(call.id for call in self._calls)
         return getattr(self._real, name)(*args, **kwargs)
 
@@ -97,7 +97,7 @@ for _name in (
     setattr(RecordedWork, _name, _asked(_name))
 
 
-def complete_work(outs: Any) -> dist.Work:
+def complete_work(outs: object) -> dist.Work:
     """A Work that is complete, with these outputs."""
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(tensors_in(outs))
@@ -117,7 +117,7 @@ class RecordingGroup(dist.ProcessGroup):
         desc: str = "",
         eager: bool = False,
         timeout: timedelta = timedelta(0),
-        inner: Any = None,
+        inner: object = None,
     ) -> None:
         """`readers`: by type of device, its backend and the reader of its values.
 
@@ -274,7 +274,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
     method = METHODS[name]
     several = name in COALESCED
 
-    def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> dist.Work:
+    def recorded(self: RecordingGroup, *args: object, **kwargs: object) -> dist.Work:
         recorder = self.recorder
         turn = recorder.own.turn
         try:

@@ -51,7 +51,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
         tuple[dict[str, str], str, torch.device | None]
     ] = []  # the backends, the description, and the GPU that is bound to the group
 
-    def recording_helper(*args: Any, **kwargs: Any) -> Any:
+    def recording_helper(*args: Any, **kwargs: Any) -> object:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
         try:
             backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
@@ -80,7 +80,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
             made[0].look_for_ring()
         return made
 
-    def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
+    def create(options: object, backend_options: object) -> dist.ProcessGroup:
         backends, desc, device = requested[-1]
         if recorder.rehearsal is not None:
             return recorder.rehearsal(options)
@@ -136,7 +136,7 @@ def _create_group(
     desc: str,
     device: torch.device | None,
     options: Any,
-    backend_options: Any,
+    backend_options: object,
 ) -> dist.ProcessGroup:
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     real, inner = _real_group(backends, ranks, device, options, backend_options)
@@ -202,8 +202,8 @@ def _register(
 
 
 def _create_backend(
-    name: str, store: Any, ranks: list[int], options: Any, backend_options: Any
-) -> Any:
+    name: str, store: Any, ranks: list[int], options: Any, backend_options: object
+) -> object:
     rank, size = options.group_rank, options.group_size
     if name == "gloo":
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def _create_backend(
     return dist.ProcessGroupNCCL(store, rank, size, nccl)
 
 
-def _split_from() -> Any:
+def _split_from() -> object:
     """The backend from whose communicator a new group's is split, as in torch's helper: where a GPU
     is bound to the default group. All ranks must do it, so the others' part is torch's."""
     torch_own: Any = c10d
@@ -230,7 +230,7 @@ def _split_from() -> Any:
     return torch_own._get_split_source(c10d._get_default_group())
 
 
-def _checked(backend: Any, store: Any, options: Any) -> Any:
+def _checked(backend: object, store: object, options: Any) -> object:
     """The backend, wrapped in torch's checks under TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
     torch's helper adds these checks only for the names "gloo" and "nccl", and gets our name.
@@ -245,7 +245,7 @@ def _checked(backend: Any, store: Any, options: Any) -> Any:
     )
 
 
-def _gloo_device() -> Any:
+def _gloo_device() -> object:
     """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice
     otherwise."""
     host = os.environ.get("JOINLAB_GLOO_HOST")
@@ -259,7 +259,7 @@ def _patch_spans(recorder: Recorder) -> None:
     forward: Any = DistributedDataParallel.forward
     backward: Any = torch.autograd.backward
 
-    def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded_forward(self: object, *args: object, **kwargs: object) -> object:
         if recorder.steps.begin_forward():
             recorder.begin_step()
         spans = recorder.spans
@@ -269,7 +269,7 @@ def _patch_spans(recorder: Recorder) -> None:
         finally:
             spans.end(span)
 
-    def recorded_backward(*args: Any, **kwargs: Any) -> None:
+    def recorded_backward(*args: object, **kwargs: object) -> None:
         steps, reducer, spans = recorder.steps, recorder.reducer, recorder.spans
         if steps.begin_backward():
             recorder.begin_step()
@@ -291,12 +291,12 @@ def _patch_spans(recorder: Recorder) -> None:
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
 
-    def named_logging_data(self: Any) -> Any:
+    def named_logging_data(self: Any) -> object:
         return name_backend(logged(self), str(c10d.get_backend(self.process_group)))
 
     begin: Any = DistributedDataParallel._ddp_init_helper
 
-    def noted_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def noted_model(self: Any, *args: object, **kwargs: object) -> object:
         recorder.models.made(self, str(self.process_group.group_name))
         return begin(self, *args, **kwargs)
 
@@ -312,13 +312,13 @@ def _patch_spans(recorder: Recorder) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    def begin_optimizing(optimizer: Any, *_: Any) -> None:
+    def begin_optimizing(optimizer: object, *_: object) -> None:
         recorder.models.steps(optimizer)
         stepping.append(recorder.spans.optimizer.begin(sys._getframe(2), recorder.step_fields))
 
     register_optimizer_step_pre_hook(begin_optimizing)
 
-    def end_optimizing(optimizer: Any, *_: Any) -> None:
+    def end_optimizing(optimizer: object, *_: object) -> None:
         if stepping:
             recorder.spans.end(stepping.pop())
         recorder.models.stepped(optimizer)
@@ -335,7 +335,7 @@ def _patch_futures(recorder: Recorder) -> None:
         torch._C.Future.add_done_callback,
     )
 
-    def recorded_then(self: Any, callback: Any) -> Any:
+    def recorded_then(self: Any, callback: Any) -> object:
         waits = recorder.waits
         following = then(self, waits.noting(self, callback) or callback)
         if self in waits.futures:
@@ -345,7 +345,7 @@ def _patch_futures(recorder: Recorder) -> None:
     def recorded_callback(self: Any, callback: Any) -> None:
         add_done_callback(self, recorder.waits.noting(self, callback) or callback)
 
-    def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded_wait(self: Any, *args: object, **kwargs: object) -> object:
         if (
             sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass"
             and recorder.join_hook
@@ -395,7 +395,7 @@ def _patch_thread_start(recorder: Recorder) -> None:
     threading.Thread.start = counting_start  # type: ignore[method-assign]
     start_bare = _thread.start_new_thread
 
-    def started_bare(function: Any, args: Any, *kwargs: Any) -> int:
+    def started_bare(function: Any, args: Any, *kwargs: object) -> int:
         """Return once Python counts the thread, as Thread.start does; an earlier wait would look
         like a hang."""
         if not callable(function):
@@ -403,7 +403,7 @@ def _patch_thread_start(recorder: Recorder) -> None:
         begun = _thread.allocate_lock()
         begun.acquire()
 
-        def run(*args: Any, **kwargs: Any) -> None:
+        def run(*args: object, **kwargs: object) -> None:
             begun.release()
             function(*args, **kwargs)
 

@@ -324,14 +324,14 @@ class Recorder:
             call.group.reader.after_wait(call)
 
     @harmless
-    def follow_batch(self, calls: Iterable[RecordedCall], work: Any) -> None:
+    def follow_batch(self, calls: Iterable[RecordedCall], work: object) -> None:
         """Follow calls that were issued as one, with one Work for all."""
         for call in calls:
             call.work = work
             self.completions.watch(call)
 
     @harmless
-    def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
+    def track(self, call: RecordedCall, work: object, frame: FrameType | None, turn: Turn) -> None:
         """Follow a call that was issued from `frame` until it has ended; keep `work`, a
         RecordedWork, alive.
 

@@ -155,7 +155,7 @@ class WaitRecorder:
             self.end(calls, thread=thread)
 
     @harmless
-    def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def noting(self, future: object, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap a future's callback to record it from now until it returns: it may run while the
         host waits.
 
@@ -167,7 +167,7 @@ class WaitRecorder:
             f"{_PENDING}{number}{_AFTER}{'null' if call is None else call.id}{LINE_END}"
         )
 
-        def noted(value: Any) -> Any:
+        def noted(value: object) -> object:
             self.log.write_text(f"{_PENDING}{number}{LINE_END}")
             try:
                 return callback(value)
