@@ -186,7 +186,7 @@ def measured(
     )
     page.goto(path.as_uri())
     page.locator(".jl-stage .jl-scene").wait_for()
-    within = "body" if path.stem == "gallery" else ".jl-first"
+    within = "body" if path.stem == "gallery" else ".jl"
     found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
     found["axe"] = [rule for _, rule, _ in barriers(page, script, within)]
     if shot is not None:

@@ -31,7 +31,7 @@ def test_every_position_has_its_own_run(page):
     for number, (name, settings) in zip(CASES, runs.items(), strict=True):
         for by_inputs in settings.values():
             for inputs, at in by_inputs.items():
-                title = data["texts"][data["runs"][at]["title"]]
+                title = data["runs"][at]["title"]
                 assert (
                     title
                     == f"case_{number}, inputs ({inputs.replace(',', ', ')}), emulated on nccl"

@@ -89,7 +89,7 @@ def test_each_run_has_its_title_diagnosis_data_and_table():
     assert made.count('<section class="run"') == 2
     assert re.findall(r'data-run="(\d)"', made) == ["0", "1"]
     data = data_of(made)
-    assert [data["texts"][run["title"]][:6] for run in data["runs"]] == ["case_4", "case_1"]
+    assert [run["title"][:6] for run in data["runs"]] == ["case_4", "case_1"]
     assert "Both ranks" in made and "can never meet" in made
     assert made.count("<summary>The same as a table") == 2
 
@@ -222,9 +222,7 @@ def test_a_page_with_sliders_has_a_run_at_every_position():
         run = data["runs"][
             runs[position.program][position.setting][",".join(map(str, position.inputs))]
         ]
-        assert [data["texts"][end] for end in run["ends"]] == [
-            f"{sign(end)} {end}" for end in timeline.ends
-        ]
+        assert run["ends"] == [f"{sign(end)} {end}" for end in timeline.ends]
     assert runs["one"]["today"] == runs["one"]["1.9"]  # what looks the same is held once
     assert "<option selected>four</option>" in made and 'data-inputs="2,3"' in made
 
@@ -251,4 +249,4 @@ def test_a_page_names_ranks_that_did_the_same_once():
 
 def test_a_page_of_a_run_that_nobody_has_read_shows_the_fix(tmp_path):
     made = write_html(emulate(cases.case_4, (2, 3)), tmp_path / "run.html").read_text()
-    assert "Tried: both finish." in data_of(made)["texts"]
+    assert "Tried: both finish." in str(data_of(made)["runs"])

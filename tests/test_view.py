@@ -26,7 +26,7 @@ def view():
 def title(view: View) -> str:
     """The title that the browser reads."""
     data, _ = lane_data(view._packed)
-    return data["texts"][data["runs"][0]["title"]]
+    return data["runs"][0]["title"]
 
 
 def test_another_timeline_is_sent_alone_and_is_small(view):
@@ -75,7 +75,8 @@ def test_the_widget_that_is_shown_has_the_fix_of_a_run_that_nobody_has_read(monk
     monkeypatch.setattr(stills, "put", lambda what: None)
     shown = View(emulate(cases.case_4, (2, 3)))
     stills.show_live(shown)
-    assert "Tried: both finish." in lane_data(shown._packed)[0]["texts"]
+    *_, run = lane_data(shown._packed)[0]["runs"]
+    assert "Tried: both finish." in str(run["scene"]["tried"])
     shown.close()
 
 

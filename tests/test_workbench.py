@@ -123,7 +123,7 @@ def pictures_of_places(made: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str
     titles = {}
     for data in parcels_of_places(made, monkeypatch):
         for key, run in data["ahead"].items():
-            titles[key] = data["texts"][data["runs"][run]["title"]]
+            titles[key] = data["runs"][run]["title"]
     return titles
 
 
@@ -157,10 +157,10 @@ def test_no_place_is_told_to_who_predicts_or_launches(options, monkeypatch):
 
 def test_where_a_fix_is_to_be_found_no_place_tells_it(monkeypatch):
     tried = "Tried: both finish."
-    assert tried in parcels_of_places(bench(), monkeypatch)[0]["texts"]
+    assert tried in str(parcels_of_places(bench(), monkeypatch)[0])
     made = bench(cure=False)
     (data,) = parcels_of_places(made, monkeypatch)
-    assert made.endings == "" and len(data["ahead"]) == 6 and tried not in data["texts"]
+    assert made.endings == "" and len(data["ahead"]) == 6 and tried not in str(data)
 
 
 def test_what_was_emulated_lately_is_kept(emulated):
@@ -528,8 +528,8 @@ def test_two_pictures_have_one_axis():
     left, right = (joinlab.emulate(cases.case_4, (2, 3), era=era) for era in ("1.9", "today"))
     data, one = told(joinlab.compare(left, right))
     other = data["runs"][one["beside"]]
-    assert data["texts"][one["apart"]].startswith("They part")
-    assert [data["texts"][each["scene"]["head"][0][0]] for each in (one, other)] == ["1.9", "today"]
+    assert one["apart"].startswith("They part")
+    assert [each["scene"]["head"][0][0] for each in (one, other)] == ["1.9", "today"]
     mine, yours = one["scene"]["columns"], other["scene"]["columns"]
     assert [(each["size"], each["far"]) for each in mine] == [
         (each["size"], each["far"]) for each in yours

@@ -271,7 +271,7 @@ def test_the_bench_is_on_one_screen(notebook, size):
     notebook.page.wait_for_function(  # at once: JupyterLab and the picture follow, and draw anew
         """([at, parts]) => {
             const where = document.querySelectorAll('.jp-CodeCell')[at];
-            where.querySelector('.jl-first').scrollIntoView({ block: 'start' });
+            where.querySelector('.jl').scrollIntoView({ block: 'start' });
             const frame = document.querySelector('.jp-WindowedPanel-outer').getBoundingClientRect();
             return parts.every((part) => {
                 const box = where.querySelector(part)?.getBoundingClientRect();

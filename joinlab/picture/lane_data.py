@@ -1,9 +1,9 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live
 view.
 
-`scene`, `details` and the story decide every box and every word; the script only draws. Each text
-is written once and then referred to by its number, and every call is a row of numbers (`columns`).
-Larger data is compressed: a run of 2 ranks with 5 inputs takes about 5 kB. static/types.d.ts
+`scene`, `details` and the story decide every box and every word; the script only draws. Every call
+is a row of numbers (`columns`). Larger data is compressed, which also finds texts that repeat: a run
+of 2 ranks with 5 inputs takes about 5 kB. static/types.d.ts
 declares the same types for the script.
 """
 
@@ -32,8 +32,8 @@ SMALL = 2**13
 """Fewest bytes to compress: unpacking fewer takes the browser as long as drawing them."""
 
 LARGE = 2**20
-"""From this many bytes on, use fast compression: a better one takes 4 times as long and saves 4
-%."""
+"""From this many bytes of columns on, use fast compression: a better one takes 4 times as long and
+saves 4 %."""
 
 FAR = 3_600 * 10**9
 """ns: a clock that begins later than this counts from some day long ago, and the picture from the first
@@ -101,9 +101,8 @@ class LaneData:
     """Collects runs, and stores their common parts once."""
 
     def __init__(self) -> None:
-        self._texts = ColumnTable()
-        self._facts = ColumnTable()  # (text of a name, text of what it says)
-        self._told = ColumnTable()  # texts of a box: several facts
+        self._facts = ColumnTable()  # (name, what it says)
+        self._told = ColumnTable()  # of a call: several facts
         self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
         self._mended = 0  # of these, runs with the fix of another
 
@@ -133,7 +132,7 @@ class LaneData:
             return self._add(run, packed)
         both = compared(timeline, beside)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
-        extra = {"beside": below, "apart": self._texts(both.sentence)}
+        extra = {"beside": below, "apart": shown(both.sentence)}
         run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
         return self._add(run | extra, packed)
 
@@ -147,16 +146,16 @@ class LaneData:
         bytes."""
         parts = {
             "looks": LOOKS,
-            "texts": [shown(text) for text in self._texts.values],
-            "facts": self._facts.values,
+            "facts": [(shown(name), shown(value)) for name, value in self._facts.values],
             "told": self._told.values,
             "runs": [run for run, _ in self._runs],
         } | extra
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
-        whole = b"\0".join([text, b"".join(packed for _, packed in self._runs)])
+        numbers = b"".join(packed for _, packed in self._runs)
+        whole = b"\0".join([text, numbers])
         if len(whole) < SMALL:
             return whole
-        return gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
+        return gzip.compress(whole, 6 if len(numbers) < LARGE else 1, mtime=0)
 
     def _run(
         self,
@@ -166,11 +165,11 @@ class LaneData:
         made: FirstScreen | None = None,
         least: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
-        text, folding = self._texts, folded(timeline, ranks)
+        folding = folded(timeline, ranks)
         screen = made or scene_of(Evidence(timeline, folding), ranks)
         run = {
-            "title": text(title(timeline)),
-            "measured": text(measured(timeline)),
+            "title": shown(title(timeline)),
+            "measured": shown(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
             "mends": bool(timeline.mended or timeline.rerun) and not all(map(good, timeline.ends)),
             "scene": self._scene(screen, timeline, least),
@@ -181,8 +180,8 @@ class LaneData:
         columns, zero, packed = self._columns_of(timeline, folding, cited)
         return run | {
             "told": self._told_of(timeline, folding),
-            "names": [text(folding.name(ranks[0])) for ranks in folding.classes],
-            "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
+            "names": [shown(folding.name(ranks[0])) for ranks in folding.classes],
+            "ends": [shown(_ending(timeline, ranks[0])) for ranks in folding.classes],
             "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
             "lanes": [
                 next(index for index, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
@@ -192,9 +191,9 @@ class LaneData:
             "zero": zero if zero < FAR else 0,
             "sources": [
                 {
-                    "name": text(source.name),
+                    "name": shown(source.name),
                     "first_line": source.first_line,
-                    "text": text(source.text) if source.lines else None,
+                    "text": shown(source.text) if source.lines else None,
                 }
                 for source in cited.sources()
             ],
@@ -209,13 +208,13 @@ class LaneData:
         data["codes"] = [
             {
                 "kind": KINDS.index(code.kind),
-                "label": self._texts(code.label),
+                "label": shown(code.label),
                 "lines": cited(code.lines),
                 "facts": self._facts_of(code.facts) if folding.every.is_part else 0,
             }
             for code in codes
         ]
-        data["names"] = [self._texts(name) for name in data["names"]]
+        data["names"] = [shown(name) for name in data["names"]]
         return data, begin, packed
 
     def _told_of(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
@@ -235,32 +234,31 @@ class LaneData:
         ]
 
     def _facts_of(self, facts: Details) -> int:
-        return self._told(
-            tuple(self._facts((self._texts(name), self._texts(value))) for name, value in facts)
-        )
+        return self._told(tuple(self._facts((name, value)) for name, value in facts))
 
     def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
         """The first screen, as static/types.d.ts has it."""
-        text = self._texts
 
-        def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[int, int, str]]:
+        def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:
             return [
                 (
-                    text(piece.text),
+                    shown(piece.text),
                     -1 if piece.kind is None else KINDS.index(piece.kind),
                     piece.tone,
                 )
                 for piece in pieces
             ]
 
-        def box(box_drawn: Box | None) -> tuple[int, int, int, int] | None:
+        def box(box_drawn: Box | None) -> dict[str, object] | None:
             if box_drawn is None:
                 return None
-            flags = box_drawn.open + 2 * box_drawn.bad + 4 * box_drawn.failed
-            return KINDS.index(box_drawn.kind), text(box_drawn.label), flags, box_drawn.line
+            kind, label = KINDS.index(box_drawn.kind), shown(box_drawn.label)
+            flags = {"open": box_drawn.open, "failed": box_drawn.failed}
+            ended = {name: flag for name, flag in flags.items() if flag}
+            return {"kind": kind, "label": label, "line": box_drawn.line} | ended
 
         return {
-            "names": [text(name) for name in made.names],
+            "names": [shown(name) for name in made.names],
             "ranks": made.ranks,
             "world": timeline.world_size,
             "inputs": made.inputs,
@@ -275,8 +273,8 @@ class LaneData:
                 | {
                     "flag": column.flag,
                     "size": column.size,
-                    "stack": text(column.stack),
-                    "said": text(column.said),
+                    "stack": shown(column.stack),
+                    "said": shown(column.said),
                 }
                 | {
                     "clashes": column.clashes,
@@ -284,7 +282,7 @@ class LaneData:
                     "extra": column.extra,
                     "far": column.far,
                 }
-                | {"missing": column.missing and (column.missing[0], text(column.missing[1]))}
+                | {"missing": column.missing and (column.missing[0], shown(column.missing[1]))}
                 for column in made.columns
             ],
             "focus": made.focus,
@@ -296,17 +294,17 @@ class LaneData:
             "odd": made.odd,
             "tone": made.tone,
             "ends": [
-                (sign, text(word), tone, text(detail)) for sign, word, tone, detail in made.ends
+                (sign, shown(word), tone, shown(detail)) for sign, word, tone, detail in made.ends
             ],
             "before": before(made),
             "behind": max(least, behind(made)),
-            "file": text(made.file),
+            "file": shown(made.file),
             "code": [
-                (line.sign, line.number, text(line.text), pieces(line.here)) for line in made.code
+                (line.sign, line.number, shown(line.text), pieces(line.here)) for line in made.code
             ],
             "tried": pieces([made.tried]),
             "story": [(kind.value, pieces(parts)) for kind, parts in made.story],
-            "word": text(made.provenance),
+            "word": shown(made.provenance),
         }
 
 

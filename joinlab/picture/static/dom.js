@@ -26,6 +26,13 @@ export function button(text, title, onclick, more = {}) {
 export const hit = (event, what) =>
   /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
 
+/** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement | null} */
+export const find = (root, what) => root.querySelector(what);
+
+/** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement[]} */
+export const findAll = (root, what) =>
+  [...root.querySelectorAll(what)].map(/** @returns {any} */ (one) => one);
+
 /** What was last written into an element. @type {WeakMap<Element, string>} */
 const written = new WeakMap();
 

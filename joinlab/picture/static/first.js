@@ -250,7 +250,7 @@ export class First {
     this.view = element(
       "div",
       {
-        class: "jl jl-first",
+        class: "jl",
         role: "group",
         "aria-label": "Swimlanes",
         "data-lm-suppress-shortcuts": "true",

@@ -16,7 +16,21 @@ import {
   touching,
 } from "./columns.js";
 import { element } from "./dom.js";
-import { clamp, esc, px, rect, sign, tag, widthOf, word } from "./text.js";
+import {
+  Lanes,
+  clamp,
+  ending,
+  esc,
+  fade,
+  pill,
+  px,
+  rect,
+  sign,
+  tag,
+  widthOf,
+  word,
+  words,
+} from "./text.js";
 import { linesOf } from "./told.js";
 
 const LEAST = 3; // px: what is shorter is drawn together
@@ -37,9 +51,10 @@ const TRACKS = [
 let scrolled = -Infinity; // when the page last moved: a wheel that scrolls it does not begin to zoom
 addEventListener("scroll", () => (scrolled = performance.now()), { capture: true, passive: true });
 
-export class Grid {
+export class Grid extends Lanes {
   /** @param {import("./first.js").First} view */
   constructor(view) {
+    super();
     this.view = view;
     this.name = `${view.name}-grid`;
     this.from = this.span = this.width = 0;
@@ -225,7 +240,7 @@ export class Grid {
         Math.max(
           118,
           this.scene.behind,
-          ...this.scene.ends.map(([, , , more]) => widthOf(more, 13) * 1.1 + 14),
+          ...this.scene.ends.map(([, , , more]) => widthOf(more, 15) * 1.1 + 14),
         );
     this.pitch = this.high + this.band + this.host + this.gap + (this.host && 8);
     this.foot = this.side + n * this.pitch - this.gap; // px across, past the last lane
@@ -267,16 +282,9 @@ export class Grid {
     return clamp(this.x(at), this.t0 - 9, this.t0 + this.long + 9);
   }
 
-  /** A rectangle by its places along and across time, px.
-   * @param {number} t @param {number} s @param {number} long @param {number} high */
-  area(t, s, long, high) {
-    const [x, y, w, h] = this.turned ? [s, t, high, long] : [t, s, long, high];
-    return { x, y, w, h, cx: x + w / 2, cy: y + h / 2 };
-  }
-
   /** A point by its places along and across time, px. @param {number} t @param {number} s */
   dot(t, s) {
-    return this.turned ? `${px(s)} ${px(t)}` : `${px(t)} ${px(s)}`;
+    return this.at(t, s).map(px).join(" ");
   }
 
   // -- drawing
@@ -311,22 +319,11 @@ export class Grid {
         patternUnits: "userSpaceOnUse",
         patternTransform: "rotate(45)",
       };
-    const stops = [
-      [0, 1],
-      [0.6, 1],
-      [1, 0.1],
-    ].map(
-      ([offset, opacity]) =>
-        `<stop offset="${offset}" stop-color="#fff" stop-opacity="${opacity}"/>`,
-    );
-    const fade = { id: `${name}-f`, ...(turned && { x2: "0", y2: "1" }) },
-      box = `<rect width="1" height="1" fill="url(#${name}-f)"/>`;
     return tag(
       "defs",
       {},
       tag("clipPath", { id: `${name}-c` }, rect(seen, {})) +
-        tag("linearGradient", fade, stops.join("")) +
-        tag("mask", { id: `${name}-fade`, maskContentUnits: "objectBoundingBox" }, box) +
+        fade(name, turned) +
         tag(
           "pattern",
           { id: `${name}-h`, ...hatch },
@@ -420,9 +417,9 @@ export class Grid {
       [left, right] = turned
         ? [q.x, q.x + q.w]
         : [Math.max(q.x, begin), Math.min(q.x + q.w, this.t0 + this.long)],
-      fits = [size, 12].find((px) => widthOf(label, px) * 1.06 + 8 < right - left && q.h > px);
-    const ink = { style: `fill:var(--jl-i${kind})`, "font-weight": size === 16 ? 700 : 500 };
-    return named && fits ? drawn + word(label, (left + right) / 2, q.cy, fits, ink) : drawn;
+      room = { ...q, x: left, w: right - left, cx: (left + right) / 2 },
+      how = { size: widthOf(label, size) + 10 < room.w ? size : 12, bold: size === 16 };
+    return named && room.w > 20 ? drawn + words(room, label, `var(--jl-i${kind})`, how) : drawn;
   }
 
   /** What the rank's program did, and where it waited. @param {number} at of the lanes drawn */
@@ -593,37 +590,33 @@ export class Grid {
 
   /** How a lane's ranks ended: where its program did, or behind what never ends. @param {number} at */
   end(at) {
-    const { run, t0, long, turned, high } = this,
+    const { run, t0, long, turned } = this,
       { net, host } = this.tracks(at),
+      middle = net + this.high / 2,
       [mark, end, tone, more] = run.scene.ends[at],
       over = run.columns.over[this.lanes[at]],
       stands = turned || !this.clock || over >= run.columns.end,
-      dots = end.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "",
-      short = turned && this.pitch < 96 ? esc(mark) : esc(`${mark} ${end}`) + dots;
-    const text = (
-      /** @type {string} */ html,
-      /** @type {number} */ t,
-      /** @type {number} */ s,
-      size = 15,
-    ) => {
-      const [x, y] = turned ? [s, t + 20] : [t + 9, s + 5],
-        look = { x, y, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` };
-      return tag("text", { ...look, "font-size": size, "font-weight": 700 }, html);
-    };
-    const t = stands ? t0 + long : clamp(this.x(over), t0, t0 + long),
-      pending = more && !turned && !stands ? text(esc(more), t0 + long, net + high / 2, 13) : "";
+      room = turned ? this.pitch : Infinity,
+      behind = t0 + long,
+      text = (
+        /** @type {typeof run.scene.ends[0]} */ said,
+        /** @type {number} */ t,
+        /** @type {number} */ s,
+      ) => ending(said, turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
+    if (stands) return tag("g", { class: "jl-end" }, text([mark, end, tone, ""], behind, middle));
+    const told = text([mark, end, tone, ""], clamp(this.x(over), t0, behind), host + this.host / 2);
     return tag(
       "g",
       { class: "jl-end" },
-      text(short, t, stands ? net + high / 2 : host + this.host / 2) + pending,
+      told + (more && text([more, "", tone, ""], behind, middle)),
     );
   }
 
   /** Where the play head, or the pointer, is. */
   cursor() {
-    const pill =
+    const plate =
       '<rect rx="9" height="18" y="-9"/><text text-anchor="middle" y="4" font-size="11.5"/>';
-    return `<rect class="jl-veil"/><g class="jl-cursor"><path/><g>${pill}</g></g>`;
+    return `<rect class="jl-veil"/><g class="jl-cursor"><path/><g>${plate}</g></g>`;
   }
 
   /** Draw a position: all that comes after the play head is veiled, and a line stands where one points.
@@ -640,15 +633,13 @@ export class Grid {
     const t = at === null ? -1 : this.x(at);
     cursor.setAttribute("visibility", t >= t0 - 1 && t <= last + 1 ? "visible" : "hidden");
     if (at === null) return;
-    const [path, pill] = cursor.children,
+    const [path, plate] = cursor.children,
       said = this.moment(at),
       wide = widthOf(said, 11.5) + 14,
       [x, y] = turned ? [32, t] : [clamp(t, t0 + wide / 2, this.width - wide / 2), foot + 15];
     path.setAttribute("d", `M${this.dot(t, side - 8)}L${this.dot(t, foot + 4)}`);
-    pill.setAttribute("transform", `translate(${px(x)} ${px(y)})`);
-    pill.firstElementChild.setAttribute("width", String(wide));
-    pill.firstElementChild.setAttribute("x", String(-wide / 2));
-    pill.lastElementChild.textContent = said;
+    plate.setAttribute("transform", `translate(${px(x)} ${px(y)})`);
+    pill(plate, said, wide);
   }
 
   ticks() {

@@ -1,7 +1,7 @@
 // One position poses the whole picture: `at` is a column and a fraction of it, null is the picture at rest.
 // Playing, scrubbing and the address of a page all set it, so that any frame can be linked to and tested.
 
-import { clamp, px } from "./text.js";
+import { px } from "./text.js";
 
 /** @param {number} f */
 const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
@@ -29,43 +29,6 @@ export function travel(path, at) {
     way += `L${now.p.map(px)}`;
   }
   return { p: now.p, value: now.value, way };
-}
-
-/** Draw a position.
- * @param {HTMLElement} stage @param {import("./scene.js").Scene} scene @param {number | null} at
- * @param {number | null} glimpse the value alone, while all is shown */
-export function pose(stage, scene, at, glimpse = null) {
-  const rest = at === null,
-    { columns } = scene,
-    last = columns.length - 1,
-    focus = columns.findIndex((one) => one.focus);
-  const here = rest ? (focus < 0 ? last : focus) : clamp(Math.floor(at), 0, last),
-    part = rest ? 1 : at - here;
-  for (const one of /** @type {NodeListOf<SVGElement>} */ (
-    stage.querySelectorAll(".jl-col, .jl-join, .jl-end")
-  )) {
-    const i = Number(one.dataset.i ?? last),
-      join = one.classList.contains("jl-join"),
-      end = one.classList.contains("jl-end");
-    one.classList.toggle(
-      "jl-future",
-      !rest && (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)),
-    );
-    one.classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
-    one.classList.toggle("jl-cur", !end && !join && i === here);
-  }
-  stage.querySelector(".jl-ground")?.classList.toggle("jl-future", !rest && here < focus);
-  const token = stage.querySelector(".jl-token"),
-    when = rest ? glimpse : at,
-    found = when === null ? null : travel(scene.path, when);
-  token.setAttribute("visibility", found && !still.matches ? "visible" : "hidden");
-  stage.querySelector(".jl-thread").setAttribute("d", found?.way ?? "");
-  if (!found) return;
-  const wide = Math.max(24, found.value.length * 9 + 12);
-  token.setAttribute("transform", `translate(${found.p.map(px)})`);
-  token.firstElementChild.setAttribute("width", String(wide));
-  token.firstElementChild.setAttribute("x", String(-wide / 2));
-  token.lastElementChild.textContent = found.value;
 }
 
 /** Runs the position on, from where the lanes part from the stack, or from the first moment. */

@@ -1,8 +1,24 @@
 // The first screen's picture: lanes of calls, drawn from a scene (picture/first_screen.py), with time to the
 // right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
 
-import { pose } from "./play.js";
-import { clamp, esc, line, px, rect, sign, tag, widthOf } from "./text.js";
+import { still, travel } from "./play.js";
+import { find, findAll } from "./dom.js";
+import {
+  Lanes,
+  clamp,
+  ending,
+  esc,
+  fade,
+  line,
+  px,
+  rect,
+  pill,
+  sign,
+  tag,
+  widthOf,
+  word,
+  words,
+} from "./text.js";
 
 /** Milliseconds that a column takes in play. @param {Placed | undefined} one */
 function pace(one) {
@@ -43,40 +59,9 @@ export function along(columns, looks, how, room) {
   return length;
 }
 
-/** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
- * @param {string} text @param {number} size @param {number} wide @param {number} high of the room */
-function broken(text, size, wide, high) {
-  let best = { lines: [text], fits: 0 };
-  for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
-    const lines = split(text.split(" "), count, size);
-    if (lines.length < count) break;
-    const fits = Math.min(
-      size,
-      (size * wide) / Math.max(...lines.map((line) => widthOf(line, size))),
-    );
-    if (fits > best.fits * 1.03) best = { lines, fits };
-  }
-  return best;
-}
-
-/** Words in so many lines, of which the longest is as short as can be.
- * @param {string[]} words @param {number} count @param {number} size @returns {string[]} */
-function split(words, count, size) {
-  if (count === 1 || words.length < count) return [words.join(" ")];
-  const ways = words
-    .slice(1)
-    .map((_, i) => [
-      words.slice(0, i + 1).join(" "),
-      ...split(words.slice(i + 1), count - 1, size),
-    ]);
-  const longest = (/** @type {string[]} */ lines) =>
-    Math.max(...lines.map((line) => widthOf(line, size)));
-  return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
-}
-
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
-export class Scene {
+export class Scene extends Lanes {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
    * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
    *   below?: boolean, cover?: string, before?: number }} how
@@ -88,6 +73,7 @@ export class Scene {
     name,
     { turned, phone, width, covered, least, below, before, cover = "" },
   ) {
+    super();
     this.covers = cover;
     this.data = data;
     this.run = run;
@@ -144,12 +130,6 @@ export class Scene {
     return this.side + lane * this.pitch;
   }
 
-  /** x and y of a place along and across time.
-   * @param {number} t @param {number} s @returns {[number, number]} */
-  at(t, s) {
-    return this.turned ? [s, t] : [t, s];
-  }
-
   /** @param {Placed} one */
   centre(one) {
     return this.t0 + one.t + (one.stack ? (one.w - 8) / 2 : one.w / 2);
@@ -159,9 +139,7 @@ export class Scene {
    * @param {Placed} one @param {number} lane @param {number} more */
   box(one, lane, more = 0) {
     const grow = one.size === "big" && !this.turned ? 4 : 0;
-    const [x, y] = this.at(this.t0 + one.t, this.lane(lane) - grow);
-    const [w, h] = this.at(one.w + more, this.thick + 2 * grow);
-    return { x, y, w, h, cx: x + w / 2, cy: y + h / 2 };
+    return this.area(this.t0 + one.t, this.lane(lane) - grow, one.w + more, this.thick + 2 * grow);
   }
 
   /** A point on the edge of a box that faces another lane.
@@ -170,53 +148,6 @@ export class Scene {
     return this.at(
       this.t0 + one.t + one.w * part,
       this.lane(lane) + (towards > lane ? this.thick + 4 : -4),
-    );
-  }
-
-  /** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
-   * tells.
-   * @param {Rect} b @param {string} text @param {string} colour
-   * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
-  words(b, text, colour, { size = 14, bold = false, sub = "", left = false } = {}) {
-    const room = b.w - (left ? 20 : size < 13 ? 4 : 10),
-      wider = bold ? 1.08 : 1.02;
-    const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
-    if (!small) sub = "";
-    const { lines, fits } = broken(text, size, room / wider, b.h - (sub ? 20 : 0)),
-      step = fits * 1.18;
-    if (fits < 11) return "";
-    const y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
-    const look = {
-      x: left ? b.x + 12 : b.cx,
-      "text-anchor": left ? "start" : "middle",
-      style: `fill:${colour}`,
-    };
-    const heavy = bold ? 700 : 500;
-    const drawn = lines.map((line, i) =>
-      tag("text", { ...look, y: y + i * step, "font-size": fits, "font-weight": heavy }, esc(line)),
-    );
-    const below = {
-      ...look,
-      class: "jl-sub",
-      y: y + (lines.length - 1) * step + 20,
-      "font-size": small,
-    };
-    return drawn.join("") + (sub && tag("text", below, esc(sub)));
-  }
-
-  /** A gradient to nothing, for calls that never end. */
-  fade() {
-    const stop = (/** @type {number} */ offset, /** @type {string} */ opacity) =>
-      tag("stop", { offset: `${offset}`, "stop-color": "#fff", "stop-opacity": opacity });
-    const stops = stop(0, "1") + stop(0.55, ".8") + stop(1, "0"),
-      id = `${this.name}-f`;
-    const box = '<rect x="-.05" y="-.1" width="1.05" height="1.2" ' + `fill="url(#${id})"/>`;
-    const down = this.turned && { x2: "0", y2: "1" };
-    return tag(
-      "defs",
-      {},
-      tag("linearGradient", { id, ...down }, stops) +
-        tag("mask", { id: `${this.name}-fade`, maskContentUnits: "objectBoundingBox" }, box),
     );
   }
 
@@ -244,7 +175,7 @@ export class Scene {
     return tag(
       "svg",
       look,
-      this.fade() +
+      tag("defs", {}, fade(this.name, this.turned)) +
         drawn.join("") +
         '<path class="jl-thread" fill="none"/>' +
         tag("g", { class: "jl-token", visibility: "hidden" }, token),
@@ -266,10 +197,9 @@ export class Scene {
 
   /** @param {number} lane */
   cover(lane) {
-    const [x, y] = this.at(this.t0, this.lane(lane));
-    const [w, h] = this.at(this.turned ? 260 : this.width - this.t0 - 20, this.thick);
-    const look = { x: x + w / 2, y: y + h / 2 + 5, "text-anchor": "middle", "font-size": 14 };
-    return rect({ x, y, w, h }, { rx: 8, class: "jl-cover" }) + tag("text", look, this.covers);
+    const long = this.turned ? 260 : this.width - this.t0 - 20,
+      q = this.area(this.t0, this.lane(lane), long, this.thick);
+    return rect(q, { rx: 8, class: "jl-cover" }) + word(this.covers, q.cx, q.cy, 14);
   }
 
   /** The one loud place. */
@@ -278,12 +208,9 @@ export class Scene {
     if (!focus) return "";
     const before = this.turned ? 30 : 44,
       behind = this.turned ? 12 : 18;
-    const [x, y] = this.at(this.t0 + focus.t - 12, this.side - before);
-    const [w, h] = this.at(
-      focus.w + 24,
-      this.lane(this.n - 1) + this.thick + behind - this.side + before,
-    );
-    return rect({ x, y, w, h }, { class: "jl-ground", rx: 14 });
+    const high = this.n * this.pitch - this.between + before + behind,
+      q = this.area(this.t0 + focus.t - 12, this.side - before, focus.w + 24, high);
+    return rect(q, { class: "jl-ground", rx: 14 });
   }
 
   /** The line under a rank's boxes: to the call that never ends, or on. @param {number} lane */
@@ -442,7 +369,29 @@ export class Scene {
   /** Draw a position. @param {HTMLElement} picture @param {number | null} at
    * @param {number | null} glimpse the value alone, while all is shown */
   pose(picture, at, glimpse) {
-    pose(picture, this, at, glimpse);
+    const rest = at === null,
+      last = this.columns.length - 1,
+      here = this.here(at),
+      part = rest ? 1 : at - here;
+    for (const one of findAll(picture, ".jl-col, .jl-join, .jl-end")) {
+      const i = Number(one.dataset.i ?? last),
+        [join, end] = ["jl-join", "jl-end"].map((name) => one.classList.contains(name));
+      one.classList.toggle(
+        "jl-future",
+        !rest && (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)),
+      );
+      one.classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
+      one.classList.toggle("jl-cur", !end && !join && i === here);
+    }
+    find(picture, ".jl-ground")?.classList.toggle("jl-future", !rest && here < this.focus);
+    const token = find(picture, ".jl-token"),
+      when = rest ? glimpse : at,
+      found = when === null ? null : travel(this.path, when);
+    token.setAttribute("visibility", found && !still.matches ? "visible" : "hidden");
+    find(picture, ".jl-thread").setAttribute("d", found?.way ?? "");
+    if (!found) return;
+    token.setAttribute("transform", `translate(${found.p.map(px)})`);
+    pill(token, found.value, Math.max(24, found.value.length * 9 + 12));
   }
 
   /** What a column says when one points at it. @param {Placed} one */
@@ -471,7 +420,7 @@ export class Scene {
         const sheets = [8, 4, 0].map((by) =>
           rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }),
         );
-        return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
+        return sheets.join("") + words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
       })
       .join("");
   }
@@ -487,7 +436,7 @@ export class Scene {
 
   /** @param {Rect} q @param {string} text */
   dashed(q, text) {
-    const said = this.words(q, text, "var(--bad)", { bold: true });
+    const said = words(q, text, "var(--bad)", { bold: true });
     return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }) + said);
   }
 
@@ -524,7 +473,7 @@ export class Scene {
     const how = { size, bold: loud || extra, sub: this.under(one, box, lane) };
     const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
-    return drawn + this.words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
+    return drawn + words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
   }
 
   /** Thin and light, between calls that met as they should. @param {Placed} one */
@@ -590,28 +539,16 @@ export class Scene {
   /** @param {number} lane */
   end(lane) {
     const { ends } = this.scene,
-      middle = this.lane(lane) + this.thick / 2;
-    const [sign, word, tone, more] =
-      this.n > 4 && `${ends[lane]}` === `${ends[lane - 1]}`
-        ? [ends[lane][0], "", ends[lane][2], ""]
-        : ends[lane]; // of lanes that end alike, the first tells
-    const [x, y] = this.turned
-      ? [middle, this.t0 + this.length + 34]
-      : [this.t0 + this.length + 22, middle + 5 - (more ? 8 : 0)];
-    const look = { x, "text-anchor": this.turned ? "middle" : "start", class: `jl-tone-${tone}` };
-    const room = this.turned ? Math.min(this.pitch - 4, this.thick + 20) : Infinity;
-    const told = widthOf(`${sign} ${word}…`, 16) < room ? word : ""; // else the sign alone
-    const dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "";
-    const how = tag(
-      "text",
-      { ...look, y, "font-size": 15, "font-weight": 700 },
-      esc(`${sign} ${told}`) + dots,
-    );
-    const below =
-      more &&
-      widthOf(more, 13) < room &&
-      tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
-    return tag("g", { class: "jl-end" }, how + (below || ""));
+      { turned, thick } = this,
+      middle = this.lane(lane) + thick / 2,
+      own = ends[lane];
+    // of lanes that end alike, the first tells
+    const alike = this.n > 4 && `${own}` === `${ends[lane - 1]}`,
+      at = this.at(this.t0 + this.length + (turned ? 34 : 22), middle);
+    if (!turned) at[1] += own[3] ? -3 : 5;
+    const room = turned ? Math.min(this.pitch - 4, thick + 20) : Infinity,
+      said = ending(alike ? [own[0], "", own[2], ""] : own, at, turned, room);
+    return tag("g", { class: "jl-end" }, said);
   }
 
   /** @param {number} i of a column */

@@ -58,6 +58,124 @@ export function widthOf(text, size) {
   return found * size;
 }
 
+/** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
+ * @param {string} text @param {number} size @param {number} wide @param {number} high of the room */
+function broken(text, size, wide, high) {
+  let best = { lines: [text], fits: 0 };
+  for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
+    const lines = split(text.split(" "), count, size);
+    if (lines.length < count) break;
+    const fits = Math.min(
+      size,
+      (size * wide) / Math.max(...lines.map((line) => widthOf(line, size))),
+    );
+    if (fits > best.fits * 1.03) best = { lines, fits };
+  }
+  return best;
+}
+
+/** Words in so many lines, of which the longest is as short as can be.
+ * @param {string[]} words @param {number} count @param {number} size @returns {string[]} */
+function split(words, count, size) {
+  if (count === 1 || words.length < count) return [words.join(" ")];
+  const ways = words
+    .slice(1)
+    .map((_, i) => [
+      words.slice(0, i + 1).join(" "),
+      ...split(words.slice(i + 1), count - 1, size),
+    ]);
+  const longest = (/** @type {string[]} */ lines) =>
+    Math.max(...lines.map((line) => widthOf(line, size)));
+  return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
+}
+
+/** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
+ * tells.
+ * @param {Rect} b @param {string} text @param {string} colour
+ * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
+export function words(b, text, colour, { size = 14, bold, sub = "", left } = {}) {
+  const room = b.w - (left ? 20 : size < 13 ? 4 : 10),
+    wider = bold ? 1.08 : 1.02;
+  const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
+  if (!small) sub = "";
+  const { lines, fits } = broken(text, size, room / wider, b.h - (sub ? 20 : 0)),
+    step = fits * 1.18,
+    y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
+  if (fits < 11 || fits > b.h) return "";
+  const look = {
+    x: left ? b.x + 12 : b.cx,
+    "text-anchor": left ? "start" : "middle",
+    style: `fill:${colour}`,
+  };
+  const heavy = { "font-size": fits, "font-weight": bold ? 700 : 500 },
+    below = { class: "jl-sub", y: y + (lines.length - 1) * step + 20, "font-size": small };
+  return (
+    lines
+      .map((line, i) => tag("text", { ...look, y: y + i * step, ...heavy }, esc(line)))
+      .join("") + (sub && tag("text", { ...look, ...below }, esc(sub)))
+  );
+}
+
+/** How a lane's ranks ended, by its sign alone where there is no room, and what is pending.
+ * @param {RawScene["ends"][number]} end @param {number[]} at @param {boolean} turned
+ * @param {number} room px */
+export function ending([sign, word, tone, more], [x, y], turned, room = Infinity) {
+  const told = widthOf(`${sign} ${word}…`, 16) < room ? word : "",
+    dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "",
+    look = { x, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` },
+    below =
+      more &&
+      widthOf(more, 13) < room &&
+      tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
+  const how = { ...look, y, "font-size": 15, "font-weight": 700 };
+  return tag("text", how, esc(`${sign} ${told}`) + dots) + (below || "");
+}
+
+/** A mask to nothing, for calls that never end. @param {string} name @param {boolean} turned */
+export function fade(name, turned) {
+  const stops = [
+    [0, 1],
+    [0.6, 0.8],
+    [1, 0],
+  ].map(([offset, opacity]) =>
+    tag("stop", { offset, "stop-color": "#fff", "stop-opacity": opacity }),
+  );
+  const box = `<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#${name}-f)"/>`;
+  return (
+    tag(
+      "linearGradient",
+      { id: `${name}-f`, ...(turned && { x2: "0", y2: "1" }) },
+      stops.join(""),
+    ) + tag("mask", { id: `${name}-fade`, maskContentUnits: "objectBoundingBox" }, box)
+  );
+}
+
+/** Lanes along which time runs to the right, or down. */
+export class Lanes {
+  turned = false;
+
+  /** x and y of a place along and across time.
+   * @param {number} t @param {number} s @returns {[number, number]} */
+  at(t, s) {
+    return this.turned ? [s, t] : [t, s];
+  }
+
+  /** A rectangle by its places along and across time, px.
+   * @param {number} t @param {number} s @param {number} long @param {number} high @returns {Rect} */
+  area(t, s, long, high) {
+    const [x, y] = this.at(t, s),
+      [w, h] = this.at(long, high);
+    return { x, y, w, h, cx: x + w / 2, cy: y + h / 2 };
+  }
+}
+
+/** Write into a plate that is as wide. @param {Element} plate @param {string} said @param {number} wide px */
+export function pill(plate, said, wide) {
+  plate.firstElementChild.setAttribute("width", String(wide));
+  plate.firstElementChild.setAttribute("x", String(-wide / 2));
+  plate.lastElementChild.textContent = said;
+}
+
 /** ≠ in a circle. @param {[number, number]} at @param {number} r */
 export function sign([cx, cy], r) {
   const width = r > 12 ? 2.5 : 1.8,

@@ -1,6 +1,6 @@
 // What the modules hand one another. Only the type checker reads this file.
 
-/** One run, as joinlab/picture/lane_data.py writes it and data.js reads it, texts in place of numbers. */
+/** One run, as joinlab/picture/lane_data.py writes it. */
 interface RawRun {
   title: string;
   measured: string;
@@ -22,8 +22,8 @@ interface RawRun {
   /** The lines that led to a call, innermost first. */
   lines: [source: number, line: number][][];
   columns: RawColumns;
-  /** Of the calls that are told one by one, by slot and lane: a number into LaneData.told. */
-  told: Map<string, number>;
+  /** Of the calls that are told one by one. */
+  told: [slot: number, lane: number, told: number][];
   calls?: Calls;
   /** The number of the run that is drawn below it on the same axis, and what differs. */
   beside?: number;
@@ -101,8 +101,7 @@ type Fact = [name: string, said: string];
 
 interface LaneData {
   looks: Looks;
-  texts: string[];
-  facts: [number, number][];
+  facts: Fact[];
   told: number[][];
   runs: RawRun[];
   ahead?: Record<string, number>;
@@ -112,9 +111,8 @@ interface LaneData {
 interface Box {
   kind: number;
   label: string;
-  open: boolean;
-  bad: boolean;
-  failed: boolean;
+  open?: true;
+  failed?: true;
   /** Of the program, from which the call comes, or the last of a stack; 0: unknown. */
   line: number;
 }
