@@ -96,8 +96,8 @@ class Parts:
     calls: pl.DataFrame
     spans: pl.DataFrame
     ends: tuple[dict[str, Any], ...]
-    meta: dict[str, Any]
-    returns: tuple[Any, ...]
+    meta: dict[str, object]
+    returns: tuple[object, ...]
     output: tuple[str, ...]
 
 
@@ -295,9 +295,9 @@ _ITEM_BYTES = 16
 _LISTS = {str(kind): kind for kind in (pl.List(pl.String()), pl.List(pl.List(pl.Int64())))}
 
 
-def _columns(frame: pl.DataFrame) -> dict[str, Any]:
+def _columns(frame: pl.DataFrame) -> dict[str, object]:
     """The columns of a frame as plain data and arrays: see the head of this module."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, object] = {}
     for name, dtype in frame.schema.items():
         column = frame[name]
         if dtype == pl.Int64:

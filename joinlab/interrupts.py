@@ -39,7 +39,7 @@ class HeldInterrupts:
     """The one that is active; only the main thread sets and reads it."""
 
     def __init__(self) -> None:
-        self.asked: tuple[Any, ...] | None = None
+        self.asked: tuple[object, ...] | None = None
         self._before: Any = None
         self._outer: HeldInterrupts | None = None
 

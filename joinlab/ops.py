@@ -236,7 +236,7 @@ _IS_NO_JSON = re.compile(
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
+def encode_values(tensors: Sequence[Sequence[object]]) -> str:
     """The text of value_in and value_out: one flat list per tensor. Exact for every int and float.
 
     >>> encode_values([[1.0], [2, 3]])

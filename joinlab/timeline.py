@@ -739,7 +739,7 @@ def timeline_from_rows(
     ends: Sequence[Ending],
     meta: Meta,
     spans: Iterable[SpanRow] = (),
-    returns: Sequence[Any] = (),
+    returns: Sequence[object] = (),
     output: Sequence[str] = (),
     lazy: bool = False,
 ) -> Timeline:

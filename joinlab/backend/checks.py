@@ -7,7 +7,6 @@ v2.13.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -42,7 +41,7 @@ def check_alike(
 
 
 def check_at_root(
-    refused: Callable[[str], Exception], op: Op, args: Sequence[Any], size: int
+    refused: Callable[[str], Exception], op: Op, args: Sequence[object], size: int
 ) -> None:
     """What gather() and scatter() of either backend refuse at the root; `refused` makes its error
     of a text."""

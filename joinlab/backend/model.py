@@ -118,7 +118,7 @@ class Group(Protocol):
     backend: str
     host_waits: bool
     ranks: tuple[int, ...]
-    kinds: dict[tuple[Any, ...], CallKind]
+    kinds: dict[tuple[object, ...], CallKind]
     place: int
     fabric: Fabric
     numbering: Numbering
@@ -208,7 +208,7 @@ class EmulatedCall:
         None  # the rest of it, if it completes only when waited for
     )
     op: Op = field(init=False)
-    look: tuple[Any, ...] = field(init=False)
+    look: tuple[object, ...] = field(init=False)
     root: int = field(init=False)
     reduce_op: str = field(init=False)
     host_waits: bool = field(init=False)

@@ -111,7 +111,7 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[C
     if method.op is Op.ALL_GATHER and single and not streams:
         return [CallPart([args[1]], list(torch.chunk(args[0], size)))]
     outs, ins = args[method.outs or 0], args[method.ins or 0]
-    pairs: Sequence[tuple[Any, Any]]
+    pairs: Sequence[tuple[object, object]]
     if name == "allgather_coalesced":  # one list of outputs per rank
         pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
     elif method.form is Form.COALESCED:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, assert_never
+from typing import assert_never
 
 import torch
 import torch.distributed as dist
@@ -60,7 +60,7 @@ class Call:
     reduce_op: str = "sum"
     method: str = ""
     waits: bool = True
-    args: tuple[Any, ...] | None = None
+    args: tuple[object, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ def method_of(call: Call) -> str:
     return name
 
 
-def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
+def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[object, ...]:
     """What torch.distributed hands the method `name` for a call in a group of these ranks."""
     if call.args is not None:
         return call.args
@@ -389,7 +389,7 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[Any, ...]:
     # sides, and no such list.
     sends_parts = facts.for_each
     takes_parts = facts.needs in (Needs.EVERYONE, Needs.AT_ROOT) and not facts.reduces
-    nested: Any = [outs if takes_parts else ins] if (outs if takes_parts else ins) else []
+    nested: object = [outs if takes_parts else ins] if (outs if takes_parts else ins) else []
     if method.form is Form.COALESCED or sends_parts == takes_parts:
         return outs, ins, options
     if takes_parts:

@@ -108,7 +108,7 @@ class RankGroup:
         self.backend = fabric.backend
         self.host_waits = not fabric.streams
         self.numbering = Numbering()
-        self.kinds: dict[tuple[Any, ...], CallKind] = {}
+        self.kinds: dict[tuple[object, ...], CallKind] = {}
         self.limit_ns = 0
         self.watchdog_ns = WATCHDOG_NS if fabric.streams else 0
 
@@ -220,7 +220,7 @@ class SessionRank:
         self.reach(self.session.met_ns[label])  # the last one may have gone on since
 
     def describe(
-        self, group: RankGroup, name: str, args: tuple[Any, ...], batched: bool = False
+        self, group: RankGroup, name: str, args: tuple[object, ...], batched: bool = False
     ) -> EmulatedCall:
         """A call of the method `name` of ProcessGroup, which it hands to its backend now."""
         method, streams = METHODS[name], group.fabric.streams

@@ -85,13 +85,13 @@ _KERNEL = (
 _ATOMS = frozenset(
     (int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented))
 )
-_LOCKS: dict[Any, Any] = {
+_LOCKS: dict[object, object] = {
     _thread.LockType: _thread.allocate_lock,
     _thread.RLock: _thread.RLock,
     _thread._local: _thread._local,
 }
 _CACHED: Any = type(functools.lru_cache(abs))
-_MISSING: Any = object()
+_MISSING: object = object()
 _STORES = {
     "global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]),
     "attr": (dis.opmap["STORE_ATTR"],),
@@ -122,7 +122,7 @@ class Copies:
                 f"copy of it; {free / 2**20:,.0f} MB are free. Make the data inside the program, or take fewer ranks."
             )
 
-    def fresh(self, own: Own) -> tuple[Any, list[Any]]:
+    def fresh(self, own: Own) -> tuple[object, list[object]]:
         """A rank's copies: the program, and the values of the names. They refer to each other as
         the originals do."""
         _kept[:] = [own, *self._kept[1:]]
@@ -137,11 +137,11 @@ class Copies:
         finally:
             _kept.clear()
 
-    def read(self) -> list[Any]:
+    def read(self) -> list[object]:
         """The current values of the names."""
         return [_value_at(*place) for place in self._places]
 
-    def write(self, values: Sequence[Any]) -> None:
+    def write(self, values: Sequence[object]) -> None:
         """Set the names to `values`."""
         for (owner, name), now, value in zip(self._places, self.read(), values, strict=True):
             if now is value:
@@ -192,12 +192,12 @@ def _function(number: int, cells: tuple[CellType, ...]) -> FunctionType:
     return made
 
 
-def _set_function(made: FunctionType, state: tuple[Any, Any, dict[str, Any]]) -> None:
+def _set_function(made: FunctionType, state: tuple[Any, Any, dict[str, object]]) -> None:
     made.__defaults__, made.__kwdefaults__, names = state
     made.__dict__.update(names)
 
 
-def _set_cell(cell: CellType, contents: tuple[Any]) -> None:
+def _set_cell(cell: CellType, contents: tuple[object]) -> None:
     (cell.cell_contents,) = contents
 
 
@@ -219,9 +219,9 @@ class _CopyPickler(pickle.Pickler):
         self._program = program
         self.places: list[tuple[Any, str]] = []
         self.library_names = LibraryNames()
-        self.kept: list[Any] = [None]  # the first place is for the rank
+        self.kept: list[object] = [None]  # the first place is for the rank
         self.storages: list[Any] = []
-        self._known: set[Any] = set()  # ids of functions, and (id, name) of places
+        self._known: set[object] = set()  # ids of functions, and (id, name) of places
         self._stored_attrs: set[str] = set()
         self._classes: dict[type, None] = {}
 
@@ -296,7 +296,7 @@ class _CopyPickler(pickle.Pickler):
                 return getattr, (sys, name)  # which by then is the rank's
         return NotImplemented
 
-    def _keep(self, value: Any) -> tuple[Callable[[int], Any], tuple[int]]:
+    def _keep(self, value: object) -> tuple[Callable[[int], object], tuple[int]]:
         self.kept.append(value)
         return _take, (len(self.kept) - 1,)
 
@@ -347,7 +347,7 @@ class _CopyPickler(pickle.Pickler):
                     self._place(cls, name)
         return len(self.places) > before
 
-    def _add_code(self, code: CodeType, names: dict[str, Any]) -> None:
+    def _add_code(self, code: CodeType, names: dict[str, object]) -> None:
         self.library_names.note(code, names)
         stored, attrs = _stores(code)
         self._stored_attrs |= attrs
@@ -361,7 +361,7 @@ class _CopyPickler(pickle.Pickler):
             if isinstance(constant, CodeType):
                 self._add_code(constant, names)
 
-    def _add_name(self, names: dict[str, Any], name: str, code: CodeType) -> None:
+    def _add_name(self, names: dict[str, object], name: str, code: CodeType) -> None:
         value = names[name]
         if isinstance(value, ModuleType):
             self._add_library(value.__name__)
@@ -423,7 +423,7 @@ def _is_own(cls: type) -> bool:
     return cls.__module__ == "__main__" or (file is not None and kind_of(file) == "program")
 
 
-def _value_at(owner: Any, name: str) -> Any:
+def _value_at(owner: Any, name: str) -> object:
     return (vars(owner) if isinstance(owner, type) else owner).get(name, _MISSING)
 
 
@@ -477,7 +477,7 @@ def _culprit(value: object, name: str) -> str:
     return f"`{name}`"
 
 
-def _parts(value: object, name: str) -> Iterator[tuple[str, Any]]:
+def _parts(value: object, name: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, FunctionType):

@@ -129,7 +129,7 @@ def patch_devices(patches: Patches) -> None:
 
 
 @cache
-def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
+def _made(make: Callable[..., object], name: str = "device") -> Callable[..., object]:
     """A function that takes `device=`, or whatever it calls it. Made once per process: see its last
     lines."""
 
@@ -150,7 +150,7 @@ def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
     return made
 
 
-def _moved(move: Callable[..., Any], synced: bool) -> Callable[..., Any]:
+def _moved(move: Callable[..., object], synced: bool) -> Callable[..., object]:
     """`.to()` of a tensor or module: its device comes first, if it comes at all."""
 
     def to(value: object, *args: object, **kwargs: object) -> object:
@@ -231,7 +231,7 @@ def _patch_cuda(patches: Patches) -> None:
     patches.for_ranks(
         cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx)
     )
-    told: dict[str, Callable[[Any], Any]] = {
+    told: dict[str, Callable[[Any], object]] = {
         "is_available": lambda host: True,
         "is_initialized": lambda host: True,
         "is_bf16_supported": lambda host: True,

@@ -226,7 +226,7 @@ class EmulatedWork(dist.Work):
         )
         return True
 
-    def get_future(self) -> torch.futures.Future[Any]:
+    def get_future(self) -> torch.futures.Future[object]:
         """A future that is fulfilled in this rank's thread, when it waits. On gloo not every Work
         has one."""
         self._asked()
@@ -280,7 +280,7 @@ class EmulatedWork(dist.Work):
     def _source_rank(self) -> int:
         return self.source_rank()
 
-    def get_future_result(self) -> torch.futures.Future[Any]:
+    def get_future_result(self) -> torch.futures.Future[object]:
         return self.host.reducer.future_of(self.calls[-1])
 
 

@@ -49,7 +49,7 @@ MOST_KINDS = 4096
 """Cache capacity; an emulation that begins with more clears the cache, so that a long session does
 not grow."""
 
-KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[Any, ...], CallKind]] = {}
+KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[object, ...], CallKind]] = {}
 """By backend, name and ranks of a group: the kinds of its calls in all emulations."""
 STACKS = Stacks()
 """Where those were issued from. Only one rank of one emulation runs at a time, so nothing here
@@ -127,11 +127,11 @@ class Host:
             False  # its process is bound to a GPU, so that its groups connect when they are made
         )
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
-        self.asked_backend: Any = None  # of a group that torch.distributed is making for it
+        self.asked_backend: object = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
         self._stacks: set[int] = set()  # those that its log has
         self._kept: list[
-            Any
+            object
         ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
@@ -144,7 +144,11 @@ class Host:
     # ------------------------------------------------------------------------------------ issuing
 
     def issue(
-        self, group: Group, name: str, args: tuple[Any, ...], coalesced: list[EmulatedCall] | None
+        self,
+        group: Group,
+        name: str,
+        args: tuple[object, ...],
+        coalesced: list[EmulatedCall] | None,
     ) -> EmulatedCall:
         """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are
         issued as one."""
@@ -198,7 +202,7 @@ class Host:
         self._kept.append(kept)
 
     def _describe(
-        self, group: Group, name: str, args: tuple[Any, ...], frame: FrameType
+        self, group: Group, name: str, args: tuple[object, ...], frame: FrameType
     ) -> EmulatedCall:
         method, streams, waits = METHODS[name], group.fabric.streams, self.waits
         if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce

@@ -92,7 +92,7 @@ class Isolation:
         self._leftovers = Leftovers()
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
-        self._builtins: dict[str, Any] = {}
+        self._builtins: dict[str, object] = {}
         self.replaced: set[str] = set()
         self.shared: list[str] = []
         self._cwd: str | int = ""  # where the process is
@@ -142,7 +142,7 @@ class Isolation:
             with suppress(OSError):  # it was removed, or its descriptor closed
                 _chdir(new.own.cwd)
 
-    def call(self, program: Callable[[], Any]) -> Any:
+    def call(self, program: Callable[[], object]) -> Any:
         """Run a rank's program. If it returns or raises in a process that it has forked, that
         process ends."""
         try:
@@ -293,8 +293,8 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
     patch_process(patches, pid)
 
 
-def _noting(warn: Any) -> Callable[[Any], Callable[..., Any]]:
-    def make(host: Any) -> Callable[..., Any]:
+def _noting(warn: Any) -> Callable[[object], Callable[..., object]]:
+    def make(host: Any) -> Callable[..., object]:
         def warn_not_in_group(name: str) -> None:
             host.misuse.outside(name)
             warn(name)
@@ -304,7 +304,7 @@ def _noting(warn: Any) -> Callable[[Any], Callable[..., Any]]:
     return make
 
 
-def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:
+def _drawn(module: object, name: str) -> Callable[[Any], Callable[..., object]]:
     return lambda host: host.own.drawn(module, name)
 
 
@@ -325,18 +325,18 @@ def _end_step(optimizer: object, *_: object) -> None:
 
 
 def _patch_spans(patches: Patches) -> None:
-    forward: Any = DistributedDataParallel.forward
-    backward: Any = torch.autograd.backward
+    forward: object = DistributedDataParallel.forward
+    backward: object = torch.autograd.backward
     logged: Any = DistributedDataParallel._get_ddp_logging_data
     helper: Any = DistributedDataParallel._ddp_init_helper
-    builtin: Any = DistributedDataParallel._register_builtin_comm_hook
+    builtin: object = DistributedDataParallel._register_builtin_comm_hook
 
     def noted_builtin(host: Any) -> Any:
         host.reducer.typed_futures = True
         return builtin
 
     def noted_model(host: Any) -> Any:
-        def made(module: Any, *args: Any, **kwargs: object) -> None:
+        def made(module: Any, *args: object, **kwargs: object) -> None:
             host.replicas.made(module, str(module.process_group.group_name))
             helper(module, *args, **kwargs)
             if module.find_unused_parameters:
@@ -349,7 +349,7 @@ def _patch_spans(patches: Patches) -> None:
 
         return made
 
-    replaced: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    replaced: dict[str, Callable[[Any], Callable[..., object]]] = {
         "forward": lambda host: partial(host.progress.forward, forward),
         "_get_ddp_logging_data": lambda host: (
             lambda module: name_backend(logged(module), str(c10d.get_backend(module.process_group)))
@@ -373,7 +373,7 @@ def _patch_waits(patches: Patches) -> None:
             wait(future, *args, **kwargs),
         )[1]
 
-    def synced(method: object) -> Callable[[Any], Any]:
+    def synced(method: object) -> Callable[[object], Any]:
         def of(host: Any) -> object:
             if not reads_host_memory(sys._getframe(2)):
                 host.waits.sync()
@@ -386,11 +386,11 @@ def _patch_waits(patches: Patches) -> None:
         patches.for_ranks(torch.Tensor, name, synced(getattr(torch.Tensor, name)))
 
 
-def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+def _naming_its_backend(make: Callable[..., object]) -> Callable[[object], Callable[..., object]]:
     """Note what the program asks of a new group: torch.distributed does not tell our default group,
     which makes it."""
 
-    def of(host: Any) -> Callable[..., Any]:
+    def of(host: Any) -> Callable[..., object]:
         def noted(
             ranks: Any = None,
             timeout: object = None,
@@ -422,7 +422,7 @@ def _default_timeout(backend: str) -> timedelta:
     return timedelta(minutes=10 if str(backend) == "nccl" else 30)
 
 
-def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., torch.Tensor]]:
+def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[object], Callable[..., torch.Tensor]]:
     def of(host: Any) -> Callable[..., torch.Tensor]:
         def zeroed(*args: object, **kwargs: object) -> torch.Tensor:
             tensor = make(*args, **kwargs)

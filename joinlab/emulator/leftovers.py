@@ -54,10 +54,10 @@ from joinlab.program.labels import kind_of
 if sys.platform != "win32":
     import resource
 
-MISSING: Any = object()
+MISSING: object = object()
 """Stands for the value of a name that does not exist."""
 
-OWNERS: tuple[Any, ...] = (
+OWNERS: tuple[object, ...] = (
     *(
         torch,
         torch.Tensor,
@@ -113,12 +113,12 @@ _GLOBAL_HOOKS = [
 ]
 
 
-def _refill(hooks: dict[Any, Any], before: dict[Any, Any]) -> None:
+def _refill(hooks: dict[object, object], before: dict[object, object]) -> None:
     hooks.clear()
     hooks.update(before)
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+_SETTINGS: tuple[tuple[Callable[[], object], Callable[[Any], object]], ...] = (
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (sys.getswitchinterval, sys.setswitchinterval),
     (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
@@ -162,10 +162,10 @@ class Leftovers:
     """`read` reads all of it, `restore` puts it back."""
 
     def __init__(self) -> None:
-        self._settings: list[Any] = []
+        self._settings: list[object] = []
         self._hooks: list[Any] = []
         self._modules: dict[str, Any] = {}
-        self._names: list[dict[str, Any]] = []  # of each of OWNERS
+        self._names: list[dict[str, object]] = []  # of each of OWNERS
 
     def read(self) -> None:
         """Remember the settings and names that a program may change."""
@@ -217,7 +217,7 @@ def put(owner: object, name: str, value: object) -> None:
         delattr(owner, name)
 
 
-def differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def differ(now: Mapping[str, object], before: Mapping[str, object]) -> bool:
     """Whether names were added, removed or set anew. Lists of identical objects compare five times
     as fast as dicts."""
     try:
@@ -226,11 +226,11 @@ def differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
         return True
 
 
-def _copied(value: object) -> tuple[Any, list[Any] | None]:
+def _copied(value: object) -> tuple[object, list[object] | None]:
     return value, list(value) if isinstance(value, list) else None
 
 
-def changes_of(owner: object, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def changes_of(owner: object, before: dict[str, object]) -> Iterator[tuple[str, object]]:
     """Names of `owner` to put back, each with its earlier value; MISSING: there was no such name."""
     now = vars(owner)
     for name, value in before.items():

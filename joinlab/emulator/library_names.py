@@ -41,10 +41,10 @@ class LibraryNames:
     def __init__(self) -> None:
         self._anything = False
         self._unknown: set[str] = set()  # names set on objects that only the running code knows
-        self._places: list[tuple[Any, str]] = []
-        self._watched: list[tuple[Any, set[str], dict[str, Any]]] = []
+        self._places: list[tuple[object, str]] = []
+        self._watched: list[tuple[object, set[str], dict[str, object]]] = []
 
-    def note(self, code: CodeType, names: dict[str, Any]) -> None:
+    def note(self, code: CodeType, names: dict[str, object]) -> None:
         """`code` is part of the program; `names` are its globals."""
         paths, anything = _set_by(code)
         self._anything = self._anything or anything
@@ -57,7 +57,7 @@ class LibraryNames:
 
     def begin(self) -> None:
         """Read them: from now on `take` and `give` swap."""
-        exact: dict[Any, set[str]] = {}
+        exact: dict[object, set[str]] = {}
         for owner, name in self._places:
             exact.setdefault(owner, set()).add(name)
         if self._anything or self._unknown:
@@ -90,7 +90,7 @@ class LibraryNames:
             put(owner, name, value)
 
 
-def _owner(path: Sequence[str], names: dict[str, Any]) -> object:
+def _owner(path: Sequence[str], names: dict[str, object]) -> object:
     """The object that this path of names leads to; None if that is known only as the code runs."""
     if not path or path[0] not in names:
         return None

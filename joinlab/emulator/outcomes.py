@@ -31,7 +31,7 @@ class Outcome:
     """
 
     ends: tuple[Ending, ...]
-    knobs: tuple[Mapping[str, Any], ...]
+    knobs: tuple[Mapping[str, object], ...]
     timeline: Timeline
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ def endings(
         raise ProgramError(
             'endings() varies what NCCL leaves undefined, so it takes no other backend than "nccl"'
         )
-    found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}
+    found: dict[tuple[Any, ...], tuple[list[dict[str, object]], Timeline]] = {}
     names = ("era", "barrier_value", "pad", "gpu")
     for knobs in _settings({name: options.pop(name) for name in names if name in options}):
         timeline = emulate(program, inputs, **knobs, **options)
@@ -67,7 +67,7 @@ def endings(
     )
 
 
-def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _settings(given: Mapping[str, object]) -> list[dict[str, Any]]:
     eras = [given["era"]] if "era" in given else ["today", "1.9"]
     pads = [given["pad"]] if "pad" in given else PADS
     if "gpu" in given:

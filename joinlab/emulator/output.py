@@ -14,10 +14,10 @@ class RankStreams:
     """Stands for the stream `before`. `make` makes a rank's own, which the rank may close, as
     quit() does."""
 
-    def __init__(self, before: object, make: Callable[[Any], Any]) -> None:
+    def __init__(self, before: object, make: Callable[[object], object]) -> None:
         self.before = before
         self._make = make
-        self._own: dict[int, Any] = {}  # by rank
+        self._own: dict[int, object] = {}  # by rank
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._here(), name)

@@ -42,17 +42,17 @@ class World:
     """torch.distributed's table of process groups. Each rank has one."""
 
     def __init__(self) -> None:
-        self.default_pg: Any = None
-        self.pg_map: dict[Any, Any] = {}
-        self.pg_names: dict[Any, Any] = {}
-        self.pg_group_ranks: dict[Any, Any] = {}
-        self.pg_backend_config: dict[Any, Any] = {}
+        self.default_pg: object = None
+        self.pg_map: dict[object, object] = {}
+        self.pg_names: dict[object, object] = {}
+        self.pg_group_ranks: dict[object, object] = {}
+        self.pg_backend_config: dict[object, object] = {}
         self.group_count = 0
-        self.tags_to_pg: dict[str, list[Any]] = {}
-        self.pg_to_tag: dict[Any, Any] = {}
-        self.pg_coalesce_state: dict[Any, list[Any]] = {}
-        self.comms: list[Any] = []
-        self.pg_flight_recorder_hooks: dict[Any, Any] = {}  # of PyTorch 2.15
+        self.tags_to_pg: dict[str, list[object]] = {}
+        self.pg_to_tag: dict[object, object] = {}
+        self.pg_coalesce_state: dict[object, list[object]] = {}
+        self.comms: list[object] = []
+        self.pg_flight_recorder_hooks: dict[object, object] = {}  # of PyTorch 2.15
 
     @property
     def pg_config_info(self) -> Any:
@@ -127,7 +127,7 @@ def _set_deterministic(chosen: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(chosen[0], warn_only=chosen[1])
 
 
-def _set_attribute(owner: object, name: str) -> Callable[[Any], None]:
+def _set_attribute(owner: object, name: str) -> Callable[[object], None]:
     return partial(setattr, owner, name)
 
 
@@ -135,7 +135,7 @@ _root = logging.root
 _context: Any = multiprocessing.context._default_context
 
 
-def read_swapped() -> list[Any]:
+def read_swapped() -> list[object]:
     """The values that are swapped, as they are now. Each rank gets copies of lists and dicts, and
     may change them."""
     return [  # one expression, as 14 functions took 3 us more
@@ -176,7 +176,7 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
 """The setter of each, in the same order."""
 
 
-def write_swapped(now: list[Any], values: list[Any]) -> None:
+def write_swapped(now: list[object], values: list[object]) -> None:
     """Make them `values`; `now` is what they are."""
     for write, found, value in zip(_WRITE, now, values, strict=True):
         if found is not value and (type(value) in (list, dict, os._Environ) or found != value):
@@ -205,7 +205,7 @@ DRAWING = {
 }
 """Modules that draw numbers from a hidden generator, and their functions that do."""
 
-IMPORTED: dict[int, tuple[Any, str]] = {
+IMPORTED: dict[int, tuple[object, str]] = {
     id(random._inst): (random, ""),
     id(np.random.mtrand._rand): (np.random, ""),
     **{id(getattr(np.random, name)): (np.random, name) for name in _NUMPY_ALONE},
@@ -241,17 +241,17 @@ class Own:
             self._seed = int.from_bytes(os.urandom(4), "little")
         else:
             self._seed = seed
-        self._drawing: dict[Any, Any] = {}
+        self._drawing: dict[object, object] = {}
         self.environ: dict[bytes, bytes] = {}
-        self.swapped: list[Any] = []
+        self.swapped: list[object] = []
         self.program: Any = None
-        self.names: list[Any] = []
-        self.library_names: list[Any] = []
-        self.torch_random: Any = None
+        self.names: list[object] = []
+        self.library_names: list[object] = []
+        self.torch_random: object = None
         self.cwd: str | int = ""
         self.output = BoundedOutput()
-        self.at_exit: list[Callable[[], Any]] = []
-        self.handlers: dict[int, Any] = {}
+        self.at_exit: list[Callable[[], object]] = []
+        self.handlers: dict[int, object] = {}
         self.traces_faults = False
         self.gpu = rank
         self.begun = False

@@ -22,7 +22,9 @@ class Patches:
     attributes once more."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Any, str, Any, Any]] = []  # owner, name, old value, new value
+        self._known: list[
+            tuple[object, str, object, object]
+        ] = []  # owner, name, old value, new value
         self._set = 0  # how many of them are set
 
     def undo(self) -> None:
@@ -56,7 +58,9 @@ class Patches:
         """Replace a function in the threads of ranks: make(host) returns the replacement."""
         self.set(owner, name, chosen(getattr(owner, name), name, make))
 
-    def given(self, owner: object, name: str, **changes: Callable[[Any, Any], Any]) -> None:
+    def given(
+        self, owner: object, name: str, **changes: Callable[[object, object], object]
+    ) -> None:
         """Call a function with other arguments in the threads of ranks: for each named,
         change(host, value)."""
         before = getattr(owner, name)
@@ -66,7 +70,7 @@ class Patches:
             for one, change in changes.items()
         ]
 
-        def make(host: object) -> Callable[..., Any]:
+        def make(host: object) -> Callable[..., object]:
             def given(*args: object, **kwargs: object) -> object:
                 values = list(args)
                 for at, one, default, change in changed:
@@ -95,7 +99,7 @@ class Patches:
         self.set(owner, name, chosen)
 
 
-def chosen(before: Callable[..., Any], name: str, make: Make) -> Callable[..., Any]:
+def chosen(before: Callable[..., object], name: str, make: Make) -> Callable[..., object]:
     """A function that is make(host) in the threads of ranks, and `before` in all others."""
 
     def chosen(*args: object, **kwargs: object) -> object:

@@ -65,7 +65,7 @@ class InputProgress:
         self.input = index
 
     def forward(
-        self, run: Callable[..., Any], module: torch.nn.Module, *args: object, **kwargs: object
+        self, run: Callable[..., object], module: torch.nn.Module, *args: object, **kwargs: object
     ) -> Any:
         """A forward pass of DDP: `run(module, ...)`."""
         nbytes = self._bytes_of.get(module)

@@ -151,7 +151,7 @@ def _signal(host: Any, number: int) -> None:
 
 
 def _patch_signals(patches: Patches) -> None:
-    def set_handler(host: Any) -> Callable[[int, Any], Any]:
+    def set_handler(host: Any) -> Callable[[int, object], object]:
         def set_here(number: int, handler: object) -> object:
             signal_number = signal.Signals(number)
             if signal_number in (signal.SIGKILL, signal.SIGSTOP):
@@ -178,7 +178,7 @@ def _patch_signals(patches: Patches) -> None:
             patches.for_ranks(signal, name, lambda host, name=name: _no_timer(name))  # type: ignore[misc]
 
 
-def _no_timer(name: str) -> Callable[..., Any]:
+def _no_timer(name: str) -> Callable[..., object]:
     def refuse(*args: object) -> object:
         if any(
             args[name == "setitimer" :]
@@ -263,7 +263,7 @@ def _system(command: Any) -> int:
 
 
 def _patch_clocks(patches: Patches) -> None:
-    def reads(start_ns: int, whole: bool) -> Callable[[Any], Callable[[], float]]:
+    def reads(start_ns: int, whole: bool) -> Callable[[object], Callable[[], float]]:
         def of(host: Any) -> Callable[[], float]:
             host.waits.work_for(CLOCK_NS)
             ns: int = start_ns + host.waits.now
@@ -279,8 +279,8 @@ def _patch_clocks(patches: Patches) -> None:
 # ---------------------------------------------------------------------------------------- leaving
 
 
-def _chdir(chdir: Callable[[Any], None]) -> Make:
-    def of(host: Any) -> Callable[[Any], None]:
+def _chdir(chdir: Callable[[object], None]) -> Make:
+    def of(host: Any) -> Callable[[object], None]:
         def change(path: object) -> None:
             chdir(path)
             try:
@@ -294,7 +294,7 @@ def _chdir(chdir: Callable[[Any], None]) -> Make:
     return of
 
 
-def _register(at_exit: list[Callable[[], Any]]) -> Callable[..., Any]:
+def _register(at_exit: list[Callable[[], object]]) -> Callable[..., object]:
     def register_here(function: Any, *args: object, **kwargs: object) -> object:
         at_exit.append(lambda: function(*args, **kwargs))
         return function

@@ -18,7 +18,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from joinlab.timeline import Ending, Timeline, timeline_from_rows
 
@@ -150,7 +149,7 @@ def _written(timeline: Timeline) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-def _without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nothing(row: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in row.items() if value is not None}
 
 

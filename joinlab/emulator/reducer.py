@@ -67,7 +67,7 @@ class Reducer:
         can."""
         return self._rebuild.believe((values_in(call.parts[0].outs) or [[]])[0])
 
-    def future_of(self, call: EmulatedCall) -> torch.futures.Future[Any]:
+    def future_of(self, call: EmulatedCall) -> torch.futures.Future[object]:
         """A future for the outputs of `call`.
 
         To a host, NCCL's is complete at once, since callbacks on it run after the call on a stream.
@@ -89,7 +89,7 @@ class Reducer:
         future: Any = call.future
         return future  # type: ignore[no-any-return]
 
-    def before_wait(self, future: torch.futures.Future[Any]) -> None:
+    def before_wait(self, future: torch.futures.Future[object]) -> None:
         """C++ is about to wait for `future`: first wait for the calls that it hangs on, oldest
         first."""
         if any(call.group.fabric.streams for call in self._handed_out):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
@@ -80,7 +79,7 @@ class Emulation:
         self._backend_of: dict[str, str] = {}
         self._opened: dict[str, list[Host]] = {}
         self._open_at: dict[str, int] = {}  # virtual time at which the last rank of a group made it
-        self._returns: list[Any] = [None] * len(counts)
+        self._returns: list[object] = [None] * len(counts)
         self._broken: LaunchError | None = None
 
     def go(self) -> Timeline:

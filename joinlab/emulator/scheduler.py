@@ -72,7 +72,7 @@ IMPORT_S = 60.0
 Thread = threading.Thread
 
 _here = threading.local()
-_children: weakref.WeakKeyDictionary[Thread, Any] = weakref.WeakKeyDictionary()
+_children: weakref.WeakKeyDictionary[Thread, object] = weakref.WeakKeyDictionary()
 _turn = threading.Lock()
 _interrupts = HeldInterrupts()  # of the emulation that holds `_turn`
 _IMPORTING = (
@@ -183,7 +183,7 @@ class Baton:
     """
 
     def __init__(
-        self, switched: Callable[[Any, Any], None], stalled: Callable[[bool], None]
+        self, switched: Callable[[object, object], None], stalled: Callable[[bool], None]
     ) -> None:
         self._switched = switched
         self._stalled = stalled

@@ -68,7 +68,7 @@ class GlooCollective:
     prepare: Callable[[], CallPart]
     reduce_op: str = "sum"
     refusal: str = ""
-    finish: Callable[[], Any] | None = None
+    finish: Callable[[], object] | None = None
     sparse: torch.Tensor | None = None
     grad: bool = field(default_factory=torch.is_grad_enabled)
 
@@ -357,7 +357,7 @@ def _collecting(
     )
 
 
-def _all_to_all(args: Sequence[Any]) -> GlooCollective:
+def _all_to_all(args: Sequence[object]) -> GlooCollective:
     """alltoall() packs both lists."""
     outs, ins = tensors_in(args[0]), tensors_in(args[1])
     packed = [torch.zeros(out.shape, dtype=out.dtype) for out in outs]

@@ -285,7 +285,7 @@ def play(
     me: int,
     steps: Steps,
     buffers: Sequence[Buffer],
-    add: Callable[[Any, Any], Any] = lambda local, came: local,
+    add: Callable[[Any, Any], object] = lambda local, came: local,
 ) -> Waits:
     """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with
     those that came."""

@@ -18,7 +18,7 @@ from joinlab.gloo import messages
 from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Slot, Waits, play
 
-_NUMPY: dict[torch.dtype, Any] = {
+_NUMPY: dict[torch.dtype, object] = {
     torch.float32: np.float32,
     torch.float64: np.float64,
     torch.float16: np.float16,

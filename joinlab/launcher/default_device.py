@@ -28,7 +28,7 @@ class RankDevice(DeviceContext):
         self,
         func: Any,
         types: object,
-        args: tuple[Any, ...] = (),
+        args: tuple[object, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})

@@ -68,7 +68,7 @@ class ForkServer:
                 "Timeline that was recorded elsewhere with joinlab.load."
             )
         self.owner = os.getpid()
-        self._counted: tuple[dict[str, str], dict[str, Any]] | None = None
+        self._counted: tuple[dict[str, str], dict[str, object]] | None = None
         self.warm = warm
         try:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
@@ -103,7 +103,7 @@ class ForkServer:
                     f"has {size:,} bytes; systems allow about 2,000,000, and 130,000 in one variable."
                 ) from error
             raise
-        self._hello: dict[str, Any] = {}
+        self._hello: dict[str, object] = {}
         _SERVERS.add(self)
         atexit.register(self.close)
 
@@ -142,7 +142,7 @@ class ForkServer:
         return [server for server in cls._shared.values() if server.process.poll() is None]
 
     @property
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> dict[str, object]:
         """What the server has said of this machine."""
         self.wait_until_ready()
         return self._hello
@@ -153,7 +153,7 @@ class ForkServer:
             if not self._hello:
                 self._hello = self._hear_hello()
 
-    def _hear_hello(self) -> dict[str, Any]:
+    def _hear_hello(self) -> dict[str, object]:
         give_up = time.monotonic() + START_S
         while not select.select([self.control], [], [], LOOK_S)[0]:
             take_interrupt()
@@ -175,7 +175,7 @@ class ForkServer:
             )
         return dict(hello)
 
-    def machine(self) -> dict[str, Any]:
+    def machine(self) -> dict[str, object]:
         """{"gpus": how many a rank would see now, "nccl": NCCL's version, None without a GPU}.
 
         A process of their own counts them: where torch cannot ask NVML (no library, MIG slices) it
@@ -302,7 +302,7 @@ class _Fill:
             if name not in made_by_python and type(value).__name__ != "CField"
         }
 
-    def __call__(self, namespace: dict[str, Any]) -> None:
+    def __call__(self, namespace: dict[str, object]) -> None:
         namespace.update(self._namespace)
 
 
@@ -319,7 +319,7 @@ def pickled(sent: object, name: str) -> bytes:
         ) from error
 
 
-def rank_request(sent: bytes, name: str) -> dict[str, Any]:
+def rank_request(sent: bytes, name: str) -> dict[str, object]:
     """What a rank needs of this process to run a program of this name: that, pickled, and where it
     runs."""
     return {

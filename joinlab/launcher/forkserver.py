@@ -33,7 +33,7 @@ import socket
 import time
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
@@ -68,7 +68,7 @@ def main(control_fd: int, launcher: int, warm: bool) -> None:
     Server(control, launcher, recorder, warm).serve()
 
 
-def _prepare(warm: bool) -> tuple[dict[str, Any], Recorder]:
+def _prepare(warm: bool) -> tuple[dict[str, object], Recorder]:
     """Import the modules that ranks need, install the recorder, and return what torch was built
     with."""
     with no_collection():
@@ -115,7 +115,7 @@ def _count_gpus(link: socket.socket) -> None:
     try:
         gpus = torch.cuda.device_count()
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None  # type: ignore[no-untyped-call]
-        counted: dict[str, Any] = {"gpus": gpus, "nccl": nccl}
+        counted: dict[str, object] = {"gpus": gpus, "nccl": nccl}
     except Exception as error:
         counted = {"error": f"{type(error).__name__}: {error}"}
     link.sendall(json.dumps(counted).encode() + b"\n")

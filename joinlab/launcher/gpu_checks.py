@@ -491,7 +491,7 @@ def _told(check: GpuCheck) -> Iterator[Line]:
     yield LOOK, f"{time.monotonic() - began:.0f} s"
 
 
-def _about() -> dict[str, Any]:
+def _about() -> dict[str, object]:
     gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
     return {"joinlab": __version__, "torch": str(torch.__version__), "gpus": gpus}
 

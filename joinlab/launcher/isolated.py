@@ -50,7 +50,7 @@ END = b"\x00\n"
 """Marks the end of a result."""
 
 
-def apart(function: Callable[..., Any], *arguments: object, name: str, seconds: float) -> Any:
+def apart(function: Callable[..., object], *arguments: object, name: str, seconds: float) -> Any:
     """Return `function(*arguments)` from another process; the result must be JSON data.
 
     name     what an error calls the arguments if they cannot be sent
@@ -84,7 +84,7 @@ def leave() -> None:
         _kept.close()
 
 
-def _sent(request: dict[str, Any]) -> socket.socket:
+def _sent(request: dict[str, object]) -> socket.socket:
     """Send the request to the kept process or to a new one, and return its socket."""
     global _kept
     link, _kept = _kept, None

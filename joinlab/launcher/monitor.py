@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -76,7 +75,7 @@ class Watch:
         self.cut_short = ""  # why joinlab ended the run, if it did
         self.late: set[int] = set()  # ranks whose program, but not their process, had ended by then
 
-    def follow(self, request: dict[str, Any], timeout: float, no_progress: float) -> Timeline:
+    def follow(self, request: dict[str, object], timeout: float, no_progress: float) -> Timeline:
         """Begin the run, watch until every rank has ended or was ended, and return the Timeline."""
         link = SPARES.begin(self.server, request)
         bar = self._bar()

@@ -116,7 +116,7 @@ class RankProcess:
         """Its log can take no further event."""
         self.complain("could not go on recording", error)
 
-    def _run(self, request: Mapping[str, Any]) -> int:
+    def _run(self, request: Mapping[str, object]) -> int:
         try:
             self._become(request)
             run = RankRun(self, request)
@@ -243,7 +243,7 @@ class RankRun:
                 flush=True,
             )
 
-    def _follow(self, run: Callable[[], Any]) -> object:
+    def _follow(self, run: Callable[[], object]) -> object:
         """Run the program, and record which of its lines it runs, if that is asked for."""
         if not self.request["ways"]:
             return run()

@@ -10,7 +10,6 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
 
 from joinlab.errors import LaunchError
 from joinlab.launcher.forkclient import ForkServer
@@ -27,7 +26,7 @@ class Spares:
         self._lock = threading.Lock()
         self._waiting: list[tuple[ForkServer, socket.socket]] = []
 
-    def begin(self, server: ForkServer, request: dict[str, Any]) -> socket.socket:
+    def begin(self, server: ForkServer, request: dict[str, object]) -> socket.socket:
         """Begin a run, on one that waits if there is any; returns its socket."""
         with self._lock:
             waiting, self._waiting = self._waiting, []

@@ -26,7 +26,7 @@ class RecordedCall:
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
     work: Any = None  # the backend's own Work; None if it gave none
-    kept: Any = (
+    kept: object = (
         None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     )
     done: bool = False
@@ -53,13 +53,15 @@ class ValueReader:
     def begins(self, call: RecordedCall) -> None:
         """Called before a call is issued."""
 
-    def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
+    def before(
+        self, call: RecordedCall, tensors: Sequence[torch.Tensor]
+    ) -> list[list[object]] | None:
         """The input values; None if they cannot be read, or are read later."""
         return (
             None if tensors[0].is_cuda else values_in(tensors)
         )  # reading GPU memory would make the host wait
 
-    def after(self, call: RecordedCall) -> list[list[Any]] | None:
+    def after(self, call: RecordedCall) -> list[list[object]] | None:
         """The output values, at completion; None if they cannot be read, or are read later."""
         if call.outs and not call.outs[0].is_cuda:
             return values_in(call.outs)
@@ -106,8 +108,8 @@ class RecordedGroup:
         self.reader = reader
         self.limit_ns = 0
         self.host_waits = host_waits
-        self.kinds: dict[tuple[Any, ...], CallKind] = {}
-        self.of_reducer: dict[tuple[Any, ...], CallKind] = {}
+        self.kinds: dict[tuple[object, ...], CallKind] = {}
+        self.of_reducer: dict[tuple[object, ...], CallKind] = {}
         """Kinds of calls that DDP's Reducer issues itself, whose options are fixed, by stack, dtype
         and shape."""
         self.numbering = numbering or Numbering()

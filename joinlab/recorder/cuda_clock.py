@@ -24,7 +24,7 @@ class GpuClock:
     """Host times of timing events on the current GPU."""
 
     def __init__(self) -> None:
-        self._stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream: object = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._looked_ns = -EVERY_NS
         self._known: tuple[Any, int] | None = None  # an event, and its time on the host's clock
         self.align()

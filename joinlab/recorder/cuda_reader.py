@@ -88,7 +88,7 @@ class _Run:
     """
 
     call: RecordedCall
-    begin: Any = None
+    begin: object = None
     end: Any = None
     waited: Any = None
     seen_ns: int = 0
@@ -116,12 +116,12 @@ class CudaReader(ValueReader):
         self._clock: GpuClock | None = None  # made at the first call: by then the GPU is chosen
         self._memory = torch.empty(0)
         self._slots: deque[int] = deque()
-        self._begun: dict[int, Any] = {}  # by id of a call that is being issued
+        self._begun: dict[int, object] = {}  # by id of a call that is being issued
         self._open: dict[int, _Run] = {}  # by id of the call
         self._copies: deque[_Copy] = deque()
         self._polling = threading.Lock()
         self._captures = 0
-        self._passed: Any = None  # an event that passed before the first call
+        self._passed: object = None  # an event that passed before the first call
         self._synchronize: Any = torch.cuda.Event.synchronize  # replaced below
         waits.own_threads += 1
         threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
@@ -365,7 +365,7 @@ def _mark_host_syncs(waits: WaitRecorder) -> None:
     """Record host syncs such as `.item()`, in which the host waits for everything that its stream
     waits for."""
 
-    def marked(sync: Callable[..., Any], of_gpu: Callable[..., bool]) -> Callable[..., Any]:
+    def marked(sync: Callable[..., object], of_gpu: Callable[..., bool]) -> Callable[..., object]:
         def recorded(*args: object, **kwargs: object) -> object:
             calls = waits.streamed()
             if not calls or not of_gpu(*args, **kwargs):

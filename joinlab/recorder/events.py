@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from joinlab.program.log_events import Event, RecordLost, encode
 
@@ -294,7 +294,7 @@ def line_of(event: Event) -> str:
     return to_json(encode(event)) + "\n"
 
 
-def values_text(values: list[list[Any]] | None) -> str:
+def values_text(values: list[list[object]] | None) -> str:
     """`values` as JSON. Python's repr of most lists is JSON, in a third of the time."""
     if values is None:
         return "null"

@@ -73,7 +73,7 @@ class RecordedWork(dist.Work):
         with waits.waiting(awaited, limited=bool(timeout)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
-    def get_future(self) -> torch.futures.Future[Any]:
+    def get_future(self) -> torch.futures.Future[object]:
         """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
         install.py."""
         self._recorder.misuse.asked(call.id for call in self._calls)
@@ -82,7 +82,7 @@ class RecordedWork(dist.Work):
         return future  # type: ignore[no-any-return]
 
 
-def _asked(name: str) -> Callable[..., Any]:
+def _asked(name: str) -> Callable[..., object]:
     def asked(self: RecordedWork, *args: object, **kwargs: object) -> object:
         self._recorder.misuse.asked(call.id for call in self._calls)
         return getattr(self._real, name)(*args, **kwargs)
@@ -99,7 +99,7 @@ for _name in (
 
 def complete_work(outs: object) -> dist.Work:
     """A Work that is complete, with these outputs."""
-    future: torch.futures.Future[Any] = torch.futures.Future()
+    future: torch.futures.Future[object] = torch.futures.Future()
     future.set_result(tensors_in(outs))
     return torch_own._create_work_from_future(future)  # type: ignore[attr-defined,no-any-return]
 
@@ -154,7 +154,7 @@ class RecordingGroup(dist.ProcessGroup):
             and real.size() > 2
         )
 
-    def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
+    def record_of(self, method: Method, args: tuple[object, ...]) -> RecordedGroup:
         """The record of the backend that serves the device of this call's tensors, if there are
         several."""
         for at in (method.ins, method.outs):

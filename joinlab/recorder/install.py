@@ -26,7 +26,7 @@ from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
 
 
-def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
+def install(recorder: Recorder, about: Mapping[str, object]) -> None:
     """Record every process group that this process creates from now on. Call once, before
     init_process_group.
 
@@ -164,8 +164,8 @@ def _real_group(
     ranks: list[int],
     device: torch.device | None,
     options: Any,
-    backend_options: Any,
-) -> tuple[dist.ProcessGroup, dict[str, Any]]:
+    backend_options: object,
+) -> tuple[dist.ProcessGroup, dict[str, object]]:
     """The group that torch would have made, and its backends by name."""
     real = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     real._set_group_name(options.group_id)

@@ -168,7 +168,7 @@ class RankLog:
                 ):  # not ours, or damaged
                     self.damaged += 1
 
-    def _take_plain(self, plain: dict[str, Any]) -> None:
+    def _take_plain(self, plain: dict[str, object]) -> None:
         event = decode(plain)
         time_ns = getattr(event, "time_ns", None)
         if time_ns is not None:
@@ -448,7 +448,7 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     return facts
 
 
-def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
+def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, object]:
     """The part of `meta` that calls determine: texts of helper functions, how steps are counted,
     mixed gradients."""
     facts = {

@@ -143,12 +143,12 @@ class Recorder:
         self._coalesced: set[str] = set()
         self._captured: set[str] = set()
         self._input_event = ""
-        self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
+        self._works: deque[object] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
         """Groups that DDP's Reducer uses, kept alive until the process ends, see
         RecordingGroup.getBackendName."""
         self._cuda_reader: ValueReader | None = None
-        self.rehearsal: Callable[[Any], dist.ProcessGroup] | None = None
+        self.rehearsal: Callable[[object], dist.ProcessGroup] | None = None
         """Makes the process groups of a rehearsal (launcher/rehearsal.py), from torch's options."""
         self.default_backends: dict[str, str] = {}
         """Backends of the process's first group, by device: new_group() without one takes them."""
@@ -241,7 +241,7 @@ class Recorder:
         group: RecordedGroup,
         method: Method,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         frame: FrameType | None,
         turn: Turn,
     ) -> RecordedCall:

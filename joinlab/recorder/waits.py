@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import active_count, get_ident
 from threading import enumerate as enumerate_threads
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from joinlab.program.log_events import (
@@ -49,7 +48,7 @@ class WaitRecorder:
         call."""
         self.open: dict[int, str] = {}
         """By thread: the event of its open wait."""
-        self.futures: WeakKeyDictionary[Any, RecordedCall] = WeakKeyDictionary()
+        self.futures: WeakKeyDictionary[object, RecordedCall] = WeakKeyDictionary()
         """By future of the program: the call whose completion it reports."""
         self._callbacks = itertools.count()
         self._bare = _thread._count() - active_count()
@@ -155,7 +154,9 @@ class WaitRecorder:
             self.end(calls, thread=thread)
 
     @harmless
-    def noting(self, future: object, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def noting(
+        self, future: object, callback: Callable[[object], object]
+    ) -> Callable[[object], object]:
         """Wrap a future's callback to record it from now until it returns: it may run while the
         host waits.
 
