@@ -232,6 +232,9 @@ class Meta(TypedDict, total=False):
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
     parting: Divergence  # where the ranks' ways part
+    parting_emulated: bool  # of a launch: it was found in an emulation that ended as the launch did
+    seconds: float  # of a launch: how long it took
+    side_effects: dict[int, str]  # of a launch: what a rank did first that would happen again
     ways: bool  # of a recorded job: the lines that its ranks ran were recorded, too
     contradiction: str  # documented only: where the thread contradicts itself
 

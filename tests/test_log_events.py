@@ -34,7 +34,7 @@ SAMPLES = {
     "count": 2, "stack": 0, "frames": ["a.py:1 f"], "file": "a.py", "first_line": 1, "call": 3, "seq": 0,
     "op": "all_reduce", "shape": [[2, 1], []], "column": "value_in", "calls": [3, 4], "thread": 7, "threads": 1,
     "callback": 2, "done": 4, "span": 9, "end": 8, "issued": 4, "held": [["0", 0, "parameter", "w", 5]],
-    "rates": [["0", 0, "w", 0.1]], "site": "a.py:3",
+    "rates": [["0", 0, "w", 0.1]], "site": "a.py:3", "what": "wrote a",
 }  # fmt: skip
 """A value of each field that an event must have."""
 

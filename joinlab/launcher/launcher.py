@@ -211,7 +211,10 @@ def _run(
             "to_ranks": frame(to_ranks),
         }
         watch = Watch(server, folder, tuple(counts), meta, listener, progress, stop)
-        return watch.follow(request, timeout, no_progress)
+        begun = time.monotonic()
+        timeline = watch.follow(request, timeout, no_progress)
+        timeline.meta["seconds"] = round(time.monotonic() - begun, 3)
+        return timeline
     finally:
         SPARES.prepare(server, len(counts))
         _remove(folder)

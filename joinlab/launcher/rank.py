@@ -37,6 +37,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.launcher import default_device, descendants
 from joinlab.launcher.frames import receive
 from joinlab.launcher.rehearsal import rehearse
+from joinlab.launcher.side_effects import SideEffects
 from joinlab.program.log_events import (
     ProgramRaised,
     ProgramRefused,
@@ -167,11 +168,13 @@ class RankRun:
     def go(self, program: Any) -> int:
         """Run the program, and record how it ends; returns the exit code."""
         connected = False
+        effects = SideEffects(str(self.folder), self.recorder.log.write)
         try:
             _seed(self.request["seeds"][self.rank])
             self._connect()
             connected = True
             inputs = Inputs(self.request["inputs"][self.rank], self.recorder.mark_input)
+            effects.begin()
             value = self._follow(partial(call_program, program, self.rank, inputs))
             threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
         except BaseException as error:

@@ -451,7 +451,11 @@ class Bench(View):
             self._fixing.cancel()
             self._fixing = None
         loop = _event_loop()
-        if loop is not None and timeline.again and not all(map(good, timeline.ends)):
+        if (
+            loop is not None
+            and (timeline.again or timeline.rerun)
+            and not all(map(good, timeline.ends))
+        ):
             self._fixing = loop.call_later(REST_S, self._fix, timeline)
 
     def _fix(self, timeline: Timeline) -> None:

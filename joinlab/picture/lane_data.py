@@ -171,7 +171,9 @@ class LaneData:
             "title": shown(title(timeline)),
             "measured": shown(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
-            "mends": bool(timeline.mended or timeline.rerun) and not all(map(good, timeline.ends)),
+            "mends": bool(timeline.mended or timeline.rerun)
+            and not timeline.meta.get("fixes_hidden")
+            and not all(map(good, timeline.ends)),
             "scene": self._scene(screen, timeline, least),
         }
         if not calls:

@@ -552,6 +552,14 @@ class CalledOutside(Event):
     site: str = key("at")
 
 
+@event("effect")
+class SideEffectSeen(Event):
+    """The program has done something that another run of it would do again: see
+    launcher/side_effects.py."""
+
+    what: str = key("w")
+
+
 @event("return")
 class ProgramReturned(Event):
     """The program has returned.

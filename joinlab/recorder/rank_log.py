@@ -48,6 +48,7 @@ from joinlab.program.log_events import (
     ReplicasMarked,
     RingOrder,
     SeveralStreams,
+    SideEffectSeen,
     SpanBegins,
     SpanEnds,
     StackSeen,
@@ -142,6 +143,8 @@ class RankLog:
     """Calls whose Work nobody waited for."""
     outside: list[CalledOutside] = field(default_factory=list)
     """Calls of groups that the rank is not in."""
+    side_effect: str = ""
+    """What the program did first that another run of it would do again."""
     way: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
@@ -266,6 +269,8 @@ class RankLog:
                 self.over = event.text
             case ReplicasMarked():
                 self.marks.append(Mark.of(event))
+            case SideEffectSeen():
+                self.side_effect = event.what
             case WorksDropped():
                 self.dropped = event.calls
             case CalledOutside():
@@ -463,6 +468,7 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
             for log in logs
             for one in log.outside
         ],
+        "side_effects": {log.rank: log.side_effect for log in logs if log.side_effect},
     }
     return {name: value for name, value in facts.items() if value}
 

@@ -8,15 +8,20 @@ whom. Each kind of parting has a module in `joinlab.story.forms`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import by_key, good
+from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.differences import parting
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import EndingLine, Line
 from joinlab.story.story import Story
-from joinlab.timeline import Timeline
+from joinlab.timeline import EndKind, Timeline
+
+SHORT_S = 10.0
+"""A launch that took longer is not emulated unasked."""
 
 _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
 _PROVENANCE |= {"not run yet": "not run yet"}  # a bench before its first launch
@@ -29,7 +34,9 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
     fix      False: neither look for a fix nor say one, for a learner who is to find it
 
     The first call for a failed run that this process emulated emulates it again, for a few seconds
-    at most: to see where its ranks' ways part, and to try fixes.
+    at most: to see where its ranks' ways part, and to try fixes. So does the first call for one that
+    it launched on gloo, unless that took more than 10 s or did something that a second run would
+    do again (meta["side_effects"]); the story then says that it was emulated.
 
         story = joinlab.diagnose(timeline)
         print(story)
@@ -44,6 +51,7 @@ def without_fixes(timeline: Timeline) -> Timeline:
     """The same run, of which story and picture say what went wrong, and not how to mend it."""
     copy = replace(timeline, meta={**timeline.meta, "fixes_hidden": True})
     copy.again.extend(timeline.again)
+    copy.rerun.extend(timeline.rerun)
     return copy
 
 
@@ -51,9 +59,15 @@ def look(scene: Evidence) -> None:
     """On the first call, find where the ways part and what fixes it, and store both in the
     Timeline's meta."""
     timeline = scene.timeline
-    if not timeline.again:
-        return
-    source = timeline.again.pop()
+    if timeline.again:
+        _follow(scene, timeline.again.pop())
+    if _is_emulated_unasked(timeline):
+        _look_at_emulation(timeline)
+
+
+def _follow(scene: Evidence, source: Any) -> None:
+    """Find where the ways part and, emulated, what mends the run."""
+    timeline = scene.timeline
     divergence = parting(scene, cause_of(scene)[0], source)
     if divergence is not None:
         timeline.meta["parting"] = divergence
@@ -62,6 +76,50 @@ def look(scene: Evidence) -> None:
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
         fixes.find_fixes(scene, source)
+
+
+def _is_emulated_unasked(timeline: Timeline) -> bool:
+    """Whether this is a failed launch whose program may simply be run again: without GPUs, short,
+    and without side effects."""
+    meta = timeline.meta
+    return (
+        bool(timeline.rerun)
+        and meta.get("engine") == "launched"
+        and meta.get("backend") == "gloo"
+        and "seconds" in meta
+        and meta["seconds"] <= SHORT_S
+        and not meta.get("side_effects")
+        and not all(map(good, timeline.ends))
+        and all(end.kind is not EndKind.KILLED for end in timeline.ends)
+    )
+
+
+def _look_at_emulation(timeline: Timeline) -> None:
+    """Emulate a launched program. If it ends as it did with the same calls, what is found there
+    holds for the launch: where the ways part, and the fixes that were tried."""
+    try:
+        emulated = timeline.rerun[0]()
+    except (LaunchError, ProgramError):  # the emulator refuses it
+        return
+    timeline.rerun[:] = [lambda: emulated]
+    if _outcome(emulated) != _outcome(timeline):
+        return
+    timeline.rerun.clear()
+    emulated.meta["fixes_hidden"] = timeline.meta.get("fixes_hidden", False)
+    look(Evidence(emulated))
+    if "parting" in emulated.meta and "parting" not in timeline.meta:
+        timeline.meta["parting"] = emulated.meta["parting"]
+        timeline.meta["parting_emulated"] = True
+    timeline.meta["fixes"] = emulated.meta.get("fixes", [])
+    timeline.mended.extend(emulated.mended)
+
+
+def _outcome(timeline: Timeline) -> tuple[list[object], list[tuple[object, ...]]]:
+    """How the ranks ended, and the calls that they issued, in each group in order."""
+    calls = timeline.calls.sort("group", "rank", "seq").select(
+        "group", "rank", "seq", "op", "origin", "call_site"
+    )
+    return [(end.kind, end.call, end.group) for end in timeline.ends], calls.rows()
 
 
 def mend(timeline: Timeline) -> Timeline | None:

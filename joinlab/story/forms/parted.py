@@ -30,7 +30,13 @@ def find(scene: Evidence) -> tuple[Line, ...]:
         if parting.get("left_out")
         else ()
     )
-    return (*_lines([test for test in parting["tests"] if _branches(test)]), *left_out)
+    return (
+        *_lines(
+            [test for test in parting["tests"] if _branches(test)],
+            scene.meta.get("parting_emulated", False),
+        ),
+        *left_out,
+    )
 
 
 def _branches(test: Mapping[str, Any]) -> bool:
@@ -41,7 +47,7 @@ def _branches(test: Mapping[str, Any]) -> bool:
     )
 
 
-def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _lines(tests: Sequence[Mapping[str, Any]], emulated: bool) -> Iterator[Line]:
     for index, test in enumerate(reversed(tests)):
         ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
         yield Line(
@@ -52,6 +58,7 @@ def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
             values=tuple(_differing(test["values"])),
             facts={
                 "line": test["line"],
+                "emulated": emulated,
                 "went": sorted(map(dict, test["sides"]), key=lambda side: min(side["ranks"])),
             },
         )
@@ -71,7 +78,10 @@ def _words(line: Line) -> Text:
     test, sides_text = line.lines[0], [_side(line, side) for side in line.facts["went"]]
     before = "Before, " * (line.form == "parted_before")
     text = code(quoted(test.text))
-    return say("{}{} ({}): {}.", before, text, short_site(test.site), listing(sides_text, "; "))
+    template = "{}{} ({}): {}."
+    if line.facts["emulated"] and line.form == "parted":
+        template = "{}{} ({}): {}, emulated; the emulation ended as this run did."
+    return say(template, before, text, short_site(test.site), listing(sides_text, "; "))
 
 
 def quoted(text: str) -> str:

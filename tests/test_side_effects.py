@@ -1,0 +1,125 @@
+"""A failed launch is emulated unasked, to see where its ranks part and what mends it, unless another
+run of the program would do something twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import joinlab
+from joinlab.story.lines import LineKind
+from joinlab.timeline import Timeline
+
+
+def launched(act: Callable[[], Any]) -> Timeline:
+    """A launch that hangs: rank 1 acts and all-reduces, rank 0 does neither."""
+
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 1:
+            act()
+            dist.all_reduce(torch.ones(1))
+        else:
+            dist.broadcast(torch.ones(1), 0)
+
+    return joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
+
+
+def write(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("x")
+
+
+def connect() -> None:
+    with socket.socket() as client:
+        client.connect_ex(("127.0.0.1", 9))
+
+
+@pytest.mark.parametrize(
+    ("act", "what"),
+    [
+        (write, "wrote a.txt"),
+        (lambda path: torch.save(torch.ones(1), path), "wrote a.txt"),
+        (lambda path: path.parent.joinpath("folder").mkdir(), "made a folder"),
+        (lambda path: os.rename(path.parent / "old", path), "renamed a file"),
+        (lambda path: connect(), "opened a socket"),
+        (lambda path: subprocess.run([sys.executable, "-c", ""], check=True), "started a process"),
+    ],
+    ids=["open", "torch.save", "mkdir", "rename", "socket", "subprocess"],
+)
+def test_a_program_that_acts_outside_its_memory_is_not_run_again(
+    act: Callable[[Path], Any], what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "old").touch()
+    path = tmp_path / "a.txt"
+    timeline = launched(lambda: act(path))
+    assert timeline.meta["side_effects"] == {1: what}
+    before = sorted((entry.name, entry.stat().st_size) for entry in tmp_path.iterdir())
+    story = joinlab.diagnose(timeline)
+    assert story.texts(LineKind.FIX)[0].startswith("No fix was tried: joinlab.emulate(program, ")
+    assert not story.of(LineKind.PARTING)
+    after = sorted((entry.name, entry.stat().st_size) for entry in tmp_path.iterdir())
+    assert before == after
+
+
+def read_and_load() -> None:
+    Path(__file__).read_text("utf-8")
+    print("a line")
+    list(DataLoader([1, 2, 3, 4], num_workers=1))
+    import this  # noqa: F401  # whose text is cached
+
+
+def test_reading_printing_and_workers_of_a_data_loader_are_no_side_effects() -> None:
+    assert "side_effects" not in launched(read_and_load).meta
+
+
+def test_a_failed_launch_has_its_parting_and_fix_and_says_that_they_are_emulated() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        for index, input in enumerate(inputs):
+            if rank == 1 and index == 1:
+                break
+            dist.all_reduce(input)
+
+    timeline = joinlab.launch(program, (2, 2), "gloo", on_output=None, progress=False)
+    copy = joinlab.diagnose(timeline, fix=False)
+    assert len(copy.of(LineKind.PARTING)) == 1 and not copy.of(LineKind.FIX)
+    story = joinlab.diagnose(timeline)
+    emulated = joinlab.diagnose(joinlab.emulate(program, (2, 2), "gloo"))
+    (parting,), (as_emulated,) = (texts.texts(LineKind.PARTING) for texts in (story, emulated))
+    assert parting.removesuffix(", emulated; the emulation ended as this run did.") == (
+        as_emulated.removesuffix(".")
+    )
+    (fix,), (as_tried,) = (texts.texts(LineKind.FIX) for texts in (story, emulated))
+    assert fix == as_tried.replace("Tried: ", "Tried, emulated: ")
+    assert str(joinlab.diagnose(timeline)) == str(story)
+
+
+def test_where_the_emulation_ends_otherwise_nothing_is_taken_from_it() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        launched_here = "torchelastic" in os.environ.get("STARTED_BY", "")
+        if rank == 1 or launched_here:
+            dist.all_reduce(torch.ones(1))
+
+    os.environ["STARTED_BY"] = "torchelastic"
+    try:
+        timeline = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
+        assert all(end.kind == "finished" for end in timeline.ends)
+    finally:
+        del os.environ["STARTED_BY"]
+    failed = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    os.environ["STARTED_BY"] = "torchelastic"
+    try:
+        story = joinlab.diagnose(failed)
+    finally:
+        del os.environ["STARTED_BY"]
+    assert not story.of(LineKind.PARTING)
+    assert story.texts(LineKind.FIX)[0].startswith("No fix was tried")
