@@ -123,11 +123,13 @@ def _outcome(timeline: Timeline) -> tuple[list[object], list[tuple[object, ...]]
 
 
 def mend(timeline: Timeline) -> Timeline | None:
-    """The run with the fix of its story, emulated; None without one. Of a launched run it is looked
-    for now, and the story then shows it.
+    """The run with the fix of its story, emulated; None without one, or where it is hidden. Of a
+    launched run it is looked for now, and the story then shows it.
 
     Raises like `emulate` if the program cannot be emulated.
     """
+    if timeline.meta.get("fixes_hidden"):
+        return None
     if not timeline.mended and timeline.rerun:
         rerun = timeline.rerun.pop()()
         diagnose(rerun)
