@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from joinlab import emulate, launch
 from joinlab.analysis.matching import match
+from joinlab.analysis.reading import read
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline
 from tests.timelines import SIZES, Writer, case_timeline
@@ -138,6 +139,11 @@ def test_a_group_that_meta_does_not_name_is_matched_all_the_same():
         ("0", [0, 1]),
         ("new", [0, 1]),
     ]
+
+
+def test_a_timeline_without_calls_has_no_patterns():
+    reading = read(Writer(2).timeline([DONE] * 2))
+    assert [len(numbers) for numbers in reading.patterns] == [0, 0, 0] and reading.count == 0
 
 
 @given(st.lists(st.sampled_from(["0", "a", "b"]), max_size=10), st.integers(2, 4))

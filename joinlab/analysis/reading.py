@@ -82,7 +82,7 @@ class Reading:
             pl.Series([index[name] for name in used], dtype=pl.Int64()),
         )
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
-        self.group: Numbers = codes.to_numpy()
+        self.group: Numbers = codes.to_numpy().astype(np.int64)  # of no calls, they are objects
         for place in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
             group, rank = divmod(place, self.world_size)
             name = self.names[group]
