@@ -62,6 +62,7 @@ def test_an_optimizer_that_remembers_lets_replicas_differ_after_an_uneven_epoch(
         "model": 0,
         "group": "0",
         "steps": {"0": 3, "1": 5},
+        "sides": [[0], [1]],
     }
     assert found == expected
 
@@ -110,6 +111,7 @@ def one_alone(rank, inputs):
 
 def test_the_model_and_the_parameter_are_named():
     found = replica(one_alone, (2, 2, 2))
+    assert found is not None and found.pop("sides") == [[0, 2], [1]]
     assert found == {"name": "weight", "what": "parameter", "model": 1, "group": "0", "steps": {}}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import threading
 from collections import deque
 
+import numpy as np
 import pytest
 
 from joinlab.program.branches import outcome, statement_at
@@ -51,6 +53,24 @@ def yields():
 def turns(values):
     for value in values: abs(value)  # fmt: skip  # noqa: E701
     return [abs(value) for value in values]
+
+
+def asks(mask, flags, options, phase):
+    if mask.sum() == 0 or any(flags) or min(flags[:0], default=1) == 0:
+        return 1
+    if os.environ.get("JOINLAB_TEST_ASKS") or os.environ.get("JOINLAB_TEST_TOKEN"):
+        return 2
+    if options.get("limit", 3) == options.get("absent"):
+        return 3
+    match phase:
+        case Counter(limit=5) | {"kind": {"name": "train"}}:
+            return 4
+    return max(flags)
+
+
+def max(values):
+    """Not Python's."""
+    return 0
 
 
 def steps_of(run):
@@ -133,6 +153,20 @@ def test_a_way_that_is_too_long_says_where_it_was_cut():
 )
 def test_what_a_step_keeps_of_a_value(value, told):
     assert told_of("name", value) == told
+
+
+def test_a_step_keeps_what_calls_say_that_change_nothing(monkeypatch):
+    monkeypatch.delenv("JOINLAB_TEST_ASKS", raising=False)
+    monkeypatch.setenv("JOINLAB_TEST_TOKEN", "")
+    arguments = (np.ones(3), [False, False], {"limit": 7}, {"kind": {"name": "eval"}})
+    steps = [step for step in steps_of(lambda: asks(*arguments)) if step.function == "asks"]
+    values = [dict(step.values) for step in steps if step.event == "line"]
+    assert values[0]["mask.sum()"] == 3.0 and values[0]["any(flags)"] is False
+    assert values[1]["os.environ.get('JOINLAB_TEST_ASKS')"] is None
+    assert "os.environ.get('JOINLAB_TEST_TOKEN')" not in values[1]  # it may be a secret
+    assert values[2] == {"options.get('limit', 3)": 7, "options.get('absent')": None}
+    assert values[3]["phase['kind']['name']"] == "eval"
+    assert values[-1] == {"len(flags)": 2}  # this max is the program's own
 
 
 def test_a_statement_is_found_at_each_line_of_its_head():

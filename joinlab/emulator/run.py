@@ -135,7 +135,7 @@ class Emulation:
                 run = partial(call_program, host.own.program, host.rank, inputs)
                 way = self.ways.get(host.rank)
                 if way is not None:
-                    host.replicas.at_step = way.mark_step
+                    way.replica = host.replicas.held
                 observe(host.waits.sync)
                 value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)

@@ -20,10 +20,10 @@ class Statement:
     decides      it is a loop, a `match`, an `if` or an assert, or holds a condition or a comprehension that decides
                  which functions are called: `mean(x) if x else None`, unlike `1 if x else 2`
     branches     it chooses the next statement, unlike a conditional expression
-    names        names that its test reads and does not itself set: "v", "self.best"
+    names        what its test reads and does not itself set: "v", "self.best", "mask.sum()"
     keys         names that select the data of a call in it: "k" of `dist.all_reduce(m[k])`
     one_line     the test of an `if` with its block on the same line, or of its only conditional expression
-    reads        names that it reads, without its block: "loss"
+    reads        names that it reads or calls, without its block: "loss"
     stores       names that it or its block sets: "start", "self.bad"
     loop         it is a `for` or a `while`
     returns      its block has a `return`
@@ -169,12 +169,6 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
     names = tuple(
         name for name in dict.fromkeys(test_names) if inner.isdisjoint({*_WORDS.findall(name)})
     )
-    own_names = (
-        name
-        for child in ast.iter_child_nodes(node)
-        if not isinstance(child, ast.stmt)
-        for name in names_in(child)
-    )
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
@@ -184,7 +178,7 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         names,
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
-        frozenset(own_names),
+        frozenset(_reads(node)),
         frozenset(stored_in(node)),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
         any(isinstance(inner_node, ast.Return) for inner_node in ast.walk(node)),
@@ -207,8 +201,13 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
             yield test, True
-        case ast.For(iter=test) | ast.AsyncFor(iter=test) | ast.Match(subject=test):
+        case ast.For(iter=test) | ast.AsyncFor(iter=test):
             yield test, True
+        case ast.Match(subject=test, cases=cases):
+            yield test, True
+            for case in cases:
+                for part in _matched(test, case.pattern):
+                    yield part, True
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Try():
             return
         case _:
@@ -220,6 +219,24 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
                         yield from ((value, _calls(*values[1:])) for value in values[:-1])
                     case ast.comprehension(iter=test, ifs=ifs):
                         yield from ((expression, True) for expression in (test, *ifs))
+
+
+def _matched(subject: ast.expr, pattern: ast.pattern) -> Iterator[ast.expr]:
+    """The parts of a subject that a pattern compares: `phase.name` for `Phase(name="train")`."""
+    match pattern:
+        case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
+            for name, inner in zip(names, patterns, strict=True):
+                yield from _matched(ast.Attribute(subject, name, ast.Load()), inner)
+        case ast.MatchMapping(keys=keys, patterns=patterns):
+            for key, inner in zip(keys, patterns, strict=True):
+                yield from _matched(ast.Subscript(subject, key, ast.Load()), inner)
+        case ast.MatchOr(patterns=patterns):
+            for inner in patterns:
+                yield from _matched(subject, inner)
+        case ast.MatchAs(pattern=ast.pattern() as inner):
+            yield from _matched(subject, inner)
+        case ast.MatchValue() | ast.MatchSingleton():
+            yield subject
 
 
 def _calls(*nodes: ast.expr) -> bool:
@@ -237,12 +254,15 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 def names_in(test: ast.AST) -> Iterator[str]:
     """The names that an expression reads, with attributes and items; for a called method, its
-    object.
+    object, unless the call changes nothing.
 
-    >>> list(names_in(ast.parse("stop(loss.item()) or self.best[step] < len(seen)").body[0].value))
-    ['loss', 'self.best[step]', 'seen']
+    >>> test = ast.parse("stop(loss.item()) or self.best[step] < len(seen) or any(bad)").body[0].value
+    >>> list(names_in(test))
+    ['loss', 'self.best[step]', 'seen', 'any(bad)']
     """
     match test:
+        case ast.Call() if _is_question(test):
+            yield ast.unparse(test)
         case ast.Call(func=func, args=args, keywords=keywords):
             if not isinstance(func, ast.Name):
                 yield from names_in(func.value if isinstance(func, ast.Attribute) else func)
@@ -261,6 +281,42 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case _:
             for child in ast.iter_child_nodes(test):
                 yield from names_in(child)
+
+
+def _reads(node: ast.AST) -> Iterator[str]:
+    """The names that a statement or an expression reads or calls, without the statement's block."""
+    match node:
+        case ast.Attribute() | ast.Name() if name := dotted(node):
+            yield name
+        case ast.Call(func=ast.Attribute(value=owner), args=args, keywords=keywords):
+            for part in (owner, *args, *keywords):
+                yield from _reads(part)
+        case _:
+            for part in ast.iter_child_nodes(node):
+                if not isinstance(part, ast.stmt):
+                    yield from _reads(part)
+
+
+QUESTIONS = ("any", "all", "sum", "min", "max")
+"""Functions, and methods of arrays, that change nothing."""
+LOOKUPS = ("get", "getenv")
+"""Methods of dicts and of `os` that change nothing."""
+
+
+def _is_question(node: ast.AST) -> bool:
+    """Whether it is a call that changes nothing, on a name: `any(bad)`, `mask.sum().item()`,
+    `os.environ.get("DEBUG")`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[ast.expr() as owner], keywords=[]):
+            return name in QUESTIONS and bool(dotted(owner))
+        case ast.Call(func=ast.Attribute(value=owner, attr="item"), args=[]):
+            return _is_question(owner)
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=[]):
+            known = not args if name in QUESTIONS else name in LOOKUPS
+            return (
+                known and bool(dotted(owner)) and all(isinstance(arg, ast.Constant) for arg in args)
+            )
+    return False
 
 
 def _is_item(node: ast.AST) -> bool:

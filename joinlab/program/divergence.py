@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, product, takewhile
 from operator import gt
@@ -88,6 +88,7 @@ class Divergence(TypedDict):
     tests    the tests: the ways finally part at the last one; those before it set the names that it read. [] without
              `why`: all ranks went the same way
     keys     two calls from one line that met although different keys selected their data; `tests` then led to the keys
+    data     the keys of two calls from one line whose data does not fit
     left_out  number of ranks that were not followed
     why      why no way is known: "pydevd already traces this program"
     """
@@ -95,6 +96,7 @@ class Divergence(TypedDict):
     tests: list[Test]
     left_out: NotRequired[int]
     keys: NotRequired[list[Key]]
+    data: NotRequired[list[Key]]
     why: NotRequired[str]
 
 
@@ -108,7 +110,7 @@ class Apart:
              own, since a rank that has issued more calls is then not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
     turns    of one_call: places of the second side's calls that met such calls; `lacks`: how many more it lacks
-    steps    all calls are alike, but the sides' optimizers made different numbers of steps
+    replicas  all calls are alike, but the sides' replicas differ
     """
 
     sides: Sequence[Sequence[int]]
@@ -117,7 +119,7 @@ class Apart:
     one_call: bool = False
     turns: tuple[int, ...] = ()
     lacks: int = 0
-    steps: bool = False
+    replicas: bool = False
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
@@ -358,7 +360,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
             return []
         chains[peer] = [parted.turned() for parted in chains[issuer]]
     first = chains.get(closest[0], []) if closest else []
-    tests = [_test(_line_of(parted), chains) for parted in first]
+    tests = [_test(_line_of(parted), chains, ways) for parted in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
         raised = _raised_behind(rank, ways[rank].steps, test)
         if raised is not None:
@@ -625,18 +627,15 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
     else:
         whole = _TraceComparison(*steps)
     place = whole.part()
-    if apart.steps:
-        at = next(
-            (
-                n
-                for n, at in enumerate(whole.met)
-                if _made_steps(at, way) != _made_steps(at.turned(), peer_way)
-            ),
-            None,
-        )
-        if at is None:
-            return []
-        return [*_setters(whole.met[:at], whole.met[at], steps), whole.met[at]]
+    if apart.replicas:
+        for number, at in enumerate(whole.met):
+            before, after = zip(_held(at, way), _held(at.turned(), peer_way), strict=True)
+            if any(
+                one == other and one_after != other_after
+                for one, other, one_after, other_after in zip(*before, *after, strict=True)
+            ):
+                return [*_setters(whole.met[:number], at, steps), at]
+        return []
     pair = _behind((way.before, peer_way.before), way.within, peer_way.within)
     pair.met += whole.met
     begin = len(way.before) - 1, len(peer_way.before) - 1
@@ -663,16 +662,34 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
             reads = _made_of(line.reads, tests, steps)
         else:
             reads = set()
-        if line:
-            return _set_before(met, reads, line.first)
+        if tests and line:
+            inside = [at for at in met if _decided(at, tests[0], way.steps, reads)]
+            return _set_before(met, reads, line.first) or inside[-1:]
         return []
     return [*_setters(met, place, steps), place]
 
 
-def _made_steps(parted: _At, way: Trace) -> int:
-    """How many steps the first rank's optimizer made from the statement until the ways met
-    again."""
-    return sum(id(step) in way.steps_made for step in (parted.tests[0], *chain(*parted.alone[:1])))
+def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[str]) -> bool:
+    """Whether the ranks parted in a function that the line of the step `last` called, or one that
+    sets what it reads, and the function returned accordingly."""
+    before = reversed(way[: _place_of(parted.tests[0], way)])
+    caller = next((step for step in before if step.depth < parted.depth), last)
+    statement = statement_at(caller.file, caller.line)
+    return (
+        parted.statement.returns
+        and caller.event == "line"
+        and (caller.depth, caller.function) == (last.depth, last.function)
+        and statement is not None
+        and (caller is last or bool(statement.stores & reads))
+    )
+
+
+def _held(parted: _At, way: Trace) -> list[tuple[int, int]]:
+    """Checksums of the first rank's replica at the statement, and where the ways met again."""
+    test = parted.tests[0]
+    *_, last = (test, *chain(*parted.alone[:1]))
+    *_, after = (last, *way.steps[_place_of(last, way.steps) + 1 :][:1])
+    return [way.held[id(test)], way.held[id(after)]]
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
@@ -684,7 +701,8 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
     setters = (
         at
         for at in reversed(met)
-        if _sets(at) & parts or at.statement.first <= line <= at.statement.last
+        if any(name == part or name.startswith(f"{part}.") for name in _sets(at) for part in parts)
+        or at.statement.first <= line <= at.statement.last
     )
     return [at for at in [next(setters, None)] if at]
 
@@ -732,7 +750,7 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]
         for at in met
         if at.statement.branches and at.statement != place.statement and at not in loops
     ]
-    reads = set(place.statement.names)
+    reads = {*place.statement.names, *(() if place.statement.decides else place.statement.reads)}
     for test, way in zip(place.tests, ways, strict=True) if branches else ():
         after = way[_place_of(test, way) + 1 :]
         inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
@@ -779,7 +797,27 @@ def _line_of(parted: _At) -> tuple[str, int]:
     return parted.tests[0].file, parted.statement.first
 
 
-def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
+def _returned(parted: _At, way: Trace) -> Iterator[tuple[str, Plain]]:
+    """The values in the `return` of each function of the program that the test called; of a `for`,
+    when its loop began."""
+    steps, test = way.steps, parted.tests[0]
+    begin = _place_of(test, steps)
+    lines = range(parted.statement.first, parted.statement.last + 1)
+    for index in range(begin, -1, -1) if parted.statement.text.startswith("for ") else ():
+        step = steps[index]
+        if step.depth < test.depth or (step.depth == test.depth and step.line not in lines):
+            break
+        if step.depth == test.depth and step.line == parted.statement.first:
+            begin = index
+    for step in takewhile(lambda step: step.depth > test.depth, steps[begin + 1 :]):
+        statement = statement_at(step.file, step.line)
+        if step.depth == test.depth + 1 and statement and statement.text.startswith("return"):
+            yield from step.values
+
+
+def _test(
+    line: tuple[str, int], chains: Mapping[int, list[_At]], ways: Mapping[int, Trace] = {}
+) -> Test:
     values: dict[tuple[str, Plain], list[int]] = {}
     sides: dict[tuple[str, int, str], list[int]] = {}
     issued: dict[tuple[str, int, str], int] = {}
@@ -788,7 +826,8 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
         for met in parted:
             if _line_of(met) == line:
                 text = met.statement.text
-                for read in met.tests[0].values:
+                returned = _returned(met, ways[rank]) if rank in ways else ()
+                for read in dict.fromkeys((*met.tests[0].values, *returned)):
                     values.setdefault(read, []).append(rank)
                 sides.setdefault(_went(met), []).append(rank)
                 issued.setdefault(_went(met), met.tests[0].issued)

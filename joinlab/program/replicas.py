@@ -39,6 +39,7 @@ class Replica(TypedDict):
 
     name   the parameter's, within the model; what: "parameter", or "state" (of the optimizer, for this parameter)
     more   how many other parameters of the model differ there, too
+    sides  the ranks that hold the same
     model  number of the model in its group, from 0, in the order in which they were made; group: that group
     steps  by rank: number of the optimizer's step, from 1, after which it was seen; {}: at the end of the program
     rates  by rank: the parameter's learning rate in that step; left out: they are equal or unknown
@@ -52,6 +53,7 @@ class Replica(TypedDict):
     group: str
     steps: dict[str, int]
     more: NotRequired[int]
+    sides: NotRequired[list[list[int]]]
     rates: NotRequired[dict[str, float]]
     over: NotRequired[Literal["training", "again"]]
 
@@ -153,7 +155,6 @@ class Replicas(Models):
         self._bytes = 0
         self._steps = 0
         self._most = 0 if at_end else MAX_STEPS
-        self.at_step: Callable[[], object] = lambda: None
 
     def made(self, model: Any, group: str) -> int:
         """DDP wraps a model, in this group: its number there, from 0."""
@@ -174,7 +175,6 @@ class Replicas(Models):
             self._mark(self._steps + 1, dict.fromkeys(self._parameters.values()), [], before=True)
 
     def stepped(self, optimizer: Any) -> None:
-        self.at_step()
         if self._undefined():
             return
         self._steps += 1
@@ -197,6 +197,16 @@ class Replicas(Models):
                 },
                 [],
             )
+
+    def held(self) -> tuple[int, int]:
+        """Checksums of all parameters and of their gradients; equal ones of a large model."""
+        total = gradients = 0
+        with suppress(Exception):
+            for parameter in self._parameters.values() if self._bytes <= STEP_BYTES else ():
+                total = _checksum(parameter, total)
+                if parameter.grad is not None:
+                    gradients = _checksum(parameter.grad, gradients)
+        return total, gradients
 
     def ended(self) -> None:
         """The rank's program has returned."""
@@ -301,6 +311,10 @@ def _replica(
         "group": group,
         "steps": {str(rank): mark.step for rank, mark in here.items() if mark.step},
     }
+    ranks_by_sum: dict[int, list[int]] = {}
+    for rank, mark in here.items():
+        ranks_by_sum.setdefault(mark.held.get(names[0], 0), []).append(rank)
+    replica["sides"] = [*ranks_by_sum.values()]
     more = sum(other[1:3] == (model, part) for other in names[1:])
     if more:
         replica["more"] = more

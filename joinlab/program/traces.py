@@ -14,7 +14,10 @@ does. If a debugger or coverage already traces the thread, nothing is followed.
 
 from __future__ import annotations
 
+import builtins
 import linecache
+import os
+import re
 import sys
 import threading
 from ast import literal_eval
@@ -27,7 +30,7 @@ from opcode import opmap
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from joinlab.program.branches import Statement, statement_at
+from joinlab.program.branches import LOOKUPS, Statement, statement_at
 from joinlab.program.labels import kind_of
 from joinlab.program.program import Inputs
 
@@ -99,12 +102,14 @@ class Trace:
         self._over = False
         self._asks = False  # it runs code of the program's classes itself
         self._follows = False
-        self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
+        self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, _Asked]]] | None = None
         self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
         """The keys that selected the data of calls: the number of calls issued before, and the
         names and values."""
-        self.steps_made: set[int] = set()
-        """The steps, by `id`, in whose line the optimizer made a step."""
+        self.replica: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Says what the rank's replica holds: checksums of its parameters and gradients."""
+        self.held: dict[int, tuple[int, int]] = {}
+        """What it held when a step began, by the step's `id`."""
         self._stood: tuple[CodeType, int, int] | None = (
             None  # code and line of the last step, and the calls until then
         )
@@ -187,6 +192,7 @@ class Trace:
         if ends and frame.f_code.co_code[frame.f_lasti] in _ENDS_A_LOOP:
             return
         if kind.__module__.startswith("joinlab.") and not issubclass(kind, Exception):
+            self._keep_keys(frame, self._issued())  # of the call that the rank ended in
             self._over = True
         self.note("raise", frame, (("", kind.__name__),))
 
@@ -216,18 +222,14 @@ class Trace:
 
     def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:
         issued, code, line = self._issued(), frame.f_code, frame.f_lineno
-        if self._stood is not None and issued > self._stood[2] and code is self._stood[0]:
-            self._take_keys(frame, *self._stood)
+        self._keep_keys(frame, issued)
         self._stood = code, line, issued
         if event == "line":
             values = self._values(frame, code, line)
-        self.take(
-            TraceStep(issued, event, self._depth, code.co_filename, code.co_name, line, values)
-        )
-
-    def mark_step(self) -> None:
-        """The rank's optimizer makes a step, in the line of the last step kept."""
-        self.steps_made.update(id(step) for step in self.within[-1:])
+        place = code.co_filename, code.co_name, line
+        step = TraceStep(issued, event, self._depth, *place, values)
+        self.held[id(step)] = self.replica()
+        self.take(step)
 
     def take(self, step: TraceStep) -> None:
         """Keep a step that is in the window or before it."""
@@ -241,9 +243,12 @@ class Trace:
             self._over = len(self.within) == self._most
             self.within.append(step._replace(event="cut") if self._over else step)
 
-    def _take_keys(self, frame: FrameType, code: CodeType, line: int, issued: int) -> None:
-        """Keep the keys that selected the data of a line's calls, read after the line: a loop on it
-        sets them."""
+    def _keep_keys(self, frame: FrameType, now: int) -> None:
+        """Keep the keys that selected the data of the last line's calls, if it made any: a loop on
+        it sets them."""
+        if self._stood is None or now <= self._stood[2] or frame.f_code is not self._stood[0]:
+            return
+        code, line, issued = self._stood
         statement = self._test_at(code.co_filename, line)
         pairs = [
             told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())
@@ -266,16 +271,16 @@ class Trace:
         ):  # which has none of these names
             frame = frame.f_back
         values: list[tuple[str, Plain]] = []
-        tensors: list[tuple[int, Any]] = []
+        tensors: list[tuple[int, _Asked]] = []
         for name in test.names:
-            value = _named(frame, name)
-            if value is frame:  # the item cannot be read: use its container
-                name = name.partition("[")[0]
-                value = _named(frame, name)
+            asked = _asked(frame, name)
+            value = asked.answer()
+            if value is asked or not asked.function:
+                name, value = asked[:2]
             pair = told_of(name, value) or self._length(name, value)
             if pair is not None:
-                if pair[0] == name and _is_tensor(value):
-                    tensors.append((len(values), value))
+                if pair[0] == name and _is_tensor(asked.value):
+                    tensors.append((len(values), asked))
                 values.append(pair)
         if tensors:
             self._unsure = values, tensors
@@ -303,8 +308,8 @@ class Trace:
             return
         values, tensors = self._unsure
         self._unsure = None
-        for index, tensor in reversed(tensors):
-            if told_of("", tensor) != ("", values[index][1]):
+        for index, asked in reversed(tensors):
+            if told_of("", asked.answer()) != ("", values[index][1]):
                 del values[index]
 
 
@@ -420,6 +425,60 @@ def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
 
 
 # ---------------------------------------------------------------------------------------- values
+
+
+class _Asked(NamedTuple):
+    """What a test reads: the object `value` that is called `name`, or what a function that changes
+    nothing says of it."""
+
+    name: str
+    value: Any
+    function: str = ""
+    arguments: tuple[Any, ...] = ()
+
+    def answer(self) -> Any:
+        """Itself if that is unknown: no code of a class of the program runs."""
+        value, function = self.value, self.function
+        if not function:
+            return value
+        if _is_tensor(value) and value.device.type == "cpu" and value.numel() <= MANY:
+            with suppress(Exception):  # of a type that numpy does not have
+                base = sys.modules["torch"]._C.TensorBase
+                value = base.numpy(base.detach(value))
+        if function in LOOKUPS:
+            environment = value is os or value is os.environ
+            holder = os.environ if environment else value
+            if (environment and not _SECRET.search(self.arguments[0])) or type(holder) is dict:
+                return holder.get(*self.arguments)
+        elif type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+            with suppress(ValueError):  # the least of nothing
+                return getattr(value, function)()
+        elif type(value) in _SIZED[3:8] and all(type(item) in (int, float, bool) for item in value):
+            with suppress(ValueError):
+                return getattr(builtins, function)(value)
+        return self
+
+
+_CALL = re.compile(r"(?:([\w.]+)\.)?(\w+)\((.*?)\)(?:\.item\(\))?")
+_SECRET = re.compile(r"(?i)key|token|secret|pass|auth")
+MANY = 65_536
+"""Most elements of a tensor of which a test's function is computed again."""
+
+
+def _asked(frame: FrameType, name: str) -> _Asked:
+    match = _CALL.fullmatch(name)
+    if match is None:
+        value = _named(frame, name)
+        if value is frame:  # the item cannot be read: use its container
+            name = name.partition("[")[0]
+            value = _named(frame, name)
+        return _Asked(name, value)
+    owner, function, arguments = match.groups()
+    if owner is None:
+        owner, arguments = arguments, ""
+        if function in frame.f_locals or function in frame.f_globals:
+            function = ""  # it is the program's own
+    return _Asked(owner, _named(frame, owner), function, literal_eval(f"[{arguments}]"))
 
 
 def _named(frame: FrameType, name: str) -> Any:

@@ -7,6 +7,7 @@ rank 1   all-reduce   ....   barrier        from one place; joinlab/program/dive
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product, takewhile
 
@@ -57,6 +58,9 @@ def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence 
         result: Divergence = {
             "tests": _without_roles(scene, headline, tests_of(split, ways), source)
         }
+        keys = _data_keys(scene, headline, ways)
+        if keys:
+            result["data"] = keys
         not_followed = sum(map(len, split.sides)) - len(ways)
         if not_followed:
             result["left_out"] = not_followed
@@ -173,9 +177,20 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
     if headline.form == "replicas_differ":
         by_step = by_key((step, int(rank)) for rank, step in headline.facts["steps"].items())
         two = [by_step[step] for step in sorted(by_step)[-2:]]
+        if len(two) < 2:
+            two = headline.facts["sides"]
         if len(two) > 1:
-            return Apart(two, dict.fromkeys(_some(two), ALL), steps=True)
+            return Apart(two, dict.fromkeys(_some(two), ALL), replicas=True)
         return None
+    texts: dict[str, list[int]] = {}
+    for rank, end in enumerate(ends):
+        for text in _UNLIKE.findall(end.text):
+            texts.setdefault(text, []).append(rank)
+    unlike, windows = [*texts.values()], dict[int, Window]()
+    if len(unlike) > 1:
+        for rank in _some(unlike):
+            windows[rank] = Window(0, timeline.calls.filter(rank=rank).height - 1)
+        return Apart(unlike, windows)
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     raised_outside = [rank for rank in raised if scene.awaited(rank) is None]
     if (
@@ -186,6 +201,10 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
             (raised_outside, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks))
         )
     return None
+
+
+_UNLIKE = re.compile(r"has \d+ params(?=, while)|exhausted all|Throwing across")
+"""Errors that DDP and join() raise on all ranks behind a call, and that say what differs."""
 
 
 def _refused_there(scene: Evidence, slot: Slot) -> bool:
@@ -401,10 +420,28 @@ def _has_keys(timeline: Timeline) -> bool:
     )
 
 
-def _other_keys(timeline: Timeline, ways: Mapping[int, Trace]) -> list[tuple[int, Key]]:
-    """The first two calls that met with different keys, both of which both ranks have, each with
-    its place among all calls of its rank; [] if there are none.
-    """
+def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:
+    """The keys of the calls that a headline says met, if each has one, and they differ."""
+    step = {"other_data": 1, "other_order": 2}.get(headline.form)
+    if step is None:
+        return []
+    calls = headline.calls[::step]
+    by_call: dict[tuple[object, ...], Key] = {}
+    for path in _keys(scene.timeline, ways).values():
+        for _, key in filter(None, path):
+            by_call[key["rank"], key["group"], key["seq"]] = key
+    keys = [by_call.get((call.rank, call.group, call.seq)) for call in calls]
+    unlike = {(key["name"], key["value"]) for key in filter(None, keys)}
+    if len(unlike) == len(keys):
+        return [*filter(None, keys)]
+    return []
+
+
+def _keys(
+    timeline: Timeline, ways: Mapping[int, Trace]
+) -> dict[tuple[str, int], list[tuple[int, Key] | None]]:
+    """By group and rank, the key of each collective, with the call's place among all of its rank;
+    None if it has none, or several."""
     keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
     for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)
@@ -420,6 +457,14 @@ def _other_keys(timeline: Timeline, ways: Mapping[int, Trace]) -> list[tuple[int
             keys.setdefault((row["group"], rank), []).append(
                 None if not name or further else (index, key)
             )
+    return keys
+
+
+def _other_keys(timeline: Timeline, ways: Mapping[int, Trace]) -> list[tuple[int, Key]]:
+    """The first two calls that met with different keys, both of which both ranks have, each with
+    its place among all calls of its rank; [] if there are none.
+    """
+    keys = _keys(timeline, ways)
     for group, members in timeline.meta["groups"].items():
         first, *other_ranks = (keys.get((group, rank), []) for rank in members)
         for keys_there in other_ranks:

@@ -12,7 +12,7 @@ from joinlab.analysis.wording import tensor
 from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, Value
-from joinlab.story.words import Text, at_place, listing, say, sides
+from joinlab.story.words import Text, at_place, code, listing, say, sides
 from joinlab.timeline import CallRow, backend_of
 
 
@@ -34,6 +34,15 @@ def causes(scene: Evidence) -> Iterator[Line]:
         values = tuple(value_of(scene, side, row) for side, row, _ in made)
         got = [[row["origin"], row["value_out"]] for row in rows]
         yield scene.line(LineKind.CAUSE, "made_of_it", sides, rows, values=values, got=got)
+
+
+def keys(scene: Evidence) -> Iterator[Line]:
+    """The keys that selected the data of each side."""
+    values: list[Value] = []
+    for key in scene.meta.get("parting", {}).get("data", ()):
+        values.append(Value((key["rank"],), key["name"], key["value"]))
+    if values:
+        yield Line(LineKind.CAUSE, "keys", values=tuple(values))
 
 
 def met(scene: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
@@ -119,7 +128,16 @@ def _made_words(line: Line) -> Text:
     return say("{}.", listing(parts, "; "))
 
 
+def _keys_words(line: Line) -> Text:
+    parts = [
+        say("{} on {}", code(f"{value.name} = {value.value!r}"), value.ranks)
+        for value in line.values
+    ]
+    return say("The keys of their data differ: {}.", listing(parts))
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "met": _met_words,
     "made_of_it": _made_words,
+    "keys": _keys_words,
 }

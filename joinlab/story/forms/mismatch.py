@@ -148,6 +148,7 @@ def different(scene: Evidence) -> tuple[Line, ...]:
         return (
             scene.headline("other_data", both, rows, lines=lines, **facts),
             *meeting.causes(scene),
+            *meeting.keys(scene),
         )
     finished = [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*both)}))

@@ -25,6 +25,7 @@ from joinlab.story.lines import Line, LineKind
 from joinlab.story.words import Text, at_place, code, listing, say, sides
 from joinlab.timeline import EndKind
 
+_EARLY = re.compile(r"Rank (\d+) exhausted all inputs")
 _MISSING = re.compile(
     r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"
 )  # ProcessGroupGloo::monitoredBarrier, v2.13.0
@@ -38,6 +39,14 @@ def not_come(scene: Evidence) -> tuple[Line, ...]:
             if all(rank < len(scene.ends) for rank in missing):
                 return (scene.headline("not_come", [missing]),)
     return ()
+
+
+def early(scene: Evidence) -> tuple[Line, ...]:
+    """The ranks at whose end join(throw_on_early_termination=True) raised on all ranks."""
+    ranks = [rank for rank, end in enumerate(scene.ends) if _EARLY.search(end.text)]
+    if not ranks:
+        return ()
+    return (scene.headline("early", [ranks]),)
 
 
 def left_over(scene: Evidence) -> tuple[Line, ...]:
@@ -175,10 +184,11 @@ def replicas(scene: Evidence) -> tuple[Line, ...]:
         cause = [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})]
     else:
         cause = []
-    return (scene.headline("replicas_differ", [ranks], **difference), *cause)
+    facts: Any = dict(difference)
+    return (scene.headline("replicas_differ", facts.pop("sides", [ranks]), **facts), *cause)
 
 
-FIRST = (not_come,)
+FIRST = (not_come, early)
 """Finders that come before the comparison of the calls' order."""
 FINDERS = (left_over, out_of_phase, two_models, splits, replicas)
 
@@ -259,6 +269,11 @@ def _rates(line: Line) -> Text:
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "not_come": lambda line: say("{} did not come to monitored_barrier.", line.ranks),
+    "early": lambda line: say(
+        "{} ran out of inputs, where {} asks all ranks to raise.",
+        line.ranks,
+        code("join(throw_on_early_termination=True)"),
+    ),
     "left_over": _left_over,
     "out_of_phase": _out_of_phase,
     "two_models": _two_models,

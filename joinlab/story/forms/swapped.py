@@ -106,6 +106,7 @@ def _told(
     return (
         scene.headline("other_order", sides, rows, meant=((0, 3), (1, 2)), **facts),
         *_met(scene, first, third),
+        *meeting.keys(scene),
     )
 
 
