@@ -436,7 +436,7 @@ class _Asked(NamedTuple):
     function: str = ""
     arguments: tuple[Any, ...] = ()
 
-    def answer(self) -> Any:
+    def answer(self) -> object:
         """Itself if that is unknown: no code of a class of the program runs."""
         value, function = self.value, self.function
         if not function:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from joinlab.analysis.wording import by_key, short_site
+from joinlab.program.divergence import Branch, Read, Test
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.words import Text, code, listing, say
@@ -39,7 +39,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     )
 
 
-def _branches(test: Mapping[str, Any]) -> bool:
+def _branches(test: Test) -> bool:
     """Whether a rank left the line there; two calls from one line are no branch of it."""
     return any(
         side["how"] not in ("issue", "line") or side["line"] != test["line"]
@@ -47,7 +47,7 @@ def _branches(test: Mapping[str, Any]) -> bool:
     )
 
 
-def _lines(tests: Sequence[Mapping[str, Any]], emulated: bool) -> Iterator[Line]:
+def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
     for index, test in enumerate(reversed(tests)):
         ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
         yield Line(
@@ -64,7 +64,7 @@ def _lines(tests: Sequence[Mapping[str, Any]], emulated: bool) -> Iterator[Line]
         )
 
 
-def _differing(values: Sequence[Mapping[str, Any]]) -> list[Value]:
+def _differing(values: Sequence[Read]) -> list[Value]:
     """The values in a test; without those that are equal on all ranks, unless all are."""
     by_name = by_key((read["name"], repr(read["value"])) for read in values)
     telling = [read for read in values if len({*by_name[read["name"]]}) > 1] or values
@@ -89,7 +89,7 @@ def quoted(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _side(line: Line, side: Mapping[str, Any]) -> Text:
+def _side(line: Line, side: Branch) -> Text:
     """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to
     line 7"."""
     ranks = side["ranks"]
