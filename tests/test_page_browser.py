@@ -610,6 +610,17 @@ def test_the_address_of_what_is_shown_can_be_copied(opened, tmp_path):
 
 def test_a_page_of_a_launched_run_offers_no_fix_that_it_could_not_look_for(opened, tmp_path):
     run = joinlab.launch(joinlab.cases.case_4, (1, 2), "gloo", on_output=None, progress=False)
+    run.meta["side_effects"] = {0: "wrote a file"}
     page = opened(write_html(run, tmp_path / "run.html"))
     expect(page.locator(".jl-do")).to_contain_text("No fix was tried")
     expect(page.locator(".jl-do button")).to_have_count(0)
+
+
+def test_a_page_of_a_launched_run_has_its_fix_to_apply_and_says_that_it_is_emulated(
+    opened, tmp_path
+):
+    run = joinlab.launch(joinlab.cases.case_4, (1, 2), "gloo", on_output=None, progress=False)
+    page = opened(write_html(run, tmp_path / "run.html"))
+    expect(page.locator(".jl-do")).to_contain_text("Tried, emulated")
+    page.locator(".jl-do").get_by_role("button").first.click()
+    expect(page.locator(".jl-headline")).to_contain_text("Both ranks finished")
