@@ -150,12 +150,18 @@ def launch(
         ) from None
 
 
+EMULATION_S = 30.0
+"""Real seconds after which the emulation of a launched program is given up."""
+
+
 def _emulated(program: Program, meta: Meta) -> Timeline:
     """The launched program, emulated."""
     from joinlab.emulator.emulate import emulate
 
     seeds = [seed for seed in meta["seeds"] if seed is not None]
-    return emulate(program, meta["inputs"], meta["backend"], seed=seeds or None)
+    return emulate(
+        program, meta["inputs"], meta["backend"], seed=seeds or None, timeout=EMULATION_S
+    )
 
 
 def _run(
