@@ -8,12 +8,7 @@ import weakref
 import pytest
 import torch
 
-from joinlab.errors import LaunchError, ProgramError
-from joinlab.gloo.fabric import GlooFabric
-from joinlab.nccl.fabric import NcclFabric
-from joinlab.ops import FACTS
-from joinlab.program.process_group import METHODS, options_of
-from tests.play import (
+from joinlab.backend.play import (
     Batch,
     Call,
     Destroy,
@@ -26,6 +21,11 @@ from tests.play import (
     method_of,
     play,
 )
+from joinlab.errors import LaunchError, ProgramError
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.nccl.fabric import NcclFabric
+from joinlab.ops import FACTS
+from joinlab.program.process_group import METHODS, options_of
 
 BOTH = pytest.mark.parametrize("fabric", [NcclFabric, GlooFabric])
 

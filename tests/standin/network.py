@@ -1,4 +1,4 @@
-"""The network between ranks that stand on the stand-in: a session of tests/session.py, in a thread.
+"""The network between ranks that stand on the stand-in: a session of joinlab.backend, in a thread.
 
 Each rank sends requests over a socket of its own and gets one answer to each; what its calls wrote
 comes as a notice as soon as they are complete. The session goes on with whichever rank has asked
@@ -27,8 +27,8 @@ from torch._C import _distributed_c10d as c10d
 
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall, Knobs
+from joinlab.backend.session import RankOver, Session, SessionRank
 from joinlab.nccl.fabric import NcclFabric
-from tests.session import RankOver, Session, SessionRank
 
 LENGTH = struct.Struct("<Q")
 OPTIONS = ("rootRank", "rootTensor", "asyncOp")
