@@ -66,12 +66,13 @@ def middle(locator) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def places(page) -> list[float]:
+LOOP, LANES = ".jl-hand > div, .jl-six", ".jl-scene, .jl-dotrow"
+
+
+def places(page, of: str = f"{LOOP}, {LANES}") -> list[float]:
     """Where the rows of the loop, the strip and the picture are."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll('.jl-hand > div, .jl-six, .jl-scene, .jl-dotrow')]
-            .map((one) => one.getBoundingClientRect().top)"""
-    )
+    tops = "(all) => all.map((one) => one.getBoundingClientRect().top)"
+    return page.locator(of).evaluate_all(tops)
 
 
 def address(page) -> str:
@@ -122,7 +123,8 @@ def test_a_finger_drags_the_line_and_scrolls_everywhere_else(browser, handout):
     size = {"width": 390, "height": 844}
     with opened(browser, handout, 5, viewport=size, has_touch=True) as page:
         shows(page, 5)
-        before = places(page)
+        before, loop = places(page), places(page, LOOP)
+        assert min(places(page, LANES)) > max(loop)
         finger = page.context.new_cdp_session(page)
 
         def touch(kind: str, *points: tuple[float, float]) -> None:
@@ -135,9 +137,14 @@ def test_a_finger_drags_the_line_and_scrolls_everywhere_else(browser, handout):
             way = [a + (b - a) * part for a, b in zip(start, end, strict=True)]
             touch("touchMove", (way[0], way[1]))
         shows(page, 3)
-        assert page.evaluate("scrollY") == 0 and places(page) == before
+        assert page.evaluate("scrollY") == 0 and places(page, LOOP) == loop
+        # the lanes, which lie below, are in sight meanwhile: above the headline
+        lanes = page.locator(".jl-scene").bounding_box()
+        headline = page.locator(".jl-headline").bounding_box()
+        assert lanes["y"] >= 0 and lanes["y"] + lanes["height"] <= headline["y"] + 1
         touch("touchEnd")
         shows(page, 3)
+        assert places(page) == before
         assert address(page) == "#case=3"
         touch("touchStart", middle(page.locator(".jl-grip")))
         touch("touchMove", middle(page.locator(".jl-place").nth(2)))

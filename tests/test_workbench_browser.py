@@ -156,7 +156,7 @@ def test_predict_covers_until_every_rank_has_a_prediction_and_again_after_a_chan
 
 def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(notebook):
     where = cell(notebook, RUNS)
-    for what, said in ((".jl-headline", "Not run yet."), (".jl-opener .jl-word", "not run yet")):
+    for what, said in ((".jl-headline", "Not run yet."), (".jl-opener span", "not run yet")):
         expect(where.locator(what)).to_have_text(said)
     expect(where.locator(".jl-stage .jl-cover + text")).to_have_text(["not run yet"] * 2)
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")

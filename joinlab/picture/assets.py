@@ -10,13 +10,16 @@ from importlib.resources import files
 from joinlab.picture.theme import variables
 
 _FOR_READERS = re.compile(
-    r"(?m)^[ \t]*//.*\n|^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|/\*\* @type [^*]*\*/ ?|^[ \t]+"
-    r"|(?<=[;{,\])}])[ \t]+// .*$"
+    r"(?m)^[ \t]*//.*\n|^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|/\*\* @(?:type|returns) [^*]*\*/ ?"
+    r"|^[ \t]+|[ \t]+// .*$"
 )
 """Comments, types and indentation: a quarter of the bytes of a view. No template of the scripts
-spans lines, and no text of theirs holds "; // "."""
+spans lines, and no text of theirs holds " // "."""
 
-_OF_STYLES = re.compile(r"[ \t]*/\*.*?\*/|^[ \t]+", re.DOTALL | re.MULTILINE)
+_INSIDE = re.compile(r"(?<=[,({\[?:&|=+>])\n|\n(?=[)\]}.?:&|])")
+"""Ends of lines within a statement, each two bytes on the wire."""
+
+_OF_STYLES = re.compile(r"\s*/\*.*?\*/|(?<=[{};,:])\s+|\s+(?=[{}])", re.DOTALL)
 
 _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
@@ -30,7 +33,7 @@ def script(name: str = "widget.js") -> str:
         script("widget.js")     # the live view in a notebook: exports what anywidget asks for
         script("page.js")       # the same on a page
     """
-    return _FOR_READERS.sub("", "\n".join(_parts(name, set())))
+    return _INSIDE.sub("", _FOR_READERS.sub("", "\n".join(_parts(name, set()))))
 
 
 def _parts(name: str, included: set[str]) -> list[str]:

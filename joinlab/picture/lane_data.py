@@ -41,19 +41,13 @@ event."""
 
 KINDS = tuple(FILLS)
 
+FIRST = ("dtype", "shape", "value in", "value out", "error")
+"""Names of the facts of a call that a reader looks for first, in this order."""
+
 LOOKS = {
     "kinds": [kind.value for kind in KINDS],
     "sizes": SIZES,
     "gives": GIVES,
-    "first": (
-        "dtype",
-        "shape",
-        "value in",
-        "value out",
-        MADE,
-        "error",
-    ),  # what a reader looks for first
-    "made": MADE,
 }
 """Data for the script that all runs share: the kinds of calls, which name the colours of `theme`,
 and box lengths."""
@@ -102,7 +96,7 @@ class LaneData:
 
     def __init__(self) -> None:
         self._facts = ColumnTable()  # (name, what it says)
-        self._told = ColumnTable()  # of a call: several facts
+        self._told = ColumnTable()  # of a call: its facts
         self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
         self._mended = 0  # of these, runs with the fix of another
 
@@ -236,7 +230,12 @@ class LaneData:
         ]
 
     def _facts_of(self, facts: Details) -> int:
-        return self._told(tuple(self._facts((name, value)) for name, value in facts))
+        """The number of a call's facts: what a reader looks for first, the rest, the stack, and what
+        the rank made of it; -1: none."""
+        numbers = {fact[0]: self._facts(fact) for fact in facts}
+        stack, made = numbers.pop("stack", -1), numbers.pop(MADE, -1)
+        first = tuple(numbers.pop(name) for name in FIRST if name in numbers)
+        return self._told((first, tuple(numbers.values()), stack, made))
 
     def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
         """The first screen, as static/types.d.ts has it."""
@@ -271,20 +270,16 @@ class LaneData:
                     "until": column.until,
                     "n": column.number,
                     "boxes": [box(box_drawn) for box_drawn in column.boxes],
-                }
-                | {
                     "flag": column.flag,
                     "size": column.size,
                     "stack": shown(column.stack),
                     "said": shown(column.said),
-                }
-                | {
                     "clashes": column.clashes,
                     "absent": column.absent,
                     "extra": column.extra,
                     "far": column.far,
+                    "missing": column.missing and (column.missing[0], shown(column.missing[1])),
                 }
-                | {"missing": column.missing and (column.missing[0], shown(column.missing[1]))}
                 for column in made.columns
             ],
             "focus": made.focus,

@@ -28,18 +28,13 @@ class Board extends First {
     this.story.before(...this.controls.below);
     wireDots(
       this.stage,
-      (rank) => this.counts[rank],
+      () => this.counts,
       this.get("most"),
-      (rank, n) => this.count(this.counts.map((count, of) => (of === rank ? n : count))),
+      (counts) => this.count(counts),
     );
     this.stage.addEventListener("change", (event) => {
       const say = /** @type {HTMLSelectElement} */ (event.target);
-      this.set(
-        "said",
-        this.get("said").map((/** @type {string} */ word_, /** @type {number} */ of) =>
-          of === Number(say.dataset.rank) ? say.value : word_,
-        ),
-      );
+      this.set("said", this.get("said").with(Number(say.dataset.rank), say.value));
     });
   }
 
@@ -57,7 +52,7 @@ class Board extends First {
     this.asked = "";
     super.listen();
     let due = false;
-    this.redraw = () => {
+    const redraw = () => {
       // once for all that a message changes
       if (!due)
         queueMicrotask(() => {
@@ -73,23 +68,18 @@ class Board extends First {
       due = true;
     };
     this.tellPrinted();
-    for (const trait of new Set([...CONTROLS, ...HEADS]))
-      this.model.on(`change:${trait}`, this.redraw);
-    this.saved = (/** @type {any} */ message) => {
+    const saved = (/** @type {any} */ message) => {
       if (message?.save) save(message, (said) => this.announce(said));
     };
-    this.model.on("msg:custom", this.saved);
-    this.followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
-    for (const name of ["counts", "case"]) this.model.on(`change:${name}`, this.followed);
+    const followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
+    this.follow("msg:custom", saved);
+    for (const trait of new Set([...CONTROLS, ...HEADS])) this.follow(`change:${trait}`, redraw);
+    for (const name of ["counts", "case"]) this.follow(`change:${name}`, followed);
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
   close() {
     super.close();
-    for (const trait of new Set([...CONTROLS, ...HEADS]))
-      this.model.off(`change:${trait}`, this.redraw);
-    this.model.off("msg:custom", this.saved);
-    for (const name of ["counts", "case"]) this.model.off(`change:${name}`, this.followed);
     this.ahead.close();
   }
 
@@ -144,11 +134,7 @@ class Board extends First {
   /** What Python has sent ahead of a key, if it can be drawn. @param {string} key */
   sent(key) {
     const able =
-        this.alive &&
-        this.run &&
-        !this.covered.length &&
-        !this.get("running") &&
-        !this.get("comparing"),
+        this.alive && this.run && !this.covered.length && !this.busy && !this.get("comparing"),
       found = able ? this.ahead.known.get(key) : null;
     return this.whole && !found?.run.columns ? null : found; // drawn from every call
   }
@@ -289,7 +275,7 @@ class Board extends First {
   /** How it ends with so many inputs of a rank, if the map knows. @param {number} rank @param {number} n */
   ending(rank, n) {
     const { cells, kinds } = this.get("map"),
-      found = kinds?.[cells?.[this.counts.map((count, of) => (of === rank ? n : count)).join()]];
+      found = kinds?.[cells?.[this.counts.with(rank, n).join()]];
     return found && this.counts.length === 2 ? found : null;
   }
 }

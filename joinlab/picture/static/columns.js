@@ -89,7 +89,7 @@ export function callsOf(run) {
   for (let s = 0; s < columns.rows; s++) offsets[s + 1] += offsets[s];
   const next = offsets.slice();
   for (let i = 0; i < n; i++) members[next[slot[i]]++] = i;
-  const kinds = Uint8Array.from(columns.codes, (one) => one.kind);
+  const kinds = Uint8Array.from(columns.codes, ({ kind }) => kind);
   return (run.calls = {
     n,
     starts,

@@ -162,7 +162,7 @@ export class Controls {
     this.run.disabled = busy || !get("can_go");
     this.stop.hidden = !get("launches");
     this.stop.disabled = !busy;
-    this.compare.setAttribute("aria-pressed", String(get("comparing")));
+    this.compare.ariaPressed = String(get("comparing"));
     const nothing = busy || get("covered").length > 0;
     for (const one of [this.compare, ...this.saves]) one.disabled = nothing;
     this.fewer.disabled = busy || this.counts.length <= 1;

@@ -32,24 +32,3 @@ async function unzip(bytes) {
   }
   return whole;
 }
-
-/** What is known of a call, of a large run what its kind have in common.
- * @param {LaneData} data @param {RawRun} run @param {number} slot @param {number} lane @param {number} code
- * @returns {Fact[]} */
-export function factsIn(data, run, slot, lane, code) {
-  const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2];
-  return data.told[own ?? run.columns.codes[code].facts].map((fact) => data.facts[fact]);
-}
-
-/** The same in parts: what a reader looks for first, the rest, the stack, and what the rank made of it.
- * @param {LaneData} data @param {Fact[]} facts */
-export function sorted({ looks }, facts) {
-  const first = looks.first.flatMap((wanted) => facts.filter(([named]) => named === wanted));
-  const of = (/** @type {string} */ name) => facts.find(([named]) => named === name)?.[1];
-  return {
-    first: first.filter(([named]) => named !== looks.made),
-    stack: of("stack"),
-    made: of(looks.made),
-    rest: facts.filter((fact) => !first.includes(fact) && fact[0] !== "stack"),
-  };
-}

@@ -26,6 +26,19 @@ export function button(text, title, onclick, more = {}) {
 export const hit = (event, what) =>
   /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
 
+/** Follow a pointer that is down until it is lifted.
+ * @param {PointerEvent} event @param {(event: PointerEvent) => void} go @param {() => void} done */
+export function drag(event, go, done = () => {}) {
+  const up = () => {
+    removeEventListener("pointermove", go);
+    done();
+  };
+  event.preventDefault();
+  go(event);
+  addEventListener("pointermove", go);
+  addEventListener("pointerup", up, { once: true });
+}
+
 /** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement | null} */
 export const find = (root, what) => root.querySelector(what);
 

@@ -1,7 +1,7 @@
 // The inputs of a rank as a row of dots, which is the slider: click the last one wanted, drag, or use the
 // arrow keys. While one drags, the endings of the other positions shine up behind the dots.
 
-import { hit } from "./dom.js";
+import { drag, find, hit } from "./dom.js";
 import { clamp, tag } from "./text.js";
 
 export const SHOWN = 8; // dots of a rank, unless it has more inputs
@@ -36,45 +36,35 @@ export function dots(rank, count, most, busy, ending) {
   );
 }
 
-/** Let the dots be moved. @param {HTMLElement} stage @param {(rank: number) => number} count of a rank
- * @param {number} most @param {(rank: number, count: number) => void} move */
-export function wireDots(stage, count, most, move) {
-  const row = (/** @type {number} */ rank) =>
-    /** @type {HTMLElement} */ (stage.querySelector(`.jl-dotrow[data-rank="${rank}"]`));
+/** Let the dots be moved. @param {HTMLElement} stage @param {() => number[]} counts
+ * @param {number} most @param {(counts: number[]) => void} go */
+export function wireDots(stage, counts, most, go) {
+  const move = (/** @type {number} */ rank, /** @type {number} */ to) => {
+    const n = clamp(to, 0, most);
+    if (n !== counts()[rank]) go(counts().with(rank, n));
+    shine(rank, true); // the row is drawn anew by a move
+  };
+  const live = '.jl-dotrow[aria-disabled="false"]';
+  const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
   const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
     row(rank)?.classList.toggle("jl-shine", on);
   stage.addEventListener("pointerdown", (event) => {
-    const slider = hit(event, ".jl-dotrow");
-    if (!slider || slider.getAttribute("aria-disabled") === "true") return;
-    event.preventDefault();
+    const slider = hit(event, live);
+    if (!slider) return;
     const rank = Number(slider.dataset.rank);
     row(rank).focus({ preventScroll: true });
     const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
-    const go = (/** @type {PointerEvent} */ at) => {
-      const found = lefts.filter((left) => at.clientX > left).length - 1;
-      if (clamp(found, 0, most) !== count(rank)) move(rank, clamp(found, 0, most));
-      shine(rank, true); // the row is drawn anew by a move
-    };
-    const up = () => {
-      removeEventListener("pointermove", go);
-      shine(rank, false);
-    };
-    go(event);
-    addEventListener("pointermove", go);
-    addEventListener("pointerup", up, { once: true });
+    drag(
+      event,
+      ({ clientX }) => move(rank, lefts.filter((left) => clientX > left).length - 1),
+      () => shine(rank, false),
+    );
   });
   stage.addEventListener("keydown", (event) => {
-    const slider = hit(event, ".jl-dotrow");
-    if (
-      !slider ||
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey ||
-      slider.getAttribute("aria-disabled") === "true"
-    )
-      return;
+    const slider = hit(event, live);
+    if (!slider || event.ctrlKey || event.metaKey || event.altKey) return;
     const rank = Number(slider.dataset.rank),
-      n = count(rank);
+      n = counts()[rank];
     const to = {
       ArrowRight: n + 1,
       ArrowUp: n + 1,
@@ -86,7 +76,6 @@ export function wireDots(stage, count, most, move) {
     if (to === undefined) return;
     event.preventDefault();
     event.stopPropagation();
-    if (clamp(to, 0, most) !== n) move(rank, clamp(to, 0, most));
-    shine(rank, true);
+    move(rank, to);
   });
 }

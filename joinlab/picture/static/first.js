@@ -2,7 +2,7 @@
 // Everything else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store
 // where there is no Python.
 
-import { button, element, hit, write } from "./dom.js";
+import { button, drag, element, find, findAll, hit, write } from "./dom.js";
 import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
 import { Grid } from "./grid.js";
@@ -18,26 +18,13 @@ const PADDING = 20; // of the view, left and right
 const CARD = 1200; // px across of a picture to share
 const WIDE = 1120; // px from which on the program stands beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
-const TURNED = "joinlab: turned";
+const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
-/** What the reader chose last, on this page or another. */
-function remembered() {
-  try {
-    return localStorage.getItem(TURNED) === "1";
-  } catch {
-    return false;
-  }
-}
-
-/** @param {boolean} turned */
-function remember(turned) {
-  try {
-    localStorage.setItem(TURNED, turned ? "1" : "0");
-  } catch {
-    /* a page that may not store anything */
-  }
-}
+/** @param {number} height px @param {string} d @param {number} width of its lines */
+const icon = (height, d, width) =>
+  `<svg width="18" height="${height}" aria-hidden="true"><path d="${d}" stroke="currentColor" ` +
+  `stroke-width="${width}" stroke-linecap="round"/></svg>`;
 
 export class First {
   /** @param {HTMLElement} root @param {Model} model */
@@ -64,10 +51,12 @@ export class First {
     this.grid = null;
     /** Where the pointer is, on the axis of the grid. @type {number | null} */
     this.pointed = null;
-    this.turn = remembered();
+    this.turn = false;
     /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
     this.hand = null;
     this.alive = true;
+    /** @type {[string, (...message: any[]) => void][]} */
+    this.followed = [];
     /** The column whose details are open. @type {number | null} */
     this.openAt = null;
     this.width = this.least = 0;
@@ -157,34 +146,22 @@ export class First {
   }
 
   makeElements() {
-    const icon = (/** @type {string} */ path, width = 18, height = 18) => {
-      const made = element("span", { "aria-hidden": "true" }),
-        viewBox = `0 0 ${width} ${height}`;
-      made.innerHTML = tag("svg", { width, height, viewBox, fill: "currentColor" }, path);
-      return made;
-    };
-    this.word = element("span", { class: "jl-word" });
     this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), {
       "aria-label": "Lanes as columns, time runs down",
       class: "jl-icon jl-turner",
     });
-    const bar = (/** @type {number} */ y) => rect({ x: 1, y, w: 16, h: 4.5 }, { rx: 1.5 });
-    this.turner.append(icon(bar(3) + bar(10.5)));
+    this.turner.innerHTML = icon(18, "M2.5 5.2h13m-13 7.6h13", 4.5);
     this.opener = button(
       "",
-      "Where this comes from, the whole story, every call, keys",
-      () => (this.more.hidden ? this.openMore() : this.closeMore()),
+      `More: ${MORE}`,
+      () => {
+        this.more.hidden = !this.more.hidden;
+        this.tellMore();
+      },
       { "aria-expanded": "false", class: "jl-icon jl-opener" },
     );
-    this.opener.append(
-      this.word,
-      icon(
-        '<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>',
-        18,
-        4,
-      ),
-    );
-    const toggle = () => this.toAxis(this.axis === "time" ? "logical" : "time");
+    this.opener.innerHTML = `<span></span>${icon(4, "M2 2h0m7 0h0m7 0h0", 3.6)}`;
+    const toggle = () => this.set("axis", this.axis === "time" ? "logical" : "time");
     this.switch = button("", "Lanes in order of calls, or on the clock (c)", toggle, {
       role: "switch",
       "aria-label": "order clock: lanes on the clock",
@@ -225,7 +202,7 @@ export class First {
         "aria-label": said.length > 1 ? null : title,
       });
     this.every = button("every call", "Every call one by one, in order", () =>
-      this.toAxis(this.axis === "calls" ? "logical" : "calls"),
+      this.set("axis", this.axis === "calls" ? "logical" : "calls"),
     );
     this.bar = element(
       "div",
@@ -273,9 +250,8 @@ export class First {
   listen() {
     this.wire();
     this.view.addEventListener("keydown", (event) => this.pressed(event));
-    this.view.addEventListener("pointerdown", () => this.view.classList.add("jl-mouse"), true);
-    /** @type {Record<string, (message?: any) => void>} */
-    this.listeners = {
+    this.view.addEventListener("pointerdown", () => this.mark({ mouse: true }), true);
+    const listeners = {
       "change:_packed": () => this.load(),
       "change:covered": () => this.draw(),
       "change:heading": () => this.draw(),
@@ -284,7 +260,7 @@ export class First {
       "change:mended": () => this.main && this.show(this.data, this.main),
       "change:selected": () => this.run?.columns && this.whole && this.grid.draw(),
     };
-    for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
+    for (const [event, listener] of Object.entries(listeners)) this.follow(event, listener);
     this.observer = new ResizeObserver(() => {
       const width = this.view.clientWidth - PADDING;
       if (width > 0 && Math.abs(width - this.width) > 1) {
@@ -296,11 +272,17 @@ export class First {
     if (this.get("_packed")) this.load();
   }
 
+  /** Listen to the model. @param {string} event @param {(...message: any[]) => void} listener */
+  follow(event, listener) {
+    this.model.on(event, listener);
+    this.followed.push([event, listener]);
+  }
+
   close() {
     this.alive = false;
     this.play.stop();
     this.observer.disconnect();
-    for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
+    for (const [event, listener] of this.followed) this.model.off(event, listener);
   }
 
   // -- what is shown
@@ -341,7 +323,6 @@ export class First {
     if (!again && !this.covered.length && this.scene?.path.length)
       this.play.glimpse(run.scene.focus ?? -1);
     this.moved();
-    this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
   }
 
   /** Do what takes every call, once it is here: the bench sends the boxes first. @param {() => void} then */
@@ -358,11 +339,10 @@ export class First {
   hideStill() {
     // what stands in for this view where it cannot live is not needed now
     if (!this.get("_still")) return;
-    for (const still of document.querySelectorAll(
-      `.joinlab-still[data-view="${this.get("_still")}"]`,
-    ))
-      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display =
-        "none";
+    for (const still of findAll(document, `.joinlab-still[data-view="${this.get("_still")}"]`)) {
+      const whole = /** @type {HTMLElement | null} */ (still.closest(".jp-OutputArea-child"));
+      (whole ?? still).style.display = "none";
+    }
   }
 
   draw() {
@@ -370,15 +350,11 @@ export class First {
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
     const { data, run, turned, phone } = this,
       title = run.title;
-    this.view.setAttribute("aria-label", `Swimlanes: ${title}`);
-    this.view.classList.toggle("jl-turned", turned);
-    this.view.classList.toggle("jl-phone", phone);
-    this.turner.setAttribute("aria-pressed", String(this.turn));
-    this.word.textContent = run.scene.word;
-    this.opener.setAttribute(
-      "aria-label",
-      `${run.scene.word}. More: where this comes from, the whole story, every call, keys`,
-    );
+    this.view.ariaLabel = `Swimlanes: ${title}`;
+    this.mark({ turned, phone });
+    this.turner.ariaPressed = String(this.turn);
+    this.opener.firstElementChild.textContent = run.scene.word;
+    this.opener.ariaLabel = `${run.scene.word}. More: ${MORE}`;
     this.tellHeadline();
     if (this.covered.length) {
       this.details.hidden = true;
@@ -408,17 +384,17 @@ export class First {
         }),
     );
     [this.scene] = this.scenes;
-    const lanes = /** @type {HTMLElement} */ (this.stage.parentElement),
+    const lanes = this.stage.parentElement,
       aside = each === 1 && beside < this.width;
     lanes.style.width = aside ? `${beside}px` : "";
-    this.view.classList.toggle("jl-beside", aside);
+    this.mark({ beside: aside });
     this.switch.hidden = !this.clocked;
-    this.switch.setAttribute("aria-checked", String(this.axis === "time"));
-    this.every.setAttribute("aria-pressed", String(this.axis === "calls"));
+    this.switch.ariaChecked = String(this.axis === "time");
+    this.every.ariaPressed = String(this.axis === "calls");
     this.bar.hidden = !this.clocked;
     this.card.disabled = this.covered.length > 0;
     this.code();
-    if (!this.more.hidden) this.tellMore();
+    this.tellMore();
     if (this.whole && !run.columns) {
       this.wanted = () => this.draw(); // until then the picture of before stays
       this.askCalls();
@@ -428,6 +404,11 @@ export class First {
     this.tellLegend();
     this.markChosen();
     if (this.scene.columns.length) this.show_(this.at);
+  }
+
+  /** What style sheets know of the view. @param {Record<string, boolean>} how */
+  mark(how) {
+    for (const [name, on] of Object.entries(how)) this.view.classList.toggle(`jl-${name}`, on);
   }
 
   /** Draw the lanes of each run. @param {RawRun[]} runs */
@@ -451,11 +432,6 @@ export class First {
       if (!whole) write(body, scene.svg() + (runs.length > 1 ? which : ""));
       write(below, i === last ? scrubber : "");
     }
-  }
-
-  /** @param {string} axis */
-  toAxis(axis) {
-    this.set("axis", axis);
   }
 
   changeAxis() {
@@ -591,46 +567,33 @@ export class First {
   scrubber() {
     const scene = this.whole ? this.grid : this.scenes[this.turned ? 0 : this.scenes.length - 1],
       { turned, length, t0 } = scene;
-    const sides = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
-    const placed = (/** @type {number[]} */ ...px) =>
-      sides.map((side, i) => `${side}:${px[i]}px`).join(";");
-    const bar = (
-      /** @type {string} */ look,
-      /** @type {number} */ from,
-      /** @type {number} */ long,
-      /** @type {number} */ thick,
-    ) => `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
-    const ticks = scene.loud(this.scenes).map((t) => bar("jl-tick", t - 1.5, 3, 14));
-    const [one, other] = turned ? [0, 10] : [t0 - 66, scene.scrub - 19];
-    const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
-    const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
-    const play = { type: "button", class: "jl-play", "aria-label": "Play" };
-    const slider = { class: "jl-scrub", role: "slider", tabindex: 0 };
-    const values = {
+    const [left, top] = turned ? [0, 10] : [t0 - 66, scene.scrub - 19],
+      from = "inset-inline-start:",
+      ticks = scene.loud(this.scenes).map((t) => tag("i", { style: `${from}${px(t)}px` }));
+    const play = {
+      type: "button",
+      class: "jl-play",
+      "aria-label": "Play",
+      "aria-pressed": "false",
+      style: `left:${left}px;top:${top}px`,
+    };
+    const slider = {
+      class: "jl-scrub",
+      role: "slider",
+      tabindex: 0,
       "aria-label": this.axis === "time" ? "Time" : "Call",
       "aria-valuemin": 0,
+      "aria-orientation": turned ? "vertical" : "horizontal",
+      style: `${from}${t0}px;inline-size:${length}px;inset-block-start:${scene.scrub - 14}px`,
     };
-    const rail = bar("jl-rail", 0, length, 4) + bar("jl-done", 0, 0, 4) + ticks.join("");
     return (
       tag(
         "button",
-        { ...play, "aria-pressed": "false", style: `left:${one}px;top:${other}px` },
-        tag(
-          "svg",
-          { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" },
-          go + pause,
-        ),
+        play,
+        '<svg width="14" height="14" aria-hidden="true"><path class="jl-go" d="M3 1l10 6-10 6z"/>' +
+          '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg>',
       ) +
-      tag(
-        "div",
-        {
-          ...slider,
-          ...values,
-          "aria-orientation": turned ? "vertical" : "horizontal",
-          style: placed(t0, length, scene.scrub - 14, 28),
-        },
-        rail + '<i class="jl-thumb"></i>',
-      )
+      tag("div", slider, `<b></b><b class="jl-done"></b>${ticks.join("")}<i class="jl-thumb"></i>`)
     );
   }
 
@@ -641,23 +604,16 @@ export class First {
     this.at = at;
     const { face, stage } = this,
       faces = this.whole ? [this.grid] : this.scenes;
-    for (const [i, picture] of [...stage.children].entries())
-      faces[i].pose(/** @type {HTMLElement} */ (picture), at, glimpse);
-    this.view.classList.toggle("jl-before", at !== null && at < face.verdict);
+    findAll(stage, ".jl-picture").forEach((picture, i) => faces[i].pose(picture, at, glimpse));
+    this.mark({ before: at !== null && at < face.verdict });
     this.tellStep();
-    const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
+    const scrub = find(stage, ".jl-scrub");
     if (!scrub) return;
-    const t = `${px(face.thumb(at))}px`,
-      [side, size] = face.turned ? ["top", "height"] : ["left", "width"];
-    const [thumb, done] = [".jl-thumb", ".jl-done"].map(
-      (name) => /** @type {HTMLElement} */ (scrub.querySelector(name)),
-    );
-    thumb.style.setProperty(side, t);
-    done.style.setProperty(size, t);
+    scrub.style.setProperty("--thumb", `${px(face.thumb(at))}px`);
     const heard = faces.map((each) => each.heard(at));
-    scrub.setAttribute("aria-valuenow", String(heard[0][0]));
-    scrub.setAttribute("aria-valuemax", String(heard[0][1]));
-    scrub.setAttribute("aria-valuetext", heard.map(([, , words]) => words).join("; "));
+    scrub.ariaValueNow = String(heard[0][0]);
+    scrub.ariaValueMax = String(heard[0][1]);
+    scrub.ariaValueText = heard.map(([, , words]) => words).join("; ");
     if (!this.play.on) this.moved();
   }
 
@@ -667,10 +623,10 @@ export class First {
       at = pointed ?? this.at;
     const told = this.whole ? face.told(at) : scenes.flatMap((scene) => scene.told(at));
     write(this.step, told.map((words) => `<p>${words}</p>`).join(""));
-    this.view.classList.toggle("jl-marked", at !== null);
+    this.mark({ marked: at !== null });
     const lines = at === null ? [] : face.linesAt(at),
       { ranks } = this.run.scene;
-    for (const mark of /** @type {NodeListOf<HTMLElement>} */ (low.querySelectorAll(".jl-here"))) {
+    for (const mark of findAll(low, ".jl-here")) {
       const here = ranks.filter((_, lane) => lines[lane] === Number(mark.dataset.line)).flat(),
         who = here.length > 2 ? `×${here.length}` : here.join(" ");
       mark.innerHTML = who && `<b>${who}</b>`;
@@ -702,14 +658,13 @@ export class First {
   goTo(asked) {
     const name = ["clock", "row", "at"].find((name) => asked.has(name)),
       at = asked.get(name);
-    this.toAxis({ clock: "time", row: "calls" }[name] ?? "logical");
+    this.set("axis", { clock: "time", row: "calls" }[name] ?? "logical");
     if (at) this.seek(this.face.positionOf(Number(at)));
   }
 
   /** @param {boolean} turn */
   turnTo(turn) {
     this.turn = turn;
-    remember(turn);
     this.draw();
   }
 
@@ -729,17 +684,11 @@ export class First {
     stage.addEventListener("pointerdown", (event) => {
       const scrub = hit(event, ".jl-scrub");
       if (!scrub) return;
-      const seek = (/** @type {PointerEvent} */ event) => {
-        const box = scrub.getBoundingClientRect();
-        this.seek(
-          this.face.seek(this.face.turned ? event.clientY - box.top : event.clientX - box.left),
-        );
-      };
-      event.preventDefault();
       scrub.focus();
-      seek(event);
-      addEventListener("pointermove", seek);
-      addEventListener("pointerup", () => removeEventListener("pointermove", seek), { once: true });
+      drag(event, ({ clientX, clientY }) => {
+        const { left, top } = scrub.getBoundingClientRect();
+        this.seek(this.face.seek(this.face.turned ? clientY - top : clientX - left));
+      });
     });
   }
 
@@ -749,7 +698,7 @@ export class First {
     const done = event.defaultPrevented; // by the loop in hand
     // the keys are the view's, not the notebook's
     if (event.key !== "Escape" || done) event.stopPropagation();
-    this.view.classList.remove("jl-mouse");
+    this.mark({ mouse: false });
     if (done) return;
     const on = /** @type {HTMLElement} */ (event.target),
       { columns } = this.scene;
@@ -800,32 +749,32 @@ export class First {
 
   /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
   open(one, run = this.run) {
-    const { names } = run.scene;
-    if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
+    const { names } = run.scene,
+      { details } = this,
+      { missing, stack, slot, until, n } = one;
+    if (!one.boxes.some(Boolean) && !missing) return; // only the other run has something here
     this.openAt = one.i;
     this.markChosen();
     this.bringIntoSight();
-    if (one.stack || one.missing) {
-      const how = one.missing
-        ? "It was never issued: the next call came in its place."
-        : `${one.said}.`;
-      const cards = one.missing
-        ? []
-        : names.flatMap((name, lane) =>
-            one.boxes[lane]
-              ? [`<p class="jl-h">${esc(name)}</p><p>${esc(one.boxes[lane].label)}</p>`]
-              : [],
-          );
-      const each = button("one by one", "Show these calls one by one", () =>
-        this.lookAt(one.slot, one.until),
+    if (missing)
+      return fill(
+        details,
+        `No ${missing[1]}`,
+        "It was never issued: the next call came in its place.",
       );
-      fill(
-        this.details,
-        one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack,
-        how,
-        cards,
-        ...(one.missing || run !== this.run ? [] : [each]),
-      );
+    if (stack) {
+      const cards = names.flatMap((name, lane) => {
+        const { label } = one.boxes[lane] ?? {};
+        return label ? [`<p class="jl-h">${esc(name)}</p><p>${esc(label)}</p>`] : [];
+      });
+      fill(details, n ? `Calls ${n}` : stack, `${one.said}.`, cards);
+      if (run === this.run)
+        details.append(
+          button("one by one", "Show these calls one by one", () => {
+            this.set("axis", "calls");
+            this.withCalls(() => this.grid.reveal(slot, until));
+          }),
+        );
       return;
     }
     const how =
@@ -836,18 +785,16 @@ export class First {
         apart: "They face each other, and can never meet.",
         open: "A rank never came, or it never ended.",
       }[one.flag];
-    if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
-    const title = one.n ? `Call ${one.n}` : one.boxes.find(Boolean).label;
+    if (run === this.run && this.get("selected") !== slot) this.set("selected", slot);
+    const title = n ? `Call ${n}` : one.boxes.find(Boolean).label;
     this.withCalls(() =>
-      tellSlot(this.details, this.data, run.columns ? run : this.run, one.slot, title, how),
+      tellSlot(details, this.data, run.columns ? run : this.run, slot, title, how),
     );
   }
 
   /** Mark the call that the details are about; style sheets show it while they are open. */
   markChosen() {
-    for (const one of /** @type {NodeListOf<SVGElement>} */ (
-      this.stage.querySelectorAll(".jl-col")
-    ))
+    for (const one of findAll(this.stage, ".jl-col"))
       one.classList.toggle("jl-chosen", Number(one.dataset.i) === this.openAt);
   }
 
@@ -855,7 +802,7 @@ export class First {
 
   code() {
     const held = !!this.hand?.draw();
-    this.view.classList.toggle("jl-held", held);
+    this.mark({ held });
     if (held) return;
     const { main, run } = this,
       mended = run !== main,
@@ -885,8 +832,8 @@ export class First {
     if (below && mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
     requestAnimationFrame(() => {
       // one that scrolls takes the focus
-      for (const one of this.low.querySelectorAll(".jl-code"))
-        if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
+      for (const one of findAll(this.low, ".jl-code"))
+        if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
     });
   }
 
@@ -905,20 +852,13 @@ export class First {
     const made = button(waits ? "trying …" : said, "The run with the fix, emulated", () => {
       made.textContent = "trying …";
       this.set("mended", !mended);
-      const next = /** @type {HTMLElement | null} */ (this.low.querySelector(".jl-do button"));
-      next?.focus({ preventScroll: true });
+      find(this.low, ".jl-do button")?.focus({ preventScroll: true });
     });
     made.disabled = waits;
     return made;
   }
 
   // -- all the rest
-
-  openMore() {
-    this.more.hidden = false;
-    this.opener.setAttribute("aria-expanded", "true");
-    this.tellMore();
-  }
 
   /** Save a picture twice as wide as high, drawn by a view of its own. */
   async share() {
@@ -931,7 +871,7 @@ export class First {
     view.show(data, main);
     view.seek(null);
     const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
-    for (const one of place.querySelectorAll(left)) one.remove();
+    for (const one of findAll(place, left)) one.remove();
     const sheets = [...document.styleSheets, ...document.adoptedStyleSheets],
       css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
       high = view.view.offsetHeight,
@@ -954,26 +894,14 @@ export class First {
     );
   }
 
-  /** Show some calls one by one. @param {number} slot @param {number} until */
-  lookAt(slot, until) {
-    this.toAxis("calls");
-    this.withCalls(() => this.grid.reveal(slot, until));
-  }
-
-  closeMore() {
-    this.more.hidden = true;
-    this.opener.setAttribute("aria-expanded", "false");
-  }
-
   tellMore() {
-    const { run } = this,
-      { story } = run.scene,
-      covered = this.covered.length > 0;
-    const lines = story
-      .map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`)
-      .join("");
+    const { run, more } = this,
+      story = this.covered.length ? [] : run.scene.story;
+    this.opener.ariaExpanded = String(!more.hidden);
+    if (more.hidden) return;
+    const lines = story.map(([, pieces]) => `<li>${this.pieces(pieces)}</li>`);
     this.story.innerHTML =
-      `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
+      `<ol>${lines.join("")}</ol><p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
       `<p class="jl-soft">Keys: ${this.hand ? "arrows on the barrier, Enter drops it; " : ""}` +
       "arrows on the dots and on the scrubber; " +

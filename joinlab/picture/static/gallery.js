@@ -1,6 +1,6 @@
 // The gallery: one large picture, and below it small ones of every run; choosing one fills the large one.
 
-import { element } from "./dom.js";
+import { element, find, findAll } from "./dom.js";
 import { First } from "./first.js";
 import { asked, data, follow, show } from "./page.js";
 import { Scene } from "./scene.js";
@@ -17,9 +17,7 @@ class Gallery extends First {
     super(root, new Store({}));
     this.place = place;
     this.told = told;
-    this.radios = /** @type {HTMLInputElement[]} */ ([
-      ...document.querySelectorAll(".gallery input"),
-    ]);
+    this.radios = /** @type {HTMLInputElement[]} */ (findAll(document, ".gallery input"));
     this.many = told.fabrics.length;
     this.inputs = /** @type {HTMLSelectElement} */ (
       element(
@@ -86,11 +84,8 @@ class Gallery extends First {
         run = data.runs[number];
       const tones = run.scene.ends.map(([, , tone]) => tone),
         tone = ["bad", "warn"].find((one) => tones.includes(one)) ?? "good";
-      radio.setAttribute(
-        "aria-label",
-        `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`,
-      );
-      const small = /** @type {HTMLElement} */ (radio.parentElement.lastElementChild);
+      radio.ariaLabel = `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`;
+      const small = find(radio.parentElement, ".small");
       small.className = `small drawn is-${tone}`;
       small.title = ended;
       small.innerHTML =
@@ -153,13 +148,11 @@ class Gallery extends First {
     )
       return;
     this.radios[to].focus();
-    this.radios[to].checked = true;
-    this.go();
+    this.radios[to].click();
   }
 }
 
 {
-  const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  const told = JSON.parse(document.getElementById("gallery").textContent);
-  new Gallery(/** @type {HTMLElement} */ (place.querySelector(".live")), place, told);
+  const place = find(document, ".run-view");
+  new Gallery(find(place, ".live"), place, JSON.parse(find(document, "#gallery").textContent));
 }

@@ -15,7 +15,7 @@ import {
   slotsOf,
   touching,
 } from "./columns.js";
-import { element } from "./dom.js";
+import { element, find } from "./dom.js";
 import {
   Lanes,
   clamp,
@@ -627,7 +627,7 @@ export class Grid extends Lanes {
       last = t0 + long,
       from = head === null ? last : clamp(this.x(head), t0, last),
       q = this.area(from, side - 8, head === null ? 0 : last - from + 140, foot - side + 16),
-      [veil, cursor] = [".jl-veil", ".jl-cursor"].map((name) => chart.querySelector(name));
+      [veil, cursor] = [".jl-veil", ".jl-cursor"].map((name) => find(chart, name));
     for (const [name, value] of Object.entries({ x: q.x, y: q.y, width: q.w, height: q.h }))
       veil.setAttribute(name, String(value));
     const t = at === null ? -1 : this.x(at);
@@ -712,7 +712,7 @@ export class Grid extends Lanes {
         };
       strip.innerHTML = `${tag("svg", { ...whole, ...said }, rows.join(""))}<i class="jl-window"></i>`;
     }
-    const window = /** @type {HTMLElement} */ (strip.lastElementChild);
+    const window = find(strip, ".jl-window");
     window.style.left = `${px((this.from / extent) * 100)}%`;
     window.style.width = `${px(Math.max((this.span / extent) * 100, 0.4))}%`;
     window.hidden = this.span >= extent;

@@ -209,7 +209,7 @@ export class Hand {
       rows[i].classList.toggle("jl-add", add);
     };
     fill(0, find(JOIN), "", !join && !!find(JOIN, true));
-    this.join.setAttribute("aria-pressed", String(join));
+    this.join.ariaPressed = String(join);
     LINES.forEach((text, i) => {
       const line = find(text);
       fill(i + 1, line, " ".repeat(inner + (i && 4)) + esc(line?.[2].trim() ?? text));
@@ -226,9 +226,9 @@ export class Hand {
     const text = moved ? `<s>${BARRIER}</s>` : BARRIER;
     write(grip, `<span aria-hidden="true">⠿ </span>${text}`);
     grip.classList.toggle("jl-aloft", aloft !== null);
-    const values = { disabled: !!view.busy, valuenow: PLACES.indexOf(place), valuetext: place };
-    for (const [name, value] of Object.entries(values))
-      grip.setAttribute(`aria-${name}`, String(value));
+    grip.ariaDisabled = String(!!view.busy);
+    grip.ariaValueNow = String(PLACES.indexOf(place));
+    grip.ariaValueText = place;
     const home = this.from ? this.placeOf(view.case) : place,
       spot = places[PLACES.indexOf(home)].querySelector("i");
     grip.style.left = `${spot.offsetLeft}px`;
@@ -240,7 +240,21 @@ export class Hand {
     const next = asks ? [view.mender(mended)] : []; // else one moves the line
     if (next[0]?.outerHTML !== this.fix.firstElementChild?.outerHTML)
       this.fix.replaceChildren(...next); // else it keeps the focus
+    this.bring();
     return true;
+  }
+
+  /** On a phone the lanes lie below the program: while the line is in the air, they come into sight, above
+   * the headline or below the strip, and nothing else moves. */
+  bring() {
+    const { stage, headline, phone } = this.view;
+    stage.style.transform = "";
+    if (!phone || this.aloft === null) return;
+    const above = headline.getBoundingClientRect().top,
+      below = this.six.getBoundingClientRect().bottom,
+      { top, height } = stage.getBoundingClientRect(),
+      [from, room] = above > innerHeight - below ? [0, above] : [below, innerHeight - below];
+    stage.style.transform = `translateY(${from - top}px) scale(${Math.min(1, room / height)})`;
   }
 
   /** How the six end with these inputs. @param {number} shown */
@@ -254,6 +268,6 @@ export class Hand {
       said += ` ${n}: ${words}.`;
     }
     write(this.six, boxes);
-    this.six.setAttribute("aria-label", said);
+    this.six.ariaLabel = said;
   }
 }

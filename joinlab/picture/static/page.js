@@ -1,7 +1,7 @@
 // Puts the live view in place of each static picture of a page; where the page has positions, with dots that
 // move it.
 
-import { element } from "./dom.js";
+import { element, find, findAll } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
 import { ENDS, Hand } from "./hand.js";
@@ -9,9 +9,7 @@ import { unpack } from "./data.js";
 import { EndingMap } from "./map.js";
 import { Store } from "./store.js";
 
-const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) =>
-  c.charCodeAt(0),
-);
+const packed = Uint8Array.from(atob(find(document, "#data").textContent), (c) => c.charCodeAt(0));
 export const data = await unpack(packed);
 
 if (self !== top) {
@@ -44,14 +42,14 @@ export function follow(view, more = {}) {
   history[how](null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
-const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-run]"));
+const all = findAll(document, "[data-run]");
 const inSight = new IntersectionObserver(
   (entries) => {
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting) continue;
       inSight.unobserve(target);
       const place = /** @type {HTMLElement} */ (target),
-        view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
+        view = mount(find(place, ".live"), new Store({}));
       show(place, view, Number(place.dataset.run));
       if (all.length > 1) continue;
       view.goTo(asked());
@@ -77,10 +75,8 @@ class Positions extends First {
     }
     this.place = place;
     this.runs = runs;
-    const form = document.getElementById("positions-of"),
-      [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (
-        form.querySelectorAll("select")
-      );
+    const form = find(document, "#positions-of"),
+      [program, setting] = /** @type {HTMLSelectElement[]} */ (findAll(form, "select"));
     this.program = program;
     this.setting = setting;
     this.counts = form.dataset.inputs.split(",").map(Number);
@@ -101,9 +97,9 @@ class Positions extends First {
     );
     wireDots(
       this.stage,
-      (rank) => this.counts[rank],
+      () => this.counts,
       this.most,
-      (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))),
+      (counts) => this.go(counts),
     );
     this.moved = () =>
       follow(this, {
@@ -182,25 +178,16 @@ class Positions extends First {
   /** @param {number} lane */
   head(lane) {
     return dots(lane, this.counts[lane], this.most, false, (n) => {
-      const run =
-        data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
-      const tone = run?.scene.tone;
-      return tone
-        ? {
-            sign: ENDS[tone][0],
-            color: `color-mix(in srgb, var(--jl-${tone === "good" ? "right" : tone}) 30%, transparent)`,
-          }
-        : null;
+      const tone = data.runs[this.here[this.counts.with(lane, n).join()]]?.scene.tone;
+      if (!tone) return null;
+      const color = `color-mix(in srgb, var(--jl-${tone === "good" ? "right" : tone}) 30%, transparent)`;
+      return { sign: ENDS[tone][0], color };
     });
   }
 }
 
-const positions = document.getElementById("positions");
+const positions = find(document, "#positions");
 if (positions) {
-  const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  new Positions(
-    /** @type {HTMLElement} */ (place.querySelector(".live")),
-    place,
-    JSON.parse(positions.textContent),
-  );
+  const place = find(document, ".run-view");
+  new Positions(find(place, ".live"), place, JSON.parse(positions.textContent));
 }

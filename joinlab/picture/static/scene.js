@@ -177,7 +177,7 @@ export class Scene extends Lanes {
       look,
       tag("defs", {}, fade(this.name, this.turned)) +
         drawn.join("") +
-        '<path class="jl-thread" fill="none"/>' +
+        '<path class="jl-thread"/>' +
         tag("g", { class: "jl-token", visibility: "hidden" }, token),
     );
   }

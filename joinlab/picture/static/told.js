@@ -2,19 +2,8 @@
 // lines.
 
 import { callsOf, members } from "./columns.js";
-import { factsIn, sorted } from "./data.js";
 import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
-
-/** @param {Fact[]} facts */
-const table = (facts) =>
-  tag(
-    "table",
-    {},
-    facts
-      .map(([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`)
-      .join(""),
-  );
 
 /** The colours of a kind of call, or of none. @param {number} kind */
 export const kindStyle = (kind) =>
@@ -33,7 +22,7 @@ export const tags = (here) =>
     .join("");
 
 /** @param {string} label @param {number} kind */
-export const swatch = (label, kind) =>
+const swatch = (label, kind) =>
   tag("span", { class: "jl-swatch", style: kindStyle(kind) }, esc(label));
 
 /** The lines that led to a call, innermost first. @param {RawRun} run @param {number} lines */
@@ -76,7 +65,15 @@ function card(data, run, calls, slot, lane, i) {
     flags = calls.flags[i],
     open = !!(flags & 1),
     failed = !!(flags & 4);
-  const { first, rest, stack, made } = sorted(data, factsIn(data, run, slot, lane, calls.code[i]));
+  const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
+    [first, rest, stack, made] = data.told[own ?? code.facts],
+    table = (/** @type {number[]} */ facts) => {
+      const rows = facts.map((n) => {
+        const [name, said] = data.facts[n];
+        return `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`;
+      });
+      return `<table>${rows.join("")}</table>`;
+    };
   const lines = linesOf(run, code.lines)
     .reverse()
     .map(({ source, line, at }) => {
@@ -86,25 +83,24 @@ function card(data, run, calls, slot, lane, i) {
     });
   const end = failed ? "It failed." : open ? "It never ends." : "";
   const html =
-    `<p>${swatch(code.label, code.kind)}</p>${made ? `<p>${esc(made)}</p>` : ""}` +
+    `<p>${swatch(code.label, code.kind)}</p>${made < 0 ? "" : `<p>${esc(data.facts[made][1])}</p>`}` +
     (end && `<p class="jl-tone-bad">${end}</p>`) +
     table(first.length ? first : rest) +
     lines.join("") +
     (first.length
       ? `<details><summary>times and more</summary>${table(rest)}` +
-        `${stack ? `<pre tabindex="0">${esc(stack)}</pre>` : ""}</details>`
+        `${stack < 0 ? "" : `<pre tabindex="0">${esc(data.facts[stack][1])}</pre>`}</details>`
       : "");
   return [JSON.stringify([code.label, open, failed, first, made]), html];
 }
 
 /** @param {HTMLElement} section
- * @param {string} title @param {string} how @param {string[]} cards @param {HTMLElement[]} more */
-export function fill(section, title, how, cards, ...more) {
+ * @param {string} title @param {string} how @param {string[]} cards */
+export function fill(section, title, how, cards = []) {
   section.innerHTML =
     `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
     `<div class="jl-two">${cards.map((one) => `<div>${one}</div>`).join("")}</div>`;
   section.append(
-    ...more,
     button(
       "✕",
       "Close",

@@ -88,8 +88,6 @@ interface Span {
 
 interface Looks {
   kinds: string[];
-  first: string[];
-  made: string;
   sizes: Record<"row" | "column" | "phone", Sizes>;
   gives: [Exclude<Size, "ghost">, number][];
 }
@@ -97,12 +95,10 @@ interface Looks {
 type Size = "stack" | "slim" | "mid" | "big" | "ghost";
 type Sizes = Record<Size | "gap" | "wide" | "far", number>;
 
-type Fact = [name: string, said: string];
-
 interface LaneData {
   looks: Looks;
-  facts: Fact[];
-  told: number[][];
+  facts: [name: string, said: string][];
+  told: [first: number[], rest: number[], stack: number, made: number][];
   runs: RawRun[];
   ahead?: Record<string, number>;
 }
@@ -125,13 +121,6 @@ interface Model {
   off(event: string, listener: (...args: any[]) => void): void;
   save_changes(): void;
   send?(message: unknown): void;
-  widget_manager?: { get_model(id: string): Promise<WholeModel> };
-}
-
-/** A widget's model as the notebook has it. */
-interface WholeModel {
-  get(name: string): any;
-  set_state?(state: object): void;
 }
 
 /** A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds. */
