@@ -135,6 +135,11 @@ export class First {
     return this.axis !== "logical";
   }
 
+  /** Whether the calls that are to be drawn are not there yet: the picture of before stays meanwhile. */
+  get waits() {
+    return this.whole && !this.run.columns;
+  }
+
   /** px of the picture: less than the view has where the program stands beside it. */
   get beside() {
     if ((this.whole && !this.hand) || this.phone) return this.width;
@@ -395,8 +400,8 @@ export class First {
     this.card.disabled = this.covered.length > 0;
     this.code();
     this.tellMore();
-    if (this.whole && !run.columns) {
-      this.wanted = () => this.draw(); // until then the picture of before stays
+    if (this.waits) {
+      this.wanted = () => this.draw();
       this.askCalls();
       return;
     }
@@ -486,7 +491,7 @@ export class First {
   // -- the heads of the lanes
 
   drawHeads() {
-    if (this.whole && !this.run.columns) return; // not there yet
+    if (this.waits) return;
     for (const [i, scene] of (this.whole ? [this.grid] : this.scenes).entries())
       write(this.stage.children[i].firstElementChild, this.heads(scene));
   }
@@ -601,6 +606,7 @@ export class First {
 
   /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
   show_(at, glimpse = null) {
+    if (this.waits) return;
     this.at = at;
     const { face, stage } = this,
       faces = this.whole ? [this.grid] : this.scenes;
@@ -694,7 +700,7 @@ export class First {
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.scene || this.waits) return;
     const done = event.defaultPrevented; // by the loop in hand
     // the keys are the view's, not the notebook's
     if (event.key !== "Escape" || done) event.stopPropagation();
