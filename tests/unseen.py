@@ -394,12 +394,13 @@ def lost_inputs(before: Timeline, after: Timeline, moved: bool) -> Iterator[str]
     names = ("origin", "op", "dtype", "shape", "root")
     for rank in range(before.world_size):
         calls = before.calls.with_columns(slot=reading.slot).filter(rank=rank)
-        now = iter([*after.calls.filter(rank=rank).iter_rows(named=True)])
+        now: dict[str, list[dict[str, Any]]] = {}  # DDP may issue its own calls in another order
+        for call in after.calls.filter(rank=rank).iter_rows(named=True):
+            now.setdefault(repr([call[name] for name in names]), []).append(call)
         same_way = calls.filter(calls["slot"] < first + moved).head(max(issued, default=0) + moved)
         for row in same_way.iter_rows(named=True):
-            same = (call for call in now if all(call[name] == row[name] for name in names))
-            call = next(same, None)
-            if call is not None and call["value_in"] != row["value_in"]:
+            same = now.get(repr([row[name] for name in names]))
+            if same and (call := same.pop(0))["value_in"] != row["value_in"]:
                 yield f"rank {rank} puts {call['value_in']} into {row['op']}, not {row['value_in']}"
 
 
