@@ -139,8 +139,17 @@ def _lines_of(code: str) -> list[str]:
 
 
 def minutes(path: Path) -> int:
-    """The minutes of a notebook, to the next five."""
-    return 5 * ceil(sum(cell.work + cell.writing for cell in timed(path)) / 5)
+    """The minutes of a notebook without its part for the curious, to the next five."""
+    return 5 * ceil(exact_minutes(path) / 5)
+
+
+def exact_minutes(path: Path) -> float:
+    """The minutes of a notebook without its part for the curious."""
+    return sum(
+        cell.work + cell.writing
+        for cell in timed(path)
+        if not cell.heading.startswith("For the curious")
+    )
 
 
 if __name__ == "__main__":

@@ -141,6 +141,13 @@ def test_the_teaching_page_has_the_minute_in_which_each_part_begins(path):
     assert f"| {title} | {sections(path)} |" in (FOLDER / "00_teaching.md").read_text()
 
 
+def test_the_main_line_takes_three_hours_as_is_said():
+    from tests.minutes import exact_minutes
+
+    assert 170 <= sum(map(exact_minutes, NOTEBOOKS[:5])) <= 180
+    assert "main line takes three hours" in (FOLDER.parent / "README.md").read_text()
+
+
 def test_the_route_of_three_hours_takes_three_hours():
     text = (
         (FOLDER / "00_teaching.md").read_text().partition("## Three hours")[2].partition("\n## ")[0]

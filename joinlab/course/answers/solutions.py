@@ -158,7 +158,7 @@ def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
             following += 1
 
 
-# ---- the six programs that hang, repaired
+# ---- the programs that hang, repaired
 
 
 def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
