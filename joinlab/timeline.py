@@ -38,7 +38,7 @@ from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
 from joinlab.program.divergence import Divergence
-from joinlab.program.misuse import Outside, Unwaited
+from joinlab.program.misuse import Grouping, Outside, Unwaited
 from joinlab.program.replicas import Gradient, Replica
 from joinlab.program.traces import Trace, Window
 
@@ -231,6 +231,7 @@ class Meta(TypedDict, total=False):
     ]  # the first two calls that met and averaged gradients of two models; emulated runs only
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
+    grouped: list[Grouping]  # calls of new_group that not all ranks made alike
     parting: Divergence  # where the ranks' ways part
     parting_emulated: bool  # of a launch: it was found in an emulation that ended as the launch did
     seconds: float  # of a launch: how long it took

@@ -9,6 +9,11 @@ import torch
 import torch.distributed as dist
 
 import joinlab
+from joinlab.program.log_events import GroupMade, GroupNamed
+from joinlab.program.misuse import unlike_groups
+from joinlab.recorder.rank_log import RankLog, groups_of
+from joinlab.timeline import Ending, EndKind
+from tests.timelines import Writer
 
 WAYS = {
     "wait": lambda work: work.wait(),
@@ -25,12 +30,12 @@ def reduces(rank, inputs, way):
     dist.barrier()
 
 
-def meta_of(program, backend, launched=False):
+def meta_of(program, backend, launched=False, ranks=2):
     if launched:
-        timeline = joinlab.launch(program, (1, 1), backend, progress=False, on_output=None)
+        timeline = joinlab.launch(program, (1,) * ranks, backend, progress=False, on_output=None)
     else:
-        timeline = joinlab.emulate(program, (1, 1), backend)
-    assert [str(end) for end in timeline.ends] == ["finished"] * 2
+        timeline = joinlab.emulate(program, (1,) * ranks, backend)
+    assert [str(end) for end in timeline.ends] == ["finished"] * ranks
     return timeline
 
 
@@ -67,3 +72,46 @@ def test_a_call_outside_its_group_is_no_good_news(launched):
     (outside,) = timeline.meta["outside"]
     assert (outside["rank"], outside["name"]) == (1, "all_reduce")
     assert "rank 1 called all_reduce (test_misuse.py:" in joinlab.diagnose(timeline).sentence
+
+
+def groups_made(rank, inputs, alike, local):
+    dist.new_group(None)
+    for members in ([0], [1]):
+        dist.new_group(members)
+    if rank < 2 or alike:
+        dist.new_group([1, 0], use_local_synchronization=local)
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_group_that_only_some_ranks_make_is_no_good_news(launched):
+    program = partial(groups_made, local=False, alike=False)
+    timeline = meta_of(program, "gloo", launched, ranks=3)
+    (grouping,) = timeline.meta["grouped"]
+    assert (grouping["group"], grouping["members"], grouping["ranks"]) == ("4", [0, 1], [0, 1])
+    story = joinlab.diagnose(timeline)
+    assert "Ranks 0, 1 called new_group" in story.sentence
+
+
+@pytest.mark.parametrize(
+    "options", [{"alike": True, "local": False}, {"alike": False, "local": True}]
+)
+def test_groups_that_all_ranks_make_or_only_their_members_are_good_news(options):
+    timeline = meta_of(partial(groups_made, **options), "nccl", ranks=3)
+    assert joinlab.diagnose(timeline).headline.form == "all_finished"
+
+
+def test_groups_of_one_name_and_other_members_are_told_apart():
+    logs = [RankLog(rank=rank) for rank in range(4)]
+    for log in logs:
+        members = [log.rank // 2 * 2, log.rank // 2 * 2 + 1]
+        log.take(GroupNamed(name="1", ranks=members, site="train.py:3"))
+        log.take(GroupMade(name="1", ranks=members, backend="gloo"))
+    assert groups_of(logs) == {"1": [0, 1], "1 of ranks 2, 3": [2, 3]}
+    hung = [Ending(EndKind.HUNG, proven=False)] * 4
+    timeline = Writer(4).timeline(
+        hung, grouped=unlike_groups({log.rank: log.named for log in logs})
+    )
+    assert joinlab.diagnose(timeline).sentence == (
+        "Ranks 0, 1 called new_group (train.py:3) for ranks 0, 1 and ranks 2, 3 for ranks 2, 3: "
+        "every rank has to, alike. All 4 ranks hang."
+    )

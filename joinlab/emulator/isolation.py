@@ -398,6 +398,8 @@ def _naming_its_backend(make: Callable[..., object]) -> Callable[[object], Calla
             *args: object,
             **kwargs: object,
         ) -> object:
+            if not kwargs.get("use_local_synchronization"):
+                host.misuse.grouped(c10d._world, ranks)
             before = host.asked_backend, host.asked_timeout
             host.asked_backend, host.asked_timeout = backend, timeout
             try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from joinlab.analysis.wording import by_key, ranks_text
+from joinlab.analysis.wording import ranks_text
 from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
@@ -25,7 +25,7 @@ from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
 from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks
+from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_ways
 from joinlab.timeline import (
     RUNNING,
@@ -270,7 +270,7 @@ def _timeline(
     logs: dict[int, RankLog], problems: list[str], cut: ReadUntil | None = None
 ) -> Timeline:
     first = next(iter(logs.values()))
-    groups = _groups(logs)
+    groups = groups_of(logs.values())
     world = max(
         [log.begin.world_size or 0 for log in logs.values()]
         + [len(ranks) for ranks in groups.values()]
@@ -437,30 +437,6 @@ def _same_job(first: RankBegins, second: RankBegins) -> bool:
 
 def _wall(begun: RankBegins) -> int:
     return begun.wall_ns or 0
-
-
-def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
-    """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its
-    own."""
-    groups: dict[str, list[int]] = {}
-    for log in logs.values():
-        for name, group in list(log.groups.items()):
-            ranks = group.ranks
-            if groups.get(name, ranks) != ranks:
-                new_name = f"{name} of {ranks_text(ranks)}"
-                log.groups[new_name] = log.groups.pop(name)
-                for call in log.calls.values():
-                    if call["group"] == name:
-                        call["group"] = new_name
-                name = new_name
-            groups.setdefault(name, ranks)
-    used = (
-        (name, rank)
-        for rank, log in logs.items()
-        for name in {call["group"] for call in log.calls.values()}
-    )
-    # The line that describes such a group is damaged, or not written yet.
-    return groups | by_key((name, rank) for name, rank in used if name not in groups)
 
 
 def _kept_calls(

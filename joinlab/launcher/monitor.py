@@ -34,7 +34,7 @@ from joinlab.launcher.terminal import Listener, ProgressBar, ProgressCallback
 from joinlab.program.replicas import differing_replicas
 from joinlab.proof import BlockedThread, prove
 from joinlab.recorder.events import now
-from joinlab.recorder.rank_log import about_calls, about_ranks
+from joinlab.recorder.rank_log import about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_ways
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -243,7 +243,7 @@ class Watch:
         calls = [call for log in self.logs for call in log.calls.values()]
         meta = {**self.meta, **about_ranks(self.logs, self.meta["backend"])}
         if (
-            prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta))
+            prove(calls, groups_of(self.logs), self.meta["backend"], waits, gone, setting_of(meta))
             is not None
         ):
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
@@ -264,22 +264,16 @@ class Watch:
 
     # ---------------------------------------------------------------- the Timeline
 
-    def _groups(self) -> dict[str, list[int]]:
-        groups: dict[str, list[int]] = {}
-        for log in self.logs:
-            for name, group in log.groups.items():
-                groups.setdefault(name, group.ranks)
-        return groups
-
     def _timeline(self) -> Timeline:
         self.files.take_in(set(self.verdict))
         self.files.finish()
         self._check_beginnings()
         host = next((log.begin.host for log in self.logs if log.begin.host), "?")
+        groups = groups_of(self.logs) or {"0": list(range(len(self.counts)))}
         meta: Meta = {
             **self.meta,
             **about_ranks(self.logs, self.meta["backend"]),
-            "groups": self._groups() or {"0": list(range(len(self.counts)))},
+            "groups": groups,
             "clock": {
                 "domain": "monotonic",
                 "origin_ns": self.origin_ns,

@@ -560,6 +560,16 @@ class SideEffectSeen(Event):
     what: str = key("w")
 
 
+@event("grouped")
+class GroupNamed(Event):
+    """The rank has called new_group, which every rank has to call for the same ranks; `name` is the
+    name that the group gets."""
+
+    name: str = key("name")
+    ranks: Ranks = key("ranks")
+    site: str = key("at")
+
+
 @event("return")
 class ProgramReturned(Event):
     """The program has returned.

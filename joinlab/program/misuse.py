@@ -2,6 +2,7 @@
 
     dist.all_reduce(t, async_op=True); t.item()     nobody waits for the Work: t may not be reduced yet
     dist.all_reduce(t, group=pair)                  by a rank outside of pair: it warns, and does nothing
+    if rank < 2: dist.new_group([0, 1])             only some ranks call it, or they name other ranks
 
 Nothing hangs and nothing raises, so only the rank itself knows.
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from types import FrameType
 from typing import Any, TypedDict
 
 from joinlab.ops import CallRow
 from joinlab.program.labels import kind_of
-from joinlab.program.log_events import CalledOutside, WorksDropped
+from joinlab.program.log_events import CalledOutside, GroupNamed, WorksDropped
 
 MOST = 4
 """Most calls of a rank that its log names."""
@@ -36,10 +39,19 @@ class Outside(TypedDict):
     site: str
 
 
+class Grouping(TypedDict):
+    """Ranks that called new_group, in one line and for the same members, where others did not."""
+
+    group: str
+    members: list[int]
+    ranks: list[int]
+    site: str
+
+
 class Misuse:
     """What one rank has done so far. `take`: takes its events."""
 
-    def __init__(self, take: Callable[[WorksDropped | CalledOutside], None]) -> None:
+    def __init__(self, take: Callable[[WorksDropped | CalledOutside | GroupNamed], None]) -> None:
         self._take = take
         self._open: dict[int, None] = {}
         self._sites: set[str] = set()
@@ -64,16 +76,37 @@ class Misuse:
 
     def outside(self, name: str) -> None:
         """A call of a group that the rank is not in."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and kind_of(frame.f_code.co_filename) != "program":
-            frame = frame.f_back
-        if frame is None:
-            site = ""
-        else:
-            site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        site = _site()
         if site not in self._sites and len(self._sites) < MOST:
             self._sites.add(site)
             self._take(CalledOutside(name=name, site=site))
+
+    def grouped(self, world: Any, ranks: Iterable[int] | None) -> None:
+        """The rank has called new_group; `world` is torch's own."""
+        members = [*range(world.default_pg.size())] if ranks is None else sorted(ranks)
+        self._take(GroupNamed(name=str(world.group_count), ranks=members, site=_site()))
+
+
+def _site() -> str:
+    """The line of the program that the rank is in."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and kind_of(frame.f_code.co_filename) != "program":
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def unlike_groups(named: Mapping[int, Iterable[GroupNamed]]) -> list[Grouping]:
+    """Groups that not all ranks named alike; `named`: by rank, what it named."""
+    by_name: dict[str, dict[str, Grouping]] = {}
+    for rank, groups in named.items():
+        for one in groups:
+            new = Grouping(group=one.name, members=one.ranks, ranks=[], site=one.site)
+            known = by_name.setdefault(one.name, {})
+            known.setdefault(str(one.ranks), new)["ranks"].append(rank)
+    groupings = chain.from_iterable(known.values() for known in by_name.values())
+    return [grouping for grouping in groupings if len(grouping["ranks"]) < len(named)]
 
 
 def unwaited_of(rank: int, calls: Mapping[int, CallRow], dropped: Iterable[int]) -> list[Unwaited]:

@@ -94,6 +94,14 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
     torch_own: Any = c10d
     torch_own._warn_not_in_group = warn_not_in_group
+    new_group = torch_own._new_group_with_tag
+
+    def named_group(ranks: Any = None, *args: object, **kwargs: object) -> object:
+        if not kwargs.get("use_local_synchronization"):
+            recorder.misuse.grouped(torch_own._world, ranks)
+        return new_group(ranks, *args, **kwargs)
+
+    torch_own._new_group_with_tag = named_group
     get_backend = c10d.get_backend
 
     def real_get_backend(group: Any = None) -> Any:

@@ -38,6 +38,7 @@ from joinlab.program.log_events import (
     FunctionText,
     GpuUsed,
     GroupMade,
+    GroupNamed,
     InputBegins,
     ProgramOver,
     ProgramRaised,
@@ -60,7 +61,7 @@ from joinlab.program.log_events import (
     WorksDropped,
     decode,
 )
-from joinlab.program.misuse import unwaited_of
+from joinlab.program.misuse import unlike_groups, unwaited_of
 from joinlab.program.replicas import Mark, mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
@@ -143,6 +144,8 @@ class RankLog:
     """Calls whose Work nobody waited for."""
     outside: list[CalledOutside] = field(default_factory=list)
     """Calls of groups that the rank is not in."""
+    named: list[GroupNamed] = field(default_factory=list)
+    """The groups for which it called new_group."""
     side_effect: str = ""
     """What the program did first that another run of it would do again."""
     way: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
@@ -253,6 +256,8 @@ class RankLog:
                 self.begin = event
             case GroupMade():
                 self.groups[event.name] = event
+            case GroupNamed():
+                self.named.append(event)
             case GpuUsed():
                 self.gpu, self.gpu_major = event.text, event.capability
             case RingOrder():
@@ -453,6 +458,29 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     return facts
 
 
+def groups_of(logs: Collection[RankLog]) -> dict[str, list[int]]:
+    """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its
+    own."""
+    groups: dict[str, list[int]] = {}
+    for log in logs:
+        for name, group in list(log.groups.items()):
+            ranks = group.ranks
+            if groups.get(name, ranks) != ranks:
+                new_name = f"{name} of ranks {', '.join(map(str, ranks))}"
+                log.groups[new_name] = log.groups.pop(name)
+                for call in log.calls.values():
+                    if call["group"] == name:
+                        call["group"] = new_name
+                name = new_name
+            groups.setdefault(name, ranks)
+    unnamed: dict[str, list[int]] = {}
+    for log in logs:
+        for name in dict.fromkeys(call["group"] for call in log.calls.values()):
+            if name not in groups:  # the line that describes it is damaged, or not written yet
+                unnamed.setdefault(name, []).append(log.rank)
+    return groups | unnamed
+
+
 def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, object]:
     """The part of `meta` that calls determine: texts of helper functions, how steps are counted,
     mixed gradients."""
@@ -463,6 +491,7 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
         "input_column": BY_BACKWARD if settle_steps(logs) else None,
         "mixed": mixed_gradients(log.gradients for log in logs),
         "unwaited": [one for log in logs for one in unwaited_of(log.rank, log.calls, log.dropped)],
+        "grouped": unlike_groups({log.rank: log.named for log in logs}),
         "outside": [
             {"rank": log.rank, "name": one.name, "site": one.site}
             for log in logs

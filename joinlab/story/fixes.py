@@ -36,7 +36,7 @@ from joinlab.story.forms import cause_of
 from joinlab.story.forms.fates import is_peer_gone
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
-GOOD = ("all_finished", "replicas_differ", "not_waited", "outside")
+GOOD = ("all_finished", "replicas_differ", "not_waited", "outside", "grouped")
 """Headlines of runs whose calls all met: no edit is sought for them."""
 
 MAX_COUNTS = 24

@@ -49,7 +49,13 @@ Finder = Callable[[Evidence], tuple[Line, ...]]
 
 def finders(scene: Evidence) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
-    yield from (pasted.find, even.cut_short, standing.apart, kept_waiting.find)
+    yield from (
+        pasted.find,
+        even.cut_short,
+        misused.grouped,
+        standing.apart,
+        kept_waiting.find,
+    )
     yield from () if scene.parting.clash is not None else silent.FIRST
     yield swapped.find
     yield from (

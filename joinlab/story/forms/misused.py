@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from joinlab.analysis.wording import good, short_site
+from joinlab.analysis.wording import by_key, good, short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.words import Text, brief, every_rank, say
+from joinlab.story.words import Text, brief, every_rank, listing, say, sides
 from joinlab.timeline import EndKind
 
 
@@ -16,7 +16,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     """The headline, and what to do about a Work."""
     if not all(good(end) and end.kind is EndKind.FINISHED for end in scene.ends):
         return ()
-    return _unwaited(scene) or _outside(scene)
+    return _unwaited(scene) or _outside(scene) or grouped(scene, unlike=False)
 
 
 def _unwaited(scene: Evidence) -> tuple[Line, ...]:
@@ -46,6 +46,19 @@ def _outside(scene: Evidence) -> tuple[Line, ...]:
     return (Line(LineKind.HEADLINE, "outside", ranks, lines=lines, facts=facts),)
 
 
+def grouped(scene: Evidence, unlike: bool = True) -> tuple[Line, ...]:
+    """The first group that not all ranks named: some named other members, or, not `unlike`, they
+    did not call new_group."""
+    by_name = by_key((item["group"], item) for item in scene.meta.get("grouped", ()))
+    for groupings in () if scene.meta.get("missing_ranks") else by_name.values():
+        members = [item["members"] for item in groupings]
+        if unlike == (len(members) > 1) and len(max(members, key=len)) > 1:
+            sides, site = [item["ranks"] for item in groupings], groupings[0]["site"]
+            lines = (SourceLine(site, "", tuple(sides[0])),)
+            return (scene.headline("grouped", sides, lines=lines, members=members),)
+    return ()
+
+
 # ---------------------------------------------------------------- words
 
 
@@ -62,6 +75,14 @@ def _outside_words(line: Line) -> Text:
     return say(said, every_rank(line.facts["world"]), line.ranks, line.facts["name"], where)
 
 
+def _grouped_words(line: Line) -> Text:
+    parts: list[Text] = []
+    for ranks, members in zip(sides(line), line.facts["members"], strict=True):
+        called = "" if parts else f" called new_group{_place(line.lines[0].site)}"
+        parts.append(say("{}{} for {}", ranks, called, members))
+    return say("{}: every rank has to, alike.", listing(parts))
+
+
 def _place(site: str | None) -> str:
     return f" ({short_site(site)})" if site else ""
 
@@ -69,6 +90,7 @@ def _place(site: str | None) -> str:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "not_waited": _not_waited,
     "outside": _outside_words,
+    "grouped": _grouped_words,
     "wait": lambda line: say(
         "Call wait() on what the call returned{} before its tensor is read.",
         _place(line.facts["site"]),
