@@ -9,6 +9,7 @@ from joinlab.program.divergence import Branch, Read, Test
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.words import Text, code, listing, say
+from joinlab.timeline import EndKind
 
 FEW = 4
 """Up to this many values of a name are listed per side."""
@@ -25,6 +26,8 @@ def find(scene: Evidence) -> tuple[Line, ...]:
         return ()
     if "why" in parting:
         return (Line(LineKind.NOTE, "not_followed", facts={"why": parting["why"]}),)
+    if parting["tests"] and _stands_there(scene, parting["tests"][-1]):
+        return ()
     left_out = (
         (Line(LineKind.NOTE, "left_out", facts={"count": parting["left_out"]}),)
         if parting.get("left_out")
@@ -36,6 +39,18 @@ def find(scene: Evidence) -> tuple[Line, ...]:
             scene.meta.get("parting_emulated", False),
         ),
         *left_out,
+    )
+
+
+def _stands_there(scene: Evidence, test: Test) -> bool:
+    """Whether a rank's way only ends at the line: it stood there outside any call, so it may yet
+    have gone where its peers went."""
+    return any(
+        side["how"] == "issue"
+        and scene.awaited(rank) is None
+        and scene.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+        for side in test["sides"]
+        for rank in side["ranks"]
     )
 
 

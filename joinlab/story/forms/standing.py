@@ -48,7 +48,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
             lines_found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             facts = {"host": processes[rank]["host"], "pid": pid}
-            lines_found.append(Line(LineKind.NOTE, "look", (rank,), facts=facts))
+            lines_found.append(Line(LineKind.FIX, "look", (rank,), facts=facts))
     return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(scene))
 
 
