@@ -92,7 +92,7 @@ test: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out
-	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m browser $$(grep -l browser tests/test_*.py) && \
+	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m browser $$(grep -l browser tests/*/test_*.py) && \
 	  JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks; } \
 	  > out/beside.txt 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "not browser" \
@@ -105,7 +105,7 @@ QUICK := ops process_group log_events events cases emulator play gloo_rule nccl_
 
 quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile -m "not slow and not browser" \
-	  $(QUICK:%=tests/test_%.py)
+	  $(wildcard $(QUICK:%=tests/*/test_%.py))
 
 # Runs what a new PyTorch breaks first: the methods of ProcessGroup, the six cases, the emulator, launched ranks, and a
 # job recorded under torchrun. -rs lists the skipped tests.
@@ -115,9 +115,9 @@ test-newest:
 	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r $(NEWEST)/others.txt
 	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --upgrade torch
 	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
-	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/test_process_group.py tests/test_cases.py \
-	  tests/test_emulator_groups.py tests/test_emulator_ddp.py tests/test_emulator_traces.py \
-	  tests/test_gloo_agreement.py tests/test_nccl_agreement.py
+	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/program/test_process_group.py tests/backend/test_cases.py \
+	  tests/emulator/test_emulator_groups.py tests/emulator/test_emulator_ddp.py tests/emulator/test_emulator_traces.py \
+	  tests/gloo/test_gloo_agreement.py tests/nccl/test_nccl_agreement.py
 	$(NEWEST)/bin/python -m tests.unseen --jobs 02_early_stop
 	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
 

@@ -14,7 +14,7 @@ from typing import Any
 from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.judge import Wrong
-from tests.test_notebooks import NOTEBOOKS, cells
+from tests.course.test_notebooks import NOTEBOOKS, cells
 
 SOLVED: dict[str, Any] = {
     **{name: getattr(solutions, name) for name in EXERCISES if hasattr(solutions, name)},

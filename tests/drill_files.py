@@ -28,7 +28,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.picture.first_screen import scene
 from joinlab.picture.svg import svg
 from tests import dumps, parallel_jobs
-from tests.test_archive import opened, packed, repacked, sample, with_columns, with_table
+from tests.backend.test_archive import opened, packed, repacked, sample, with_columns, with_table
 from tests.timelines import same_timelines
 
 MAX_BYTES = 1 << 26

@@ -19,7 +19,7 @@ from pathlib import Path
 from joinlab.course.answers import solutions
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.questions import questions
-from tests.test_notebooks import NOTEBOOKS, cells, lines, load, words
+from tests.course.test_notebooks import NOTEBOOKS, cells, lines, load, words
 
 WORDS_A_MINUTE = 200
 PER_QUESTION = 0.25

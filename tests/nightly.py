@@ -18,7 +18,7 @@ CHECKS = (
     "tests.torch_bodies",
     "tests.torch_bodies --backend nccl",
     "tests.nccl_lines",
-    "pytest -q tests/test_network.py --hypothesis-profile nightly",
+    "pytest -q tests/backend/test_network.py --hypothesis-profile nightly",
     "tests.proofs --n 1000",
     "tests.parallel_jobs --n 500",
     "tests.unseen",

@@ -4,7 +4,7 @@
     python -m tests.recordings --backend gloo      # anywhere: writes data/recorded_gloo.json.gz
 
 runs the six cases and random programs of two ranks, prints a line for each, and counts those with
-which the emulator disagrees. tests/test_recordings.py replays every data/recorded_*.json.gz. Commit
+which the emulator disagrees. tests/launcher/test_recorded_launches.py replays every data/recorded_*.json.gz. Commit
 the file even if the emulator disagrees, and then change the emulator.
 
 On NCCL this takes minutes. The file is written at the end; --out names another place for it.
@@ -246,7 +246,9 @@ def record(
 def main() -> int:
     """Record; the exit status is 1 if the emulator disagrees anywhere."""
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description="Record launches for tests/test_recordings.py.")
+    parser = argparse.ArgumentParser(
+        description="Record launches for tests/launcher/test_recorded_launches.py."
+    )
     parser.add_argument("--backend", choices=["gloo", "nccl"], required=True)
     parser.add_argument(
         "--programs", type=int, help="how many random programs (gloo: 40, nccl: 100)"

@@ -515,7 +515,9 @@ def main() -> int:
     parser.add_argument("--gloo", action="store_true", help="with the rules of gloo alone")
     parser.add_argument("--launched", action="store_true", help="as real processes on gloo")
     parser.add_argument(
-        "--jobs", action="store_true", help="34 scripts under torchrun instead: see tests/jobs.py"
+        "--jobs",
+        action="store_true",
+        help="34 scripts under torchrun instead: see tests/torchrun_jobs.py",
     )
     parser.add_argument(
         "--ways", action="store_true", help="with --jobs: record their branches, too"
@@ -525,9 +527,9 @@ def main() -> int:
     parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
     told = parser.parse_args()
     if told.jobs:
-        from tests import jobs
+        from tests import torchrun_jobs
 
-        return jobs.main(told.names, told.tell, told.ways)
+        return torchrun_jobs.main(told.names, told.tell, told.ways)
     warnings.filterwarnings("ignore")
     names = [name for name in table() if not told.names or chosen(name, told.names)]
     if told.launched and not told.names:

@@ -3,8 +3,8 @@ fabric.
 
 Importing torch and the modules that DDP needs takes 3 to 8 s. Each run here equals an emulation of
 it, and each run that goes wrong has its fix, which was tried. A file per fabric holds 486 Timelines
-as lines of JSON, compressed together to 34 to 48 kB. `tests/test_recorded.py` keeps them equal to
-the emulator's, and `python -m tests.test_recorded` writes them anew.
+as lines of JSON, compressed together to 34 to 48 kB. `tests/notebook/test_shipped_runs.py` keeps them equal to
+the emulator's, and `python -m tests.notebook.test_shipped_runs` writes them anew.
 """
 
 from __future__ import annotations

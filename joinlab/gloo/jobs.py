@@ -13,7 +13,7 @@ unpacks afterwards:
 
 A `Job` is one such collective: the memory, what a worker refuses before it sends anything, and what
 it does with the result. Sources are functions of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
-PyTorch v2.13.0; all of it was measured too (tests/test_gloo_agreement.py).
+PyTorch v2.13.0; all of it was measured too (tests/gloo/test_gloo_agreement.py).
 """
 
 from __future__ import annotations

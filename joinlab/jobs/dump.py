@@ -3,7 +3,7 @@ columns.
 
 The format is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later
 NCCLUtils.cpp, later FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch
-releases that write them, and the additions of each (tests/test_dump_versions.py has their fields,
+releases that write them, and the additions of each (tests/jobs/test_dump_versions.py has their fields,
 and names the sources):
 
     2.4    2.5, 2.6, 2.7  all entries or only active ones; JSON: no frames, 0 for an unknown time, the numbers of

@@ -373,8 +373,8 @@ def _tests() -> Iterator[Line]:
         "-m",
         "gpu",
         "-n0",
-        "tests/test_nccl_launch.py",
-        "tests/test_record.py",
+        "tests/nccl/test_nccl_launch.py",
+        "tests/jobs/test_record.py",
     ]
     output = _output([sys.executable, "-m", "pytest", *words], cwd=ROOT)
     yield PASS if " passed" in output and "failed" not in output else FAIL, output[-600:]

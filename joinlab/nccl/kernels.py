@@ -18,7 +18,7 @@ data, and the register are the knob `pad`, 32 bits that repeat every 4 bytes.
 Sources: v2.29.7-1, src/device/prims_ll.h (DataLoader, LLGenericOp) and src/device/reduce_kernel.h
 (Apply_Reduce, FuncPreMulSum, FuncSumPostDiv); v2.7.8-1, src/collectives/device/prims_ll.h (readAL,
 LLGenericOp), reduce_kernel.h and common_kernel.h (MULTI). Held to those kernels, compiled for a
-CPU, by tests/test_nccl_kernels.py; not to a GPU.
+CPU, by tests/nccl/test_nccl_kernels.py; not to a GPU.
 """
 
 from __future__ import annotations

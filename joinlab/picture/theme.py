@@ -6,7 +6,7 @@ Vermillion is only for what went wrong. Colour is never the only sign: every box
 what it is.
 
 Edges with a meaning (EDGE, PICKED) have a contrast of at least 3:1 to every fill beside them, on
-light and dark pages and with simulated colour blindness (tests/test_contrast.py). That is why the
+light and dark pages and with simulated colour blindness (tests/picture/test_contrast.py). That is why the
 pastels are no darker.
 """
 
@@ -48,7 +48,7 @@ _KINDS: Mapping[
     RowKind.SPAN: ("#D9D9D6", "#55554f", "#1c2027", "#98a2b0"),
 }
 """Pastel, so that what went wrong stands out. Each ink reads 4.5:1 on its box and the page:
-tests/test_contrast.py."""
+tests/picture/test_contrast.py."""
 
 FILLS: Mapping[RowKind, str] = {kind: colors[0] for kind, colors in _KINDS.items()}
 

@@ -1,4 +1,4 @@
-"""Small programs that ask gloo one question each, for tests/test_gloo_agreement.py.
+"""Small programs that ask gloo one question each, for tests/gloo/test_gloo_agreement.py.
 
 A probe is a function of (rank, size). What it returns, or the error that it raises, is compared between an emulation
 and a launch. Probes leave the group usable, so many of them run in one program.

@@ -25,8 +25,8 @@ import joinlab
 from joinlab.course.moving import moving
 from joinlab.course.questions import BLOCK, Question, of_notebook, questions
 from tests import running
+from tests.course.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 from tests.pictures import drawn
-from tests.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 
 TELLS = {
     "wait": r"puts? (the|its) all-reduce into|goes on at once",

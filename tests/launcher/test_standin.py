@@ -15,8 +15,8 @@ import torch.distributed as dist
 import joinlab
 from joinlab.errors import LaunchError
 from joinlab.timeline import Timeline
-from tests import test_recorder
 from tests.agreement import what
+from tests.recorder import test_recorder
 from tests.standin.network import Network
 from tests.standin.server import standing_in
 

@@ -39,7 +39,7 @@ from tests.forked import Job, forked, starter
 from tests.segments import begin, call, write
 from tests.timelines import same_timelines
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ENV = {name: value for name, value in os.environ.items() if name not in record.RANK_NAMES}
 ENV |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 

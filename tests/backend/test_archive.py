@@ -129,7 +129,7 @@ def with_table(table: pl.DataFrame, name: str = "calls", data: bytes | None = No
     return with_columns(archive._columns(table), name, data)
 
 
-VERSION_1 = Path(__file__).parent / "material" / "version_1.joinlab"
+VERSION_1 = Path(__file__).parents[1] / "material" / "version_1.joinlab"
 """Case 4 with 2 and 3 inputs, emulated and diagnosed, as joinlab 0.1.0 saved it."""
 
 

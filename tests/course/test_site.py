@@ -14,7 +14,7 @@ from joinlab.course.handout import write_handout
 from joinlab.course.questions import of_notebook, questions
 from joinlab.course.symptoms import SYMPTOMS
 from joinlab.documentation import DOCUMENTED
-from tests.test_notebooks import NOTEBOOKS
+from tests.course.test_notebooks import NOTEBOOKS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect

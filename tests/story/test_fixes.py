@@ -13,7 +13,7 @@ from joinlab.picture.first_screen import scene
 from joinlab.story.forms import said
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
-from tests.test_divergence import checkpoint_on_one_rank, two_epochs
+from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
 
 

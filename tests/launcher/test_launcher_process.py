@@ -17,7 +17,7 @@ import pytest
 from joinlab.launcher.keeper import Keeper
 from tests.leftovers import alive, run_folders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 HANGING = """
 import os, subprocess, sys, time

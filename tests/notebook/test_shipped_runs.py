@@ -1,7 +1,7 @@
 """The emulations that ship with the package agree with the emulator, and are shown while torch
 loads.
 
-After an intended change, python -m tests.test_recorded rewrites them, with the fixes tried (ten
+After an intended change, python -m tests.notebook.test_shipped_runs rewrites them, with the fixes tried (ten
 minutes).
 """
 

@@ -27,7 +27,7 @@ from tests import rooms
 from tests.dumps import write
 from tests.parallel_jobs import dumps, standing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "joinlab"
 # ---- rooms
 

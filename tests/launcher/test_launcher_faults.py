@@ -40,7 +40,7 @@ from tests.patience import launch_in_time
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(program: Callable[..., Any], inputs: tuple[int, ...] = (1, 1), **options: Any) -> Timeline:

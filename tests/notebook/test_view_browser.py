@@ -16,7 +16,7 @@ from joinlab.notebook.stills import AGAIN  # noqa: E402
 from tests.browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
     "import joinlab\nfrom timelines import case_timeline",
     "view = joinlab.View(case_timeline(4, 5, 'nccl', '1.9'))\nview",
     "case_timeline(1, 2)",

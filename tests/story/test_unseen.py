@@ -11,7 +11,7 @@ import pytest
 from joinlab.story.lines import Edit, Line, LineKind, NamedCall, SourceLine
 from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
-from tests import jobs
+from tests import torchrun_jobs
 from tests.forked import forked, starter
 from tests.unseen import check, checker, edited, program_of, run, short, site_of, table
 
@@ -72,20 +72,22 @@ def test_what_is_said_is_so_and_nothing_is_left_out(name: str) -> None:
 # ---- jobs under torchrun
 
 
-@pytest.mark.parametrize("name", jobs.jobs())
+@pytest.mark.parametrize("name", torchrun_jobs.jobs())
 def test_the_lines_that_a_job_names_stand_in_its_script(name: str) -> None:
-    row = jobs.jobs()[name]
+    row = torchrun_jobs.jobs()[name]
     for text in (*row.parts, *row.may, *row.calls, *row.raised, *row.stands):
-        assert jobs.place(name, text)
+        assert torchrun_jobs.place(name, text)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_said_of_a_job_is_so_and_names_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "QUIET_S", 10.0)  # these ranks are forked: torch is loaded already
+    monkeypatch.setattr(
+        torchrun_jobs, "QUIET_S", 10.0
+    )  # these ranks are forked: torch is loaded already
     with starter() as process:
         for name in ("02_early_stop", "19_lock_deadlock"):
-            assert jobs.check(name, partial(forked, process))[0] == [], name
+            assert torchrun_jobs.check(name, partial(forked, process))[0] == [], name
 
 
 # ---- the checker sees what is wrong

@@ -17,7 +17,7 @@ import pytest
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.questions import BLOCK, of_notebook, with_questions
 
-FOLDER = Path(__file__).parent.parent / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 COURSE = (
     "01_six_loops",
     "02_case_4_call_by_call",

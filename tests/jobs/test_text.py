@@ -20,7 +20,7 @@ from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import same_timelines
 
-LOGS = Path(__file__).parent / "material" / "logs"
+LOGS = Path(__file__).parents[1] / "material" / "logs"
 
 TOLD = dict(line.split(": ", 1) for line in (LOGS / "told.txt").read_text("utf-8").splitlines())
 """The headline of each excerpt: what it means, as far as it reaches."""

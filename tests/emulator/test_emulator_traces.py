@@ -24,7 +24,7 @@ from joinlab.timeline import EndKind
 from tests.drill_programs import state
 from tests.timelines import same_timelines
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def noisy(rank, inputs):

@@ -15,7 +15,7 @@ from joinlab.picture.tables import Table
 from joinlab.timeline import EndKind
 from tests.timelines import DOCUMENTED, documented_rows, same_timelines
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LISTED = [
     (number, answer)
     for number, case in DOCUMENTED.items()

@@ -455,7 +455,7 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 
-LOG = Path(__file__).parent / "material" / "logs" / "detail_ops.log"
+LOG = Path(__file__).parents[1] / "material" / "logs" / "detail_ops.log"
 
 
 def test_show_reads_stdin_and_gives_the_story_as_json(
@@ -700,7 +700,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "joinlab", "show", path]
     with os.fdopen(writer) as stdout:
         done = subprocess.run(
-            command, stdout=stdout, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent
+            command, stdout=stdout, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
         )
     assert (done.returncode, done.stderr) == (141, b"")
 
