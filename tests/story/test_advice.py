@@ -3,6 +3,8 @@ here runs of the emulator that are told as records."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -117,6 +119,18 @@ def test_sends_that_wait_for_each_other_are_to_take_turns() -> None:
     (advice,) = advised(send_first, (1, 1))
     assert advice.startswith("Each send needs a recv that its peer issues before it waits")
     assert advice.endswith("--ways, the job can name the branch.")
+
+
+def killed_in_its_second_step(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    for index, x in enumerate(inputs):
+        if rank == 1 and index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(x)
+
+
+def test_the_last_output_of_a_killed_rank_is_to_be_looked_at_without_ways() -> None:
+    (advice,) = advised(killed_in_its_second_step, (2, 2))
+    assert advice == "Look at the last output of rank 1, and whether its host ran out of memory."
 
 
 @pytest.mark.parametrize("end", [Ending(EndKind.FINISHED), Ending(EndKind.UNKNOWN, text=RUNNING)])

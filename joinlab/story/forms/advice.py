@@ -81,6 +81,8 @@ def _what_leads(scene: Evidence) -> Iterator[Line]:
             form = "what_leads"
         facts = {"differs": list(slot.differs), "absent": list(slot.absent), "pair": slot.pair}
         yield scene.line(LineKind.FIX, form, scene.sides(present), rows, **facts, ways=_ways(scene))
+    elif slot is not None and kinds == {EndKind.KILLED}:
+        yield Line(LineKind.FIX, "look_at_output", tuple(slot.absent))
     elif slot is None and EndKind.HUNG in map(attrgetter("kind"), scene.ends):
         yield Line(LineKind.FIX, "in_turn", facts={"ways": _ways(scene)})
 
@@ -152,6 +154,10 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "in_turn": lambda line: say("{}{}", _IN_TURN, _hint(line)),
     "same_data": _same_data_words,
     "what_leads": _what_leads_words,
+    "look_at_output": lambda line: say(
+        "Look at the last output of {}, and whether [its host|their hosts] ran out of memory.",
+        line.ranks,
+    ),
     "look_there": lambda line: say(
         "Look at {}, where {} stood.", code(short_site(line.lines[0].site)), line.ranks
     ),
