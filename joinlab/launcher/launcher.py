@@ -48,6 +48,8 @@ FOLDER = "joinlab-"
 
 REMOVE_S = 5.0
 """Ranks whose keeper was killed end within this time."""
+EMULATION_S = 30.0
+"""Real seconds after which the emulation of a launched program is given up."""
 
 
 def launch(
@@ -148,10 +150,6 @@ def launch(
         raise LaunchInterrupted(
             INTERRUPTED, timeline or timeline_from_rows([], ends, meta)
         ) from None
-
-
-EMULATION_S = 30.0
-"""Real seconds after which the emulation of a launched program is given up."""
 
 
 def _emulated(program: Program, meta: Meta) -> Timeline:

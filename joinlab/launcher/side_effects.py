@@ -3,9 +3,8 @@ that it opens, processes that it starts.
 
 After a launch that failed, `diagnose` emulates the program to see where its ranks part and to try
 fixes. It does so by itself only if no rank has done any of this, and if the run was short and on
-CPUs (judge.py).
-Python tells it to audit hooks (sys.addaudithook); files and sockets of C++, as gloo's, are not
-seen, nor meant.
+CPUs (judge.py). Python tells audit hooks what it does (sys.addaudithook), but not what C++ does:
+so torch.save is watched by itself, and gloo's sockets are not seen, nor meant.
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ there: a DataLoader's workers are forked, and what they do stays within them."""
 
 SOCKETS = ("socket.connect", "socket.bind", "socket.sendto")
 
+WATCHED = frozenset(("open", *BY_NAME, *SOCKETS))
+
 
 class SideEffects:
     """Tells of the first thing that the process does.
@@ -56,7 +57,13 @@ class SideEffects:
 
     def begin(self) -> None:
         """From now on all that happens is the program's. A hook cannot be removed again."""
-        sys.addaudithook(self._hear)
+
+        def hear(event: str, arguments: tuple[object, ...]) -> None:
+            # A step of DDP has some 20 audit events (id, sys._getframe): each has to leave at once.
+            if event in WATCHED:
+                self._hear(event, arguments)
+
+        sys.addaudithook(hear)
         open_writer = torch.serialization._open_zipfile_writer  # torch.save writes in C++
 
         def noted(file: Any) -> object:
@@ -67,13 +74,12 @@ class SideEffects:
         torch.serialization._open_zipfile_writer = noted  # type: ignore[assignment]
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        # It is called for every audit event of the process, so most leave it at once.
         if event == "open":
             path, _, flags = arguments
             self._tell(self._written(path, flags))
         elif event in BY_NAME:
             self._tell(BY_NAME[event])
-        elif event in SOCKETS and isinstance(arguments[1], tuple):
+        elif isinstance(arguments[1], tuple):
             self._tell("opened a socket")  # to a host: a DataLoader has others
 
     def _tell(self, what: str) -> None:

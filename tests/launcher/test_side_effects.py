@@ -103,23 +103,19 @@ def test_a_failed_launch_has_its_parting_and_fix_and_says_that_they_are_emulated
     assert str(joinlab.diagnose(timeline)) == str(story)
 
 
-def test_where_the_emulation_ends_otherwise_nothing_is_taken_from_it() -> None:
+def test_where_the_emulation_ends_otherwise_nothing_is_taken_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def program(rank: int, inputs: Any) -> None:
-        launched_here = "torchelastic" in os.environ.get("STARTED_BY", "")
-        if rank == 1 or launched_here:
+        if rank == 1 or os.environ.get("ALL_CALL"):
             dist.all_reduce(torch.ones(1))
 
-    os.environ["STARTED_BY"] = "torchelastic"
-    try:
-        timeline = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
-        assert all(end.kind == "finished" for end in timeline.ends)
-    finally:
-        del os.environ["STARTED_BY"]
+    monkeypatch.setenv("ALL_CALL", "1")
+    whole = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    assert all(end.kind == "finished" for end in whole.ends)
+    monkeypatch.delenv("ALL_CALL")
     failed = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
-    os.environ["STARTED_BY"] = "torchelastic"
-    try:
-        story = joinlab.diagnose(failed)
-    finally:
-        del os.environ["STARTED_BY"]
+    monkeypatch.setenv("ALL_CALL", "1")
+    story = joinlab.diagnose(failed)
     assert not story.of(LineKind.PARTING)
     assert story.texts(LineKind.FIX)[0].startswith("No fix was tried")
