@@ -8,7 +8,6 @@ whom. Each kind of parting has a module in `joinlab.story.forms`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import by_key, good
@@ -18,7 +17,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import EndingLine, Line
 from joinlab.story.story import Story
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import EndKind, Timeline, TraceSource
 
 SHORT_S = 10.0
 """A launch that took longer is not emulated unasked."""
@@ -65,7 +64,7 @@ def look(scene: Evidence) -> None:
         _look_at_emulation(timeline)
 
 
-def _follow(scene: Evidence, source: Any) -> None:
+def _follow(scene: Evidence, source: TraceSource) -> None:
     """Find where the ways part and, emulated, what mends the run."""
     timeline = scene.timeline
     divergence = parting(scene, cause_of(scene)[0], source)
@@ -110,7 +109,11 @@ def _look_at_emulation(timeline: Timeline) -> None:
     if "parting" in emulated.meta and "parting" not in timeline.meta:
         timeline.meta["parting"] = emulated.meta["parting"]
         timeline.meta["parting_emulated"] = True
-    timeline.meta["fixes"] = emulated.meta.get("fixes", [])
+    _take_fixes(timeline, emulated)
+
+
+def _take_fixes(timeline: Timeline, emulated: Timeline) -> None:
+    timeline.meta.setdefault("fixes", emulated.meta.get("fixes", []))
     timeline.mended.extend(emulated.mended)
 
 
@@ -131,10 +134,9 @@ def mend(timeline: Timeline) -> Timeline | None:
     if timeline.meta.get("fixes_hidden"):
         return None
     if not timeline.mended and timeline.rerun:
-        rerun = timeline.rerun.pop()()
-        diagnose(rerun)
-        timeline.meta.setdefault("fixes", rerun.meta.get("fixes", []))
-        timeline.mended.extend(rerun.mended)
+        emulated = timeline.rerun.pop()()
+        diagnose(emulated)
+        _take_fixes(timeline, emulated)
     return timeline.mended[0] if timeline.mended else None
 
 
