@@ -1,11 +1,12 @@
-"""How a Timeline shows itself: a registry, since it is plain data and imports neither stories nor
-pictures.
+"""Where and how things are shown: IPython's shell, and how a Timeline shows itself, a registry since
+it is plain data and imports neither stories nor pictures.
 
-`joinlab/__init__.py`, above all rooms, fills it in. Importing it needs nothing.
+`joinlab/__init__.py`, above all rooms, fills the registry in. Importing it needs nothing.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,3 +14,10 @@ html: Callable[[Any], str] | None = None
 """Makes a picture of a Timeline, as HTML."""
 story: Callable[[Any], str] | None = None
 """Tells how a Timeline's ranks ended, and why; its findings are stored in the Timeline's `meta`."""
+
+
+def running_shell() -> Any:
+    """IPython's shell that runs this code; None outside of IPython, which is not imported for it."""
+    if "IPython" in sys.modules:
+        return sys.modules["IPython"].get_ipython()
+    return None

@@ -4,11 +4,11 @@ rooms share."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from joinlab.program.steps import BY_BACKWARD
+from joinlab.showing import running_shell
 from joinlab.timeline import Ending, EndKind, Meta, Timeline
 
 K = TypeVar("K")
@@ -64,11 +64,7 @@ def file_name(file: str) -> str:
     >>> file_name("project/train.py")
     'train.py'
     """
-    if "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-    else:
-        shell = None
-    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    named = getattr(getattr(running_shell(), "compile", None), "format_code_name", None)
     cell: tuple[str, str] | None = (
         named(file) if named else None
     )  # ("Cell", "In[2]"), if this kernel ran it

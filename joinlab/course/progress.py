@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from joinlab.archive import write_whole
+from joinlab.showing import running_shell
 
 Kind = Literal["questions", "exercises"]
 
@@ -44,11 +44,7 @@ def _run_by_a_machine() -> bool:
     nbclient, which nbmake, nbconvert and papermill use."""
     if os.environ.get("CI"):
         return True
-    if "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-    else:
-        shell = None
-    return getattr(getattr(shell, "kernel", None), "_allow_stdin", True) is False
+    return getattr(getattr(running_shell(), "kernel", None), "_allow_stdin", True) is False
 
 
 def state() -> dict[str, dict[str, bool]]:

@@ -21,7 +21,6 @@ Python can do whatever the mouse can, so a notebook can be checked without a bro
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,6 +52,7 @@ from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
+from joinlab.showing import running_shell
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import diagnose, without_fixes
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
@@ -719,11 +719,7 @@ def _left(bench: Bench) -> dict[str, Any]:
 
     JupyterLab and Jupyter Notebook send the cell's id with its code.
     """
-    if "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-    else:
-        shell = None
-    asked: Mapping[str, Any] = getattr(shell, "get_parent", dict)()
+    asked: Mapping[str, Any] = getattr(running_shell(), "get_parent", dict)()
     cell = asked.get("metadata", {}).get("cellId")
     if not cell:
         return {}

@@ -5,11 +5,11 @@ A Timeline is plain data and does not know how it is shown; this module register
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from joinlab.notebook.stills import drawn, is_terminal, put
+from joinlab.showing import running_shell
 
 if TYPE_CHECKING:
     from joinlab.timeline import Timeline
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 def register() -> bool:
     """Tell a running IPython how to show them; True if there is one. Imports neither plotly nor
     polars."""
-    if "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-    else:
-        shell = None
+    shell = running_shell()
     if shell is None:
         return False
     formatter = shell.display_formatter.ipython_display_formatter
@@ -51,5 +48,5 @@ def show(timeline: Timeline) -> None:
 def _somebody_is_there() -> bool:
     """Whether a person ran this cell. nbconvert and similar tools accept no input and show no live
     widget."""
-    shell = sys.modules["IPython"].get_ipython()
+    shell = running_shell()
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from joinlab.emulator.recorded import is_of_this_torch, recorded, ships, torch_i
 from joinlab.errors import ProgramError
 from joinlab.notebook.engines import Engine
 from joinlab.program.program import Program, check_inputs
+from joinlab.showing import running_shell
 from joinlab.timeline import EndKind, Timeline
 
 MAX_RANKS = 8
@@ -142,9 +142,5 @@ class Emulations:
 
 def _cells_run() -> int | None:
     """How many cells of the notebook have run; None outside a notebook."""
-    if "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-    else:
-        shell = None
-    count = getattr(shell, "execution_count", None)
+    count = getattr(running_shell(), "execution_count", None)
     return count if isinstance(count, int) else None
