@@ -348,8 +348,10 @@ class _CallTable:
         mark = ">" if index == self.first else " "
         if slot.differs:
             sign = "!="
+        elif self._other_lines(slot):
+            sign = "(!)"
         else:
-            sign = "(!)" if self._other_lines(slot) else ""
+            sign = ""
         line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
         remark = ", ".join(
             filter(

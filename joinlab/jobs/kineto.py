@@ -263,9 +263,7 @@ def _calls(
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
         dtype = arguments.get("dtype")
-        if dtype is None:
-            dtype = None
-        else:
+        if dtype is not None:
             dtype = DTYPES.get(dtype, str(dtype).lower())
         # A call without its own kernel is over if a later kernel of its group ran, or a later
         # kernel of a batch.

@@ -573,8 +573,10 @@ def _ends(
         elif rank in stuck:
             if cut:
                 gone = cut.why
+            elif lives[rank] is not False:
+                gone = ""
             else:
-                gone = "" if lives[rank] is not False else GONE
+                gone = GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
         elif cut is not None:
             ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), cut.why))

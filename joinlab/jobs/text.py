@@ -160,8 +160,10 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
             text = facts.raised.get(rank) or facts.ended[rank]
             if rank in facts.raised:
                 kind = EndKind.RAISED
+            elif "SIG" in text:
+                kind = EndKind.KILLED
             else:
-                kind = EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN
+                kind = EndKind.UNKNOWN
             ends[rank] = replace(ends[rank], kind=kind, text=text)
     stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
     if stacks:

@@ -293,12 +293,16 @@ def peer_steps(
     from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
     if to_all:
         targets = peers
+    elif op is Op.GATHER and place != root:
+        targets = [root]
     else:
-        targets = [root] if op is Op.GATHER and place != root else []
+        targets = []
     if from_all:
         sources = peers
+    elif op is Op.SCATTER and place != root:
+        sources = [root]
     else:
-        sources = [root] if op is Op.SCATTER and place != root else []
+        sources = []
     sends = [RingStep(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
     return (*sends, *(RingStep(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
 

@@ -612,8 +612,10 @@ def _step(call: IssuedCall, peer: int) -> RingStep:
     small = nbytes is not None and nbytes <= P2P_LL_BYTES
     if nbytes is not None and small:
         lines = lines_of(nbytes)
+    elif sends:
+        lines = _MOST_LINES
     else:
-        lines = _MOST_LINES if sends else 1
+        lines = 1
     if sends:
         return RingStep(None, lines, peer)
     return RingStep(lines, None, peer)

@@ -440,8 +440,10 @@ class _ScreenBuilder:
         bad = int(wrong(self.timeline)[begin:end].sum())
         if bad:
             label = f"{bad:,} did not match"
+        elif self.unknown:
+            label = "all that is recorded matched"
         else:
-            label = "all that is recorded matched" if self.unknown else "all matched"
+            label = "all matched"
         pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
         boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
         first, last = (
@@ -478,8 +480,10 @@ class _ScreenBuilder:
                 column.size = "ghost"
             elif index == focus and column.extra is None:
                 column.size = "big"
+            elif loud:
+                column.size = "mid"
             else:
-                column.size = "mid" if loud else "slim"
+                column.size = "slim"
 
     def _count_up(self, focus: int | None) -> None:
         """Drop the numbers that do not count up: those of sends, and of calls in several groups.

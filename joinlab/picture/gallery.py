@@ -82,8 +82,10 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
             ends = picture.timeline.ends
             if all(map(good, ends)):
                 sign = "✓"
+            elif {end.kind for end in ends} == {EndKind.FINISHED}:
+                sign = "…"
             else:
-                sign = "…" if {end.kind for end in ends} == {EndKind.FINISHED} else "✕"
+                sign = "✕"
             yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
             yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'

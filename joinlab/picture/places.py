@@ -153,8 +153,12 @@ class Across:
         self.behind = max(least, behind(scene))
         if lanes < 3:
             self.between = 68
+        elif lanes < 5:
+            self.between = 44
+        elif lanes < 7:
+            self.between = 30
         else:
-            self.between = 44 if lanes < 5 else 30 if lanes < 7 else 20
+            self.between = 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
         self.places, self.length = along(scene, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)

@@ -252,8 +252,10 @@ class _Picture:
         loud = big and column.flag != "met"
         if box.open and loud:
             overhang = 26
+        elif box.open and rect.column == len(self.scene.columns) - 1:
+            overhang = 14
         else:
-            overhang = 14 if box.open and rect.column == len(self.scene.columns) - 1 else 0
+            overhang = 0
         edge = LIGHT["bad"] if extra or loud or box.failed else ""
         fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
         style = f' stroke-dasharray="6 5"{fade}' if extra else fade

@@ -312,9 +312,11 @@ def _is_question(node: ast.AST) -> bool:
         case ast.Call(func=ast.Attribute(value=owner, attr="item"), args=[]):
             return _is_question(owner)
         case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=[]):
-            known = not args if name in QUESTIONS else name in LOOKUPS
+            changes_nothing = not args if name in QUESTIONS else name in LOOKUPS
             return (
-                known and bool(dotted(owner)) and all(isinstance(arg, ast.Constant) for arg in args)
+                changes_nothing
+                and bool(dotted(owner))
+                and all(isinstance(arg, ast.Constant) for arg in args)
             )
     return False
 

@@ -71,8 +71,10 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
     else:
         if kind is None:
             kind = NoneType
+        elif kind is float:
+            kind = int | float
         else:
-            kind = int | float if kind is float else kind
+            kind = kind
         fits = isinstance(value, kind) and not (
             isinstance(value, bool) and kind not in (bool, object)
         )

@@ -631,8 +631,10 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
         for number, at in enumerate(whole.met):
             before, after = zip(_held(at, way), _held(at.turned(), peer_way), strict=True)
             if any(
-                one == other and one_after != other_after
-                for one, other, one_after, other_after in zip(*before, *after, strict=True)
+                held == peer_held and held_after != peer_held_after
+                for held, peer_held, held_after, peer_held_after in zip(
+                    *before, *after, strict=True
+                )
             ):
                 return [*_setters(whole.met[:number], at, steps), at]
         return []

@@ -101,11 +101,11 @@ def unlike_groups(named: Mapping[int, Iterable[GroupNamed]]) -> list[Grouping]:
     """Groups that not all ranks named alike; `named`: by rank, what it named."""
     by_name: dict[str, dict[str, Grouping]] = {}
     for rank, groups in named.items():
-        for one in groups:
-            new = Grouping(group=one.name, members=one.ranks, ranks=[], site=one.site)
-            known = by_name.setdefault(one.name, {})
-            known.setdefault(str(one.ranks), new)["ranks"].append(rank)
-    groupings = chain.from_iterable(known.values() for known in by_name.values())
+        for group in groups:
+            new = Grouping(group=group.name, members=group.ranks, ranks=[], site=group.site)
+            by_members = by_name.setdefault(group.name, {})
+            by_members.setdefault(str(group.ranks), new)["ranks"].append(rank)
+    groupings = chain.from_iterable(by_members.values() for by_members in by_name.values())
     return [grouping for grouping in groupings if len(grouping["ranks"]) < len(named)]
 
 

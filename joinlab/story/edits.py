@@ -532,8 +532,10 @@ def _module(place: FixTarget) -> Iterator[Edited]:
     branch = place.branch()
     if branch is not None:
         nodes = branch.body
+    elif not place.tests:
+        nodes = [place.tree]
     else:
-        nodes = [place.tree] if not place.tests else []
+        nodes = []
     if not nodes or any("backward" in ast.unparse(node) for node in nodes):
         return
     calls = (node for block in nodes for node in ast.walk(block) if isinstance(node, ast.Call))

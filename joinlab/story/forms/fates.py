@@ -192,8 +192,10 @@ class _Fate:
             awaited = None
         if awaited:
             whereabouts = "elsewhere"
+        elif end.runs or end.kind is EndKind.HUNG:
+            whereabouts = "outside"
         else:
-            whereabouts = "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
+            whereabouts = "ended"
         call = None if awaited is None else self.cite(awaited)
         return {
             "ranks": [rank],

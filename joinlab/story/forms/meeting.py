@@ -105,8 +105,10 @@ def _met_words(line: Line) -> Text:
     ]
     if line.facts["met"]:
         verb = "met"
+    elif line.facts["completed"]:
+        verb = "does not fit"
     else:
-        verb = "does not fit" if line.facts["completed"] else "can never meet"
+        verb = "can never meet"
     number = line.calls[0].number
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
     return say(

@@ -177,8 +177,10 @@ def alone(scene: Evidence) -> tuple[Line, ...]:
         ]
         if out_of_time(end):
             state = "out_of_time"
+        elif end.runs:
+            state = "runs"
         else:
-            state = "runs" if end.runs else end.kind.value
+            state = end.kind.value
         if state == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in alongside):
             state = "timed_out"  # and then their launcher ended the others
         if state == EndKind.KILLED and all(

@@ -204,8 +204,10 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
     if untold and not any(row["error"] for row in open_):
         form = "last"
+    elif places[1:]:
+        form = "apart"
     else:
-        form = "apart" if places[1:] else "waits"
+        form = "waits"
     return _headline(form, first, **_calls(scene, places))
 
 
