@@ -300,6 +300,7 @@ def one_launch(name: str, draw: random.Random) -> str:
 def processes() -> list[psutil.Process]:
     """Every process that is left below this one, the fork server excepted. A keeper ends a moment
     after its run."""
+    isolated.leave()  # a test before this one may have called it
     SPARES.close()
     servers = {server.process.pid for server in ForkServer.running()}
     mine = psutil.Process().children(recursive=True)

@@ -21,8 +21,7 @@ def rank_processes() -> list[psutil.Process]:
 
     A keeper ends a moment after its run; the time given to it is a bound, not a measure.
     """
-    if isolated._kept is not None:  # the process of the last call is kept for the next one
-        isolated._kept.close()
+    isolated.leave()  # the process of the last call, kept for the next one
     SPARES.close()
     below = []
     for server in ForkServer.running():

@@ -36,6 +36,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._device import _device_constructors
 
 from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
@@ -263,6 +264,8 @@ _PATCHES: dict[tuple[str, int, bool], Patches] = {}
 for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+
+_device_constructors()  # kept by torch from its first call on: as they are, not as a rank has them
 
 
 def _patch(patches: Patches, backend: str, pid: int) -> None:

@@ -317,3 +317,18 @@ def test_a_group_that_is_not_that_of_the_run_is_refused(engine):
     for refusals in ENGINES[engine](program, (1, 1), "gloo").returns:
         for (_, words), refusal in zip(GROUPS_OF_OTHERS, refusals, strict=True):
             assert words in refusal and bool(words) == bool(refusal)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_model_may_be_made_on_the_meta_device(backend):
+    """As FSDP's users do. torch keeps which functions make tensors from the first use on: an
+    emulation's own must not be among them, nor be missed after it."""
+
+    def program(rank, inputs):
+        with torch.device("meta"):
+            net = torch.nn.Linear(2, 2)
+        return net.weight.is_meta, net.to_empty(device="cpu").weight.sum().item()
+
+    assert run(program, backend=backend) == ((True, 0),) * 2
+    with torch.device("meta"):
+        assert torch.nn.Linear(2, 2).weight.is_meta
