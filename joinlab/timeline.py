@@ -240,7 +240,7 @@ class Meta(TypedDict, total=False):
     contradiction: str  # documented only: where the thread contradicts itself
 
 
-def backend_of(meta: Mapping[str, Any], group: str) -> Any:
+def backend_of(meta: Mapping[str, Any], group: str) -> object:
     """The backend of a process group: its own if meta names one, else the run's.
 
     >>> backend_of({"backend": "nccl", "group_backends": {"1": "gloo"}}, "1")
@@ -518,7 +518,7 @@ class TraceSource(Protocol):
         are."""
 
 
-class _Derived(dict[Any, Any]):
+class _Derived(dict[object, Any]):
     """Results of `derived` functions. A copy of the Timeline starts without them."""
 
     def __reduce__(self) -> tuple[type[_Derived], tuple[()]]:

@@ -168,7 +168,7 @@ def _place(slot: Slot, calls: Calls) -> int:
     return AFTER
 
 
-def _name(call: Call) -> tuple[Any, ...]:
+def _name(call: Call) -> tuple[object, ...]:
     """Key of a call. A barrier has one key, whether it is an all-reduce (NCCL) or gloo's own
     call."""
     label = call["origin"] or call["op"]

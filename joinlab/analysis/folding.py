@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -254,7 +253,7 @@ def fold_rows(matched: Matched) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether all ranks of the group met here as meant, and every call completed and let its host
     go."""
     whole = slot.met or (len(slot.needs) == 1 and not slot.pair)
@@ -269,7 +268,7 @@ def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
     return slot.expected and whole and not slot.absent and done and one_line
 
 
-def _look(rows: Sequence[Mapping[str, Any]]) -> object:
+def _look(rows: Sequence[Mapping[str, object]]) -> object:
     """Key of a row within a round. Values are not part of it."""
     names = (
         "rank",

@@ -139,7 +139,7 @@ def asks_of(row: Mapping[str, Any]) -> str:
     return asks(row["origin"], row["op"])
 
 
-def quoted(row: Mapping[str, Any]) -> str:
+def quoted(row: Mapping[str, object]) -> str:
     """What a call asks, in quotes if it is more than one word.
 
     >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})

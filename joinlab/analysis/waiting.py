@@ -34,7 +34,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import polars as pl
 
@@ -188,7 +187,7 @@ class _JobFacts:
             return self.enqueued[group, rank]
         return call.number - 1
 
-    def told(self, call: OpenCall | _Odd) -> dict[str, Any]:
+    def told(self, call: OpenCall | _Odd) -> dict[str, object]:
         """A call as plain data."""
         op = call.op if isinstance(call, OpenCall) else ""
         return {
@@ -611,7 +610,7 @@ def _why(
 ) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait to report."""
     call, reached = first.call, first.reached
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "call": job.told(call),
         "gpu": backend_of(job.timeline.meta, call.group) != "gloo",
     }

@@ -8,12 +8,11 @@ import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from joinlab.errors import ProgramError
 
 
-def load_program(text: str) -> Any:
+def load_program(text: str) -> object:
     """The function that "FILE:FUNCTION" or "package.module:FUNCTION" names. Raises ProgramError if
     there is none.
 
@@ -69,5 +68,5 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _is_from(value: Any, module: ModuleType) -> bool:
+def _is_from(value: object, module: ModuleType) -> bool:
     return getattr(value, "__module__", None) == module.__name__

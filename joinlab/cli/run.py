@@ -97,7 +97,7 @@ def _emulated(program: Any, options: argparse.Namespace) -> Timeline:
     return emulate(program, options.inputs, options.emulate, on_output=show_line, **settings)
 
 
-def _given(**settings: Any) -> dict[str, Any]:
+def _given(**settings: object) -> dict[str, Any]:
     """The settings given on the command line; the others keep their defaults."""
     return {name: value for name, value in settings.items() if value is not None}
 

@@ -55,8 +55,8 @@ class Judge:
     before  runs once, before all cases, and raises Wrong if an earlier step is not right
     """
 
-    known: tuple[Any, ...]
-    draw: Callable[[random.Random], Any]
+    known: tuple[object, ...]
+    draw: Callable[[random.Random], object]
     hold: Callable[[Answer, Any], None]
     before: Callable[[Answer], None] = lambda answer: None
 
@@ -68,7 +68,7 @@ class Judge:
 
 
 def run(
-    program: Callable[[int, Any], Any], counts: Sequence[int], situation: str, **options: Any
+    program: Callable[[int, Any], object], counts: Sequence[int], situation: str, **options: Any
 ) -> Timeline:
     """Emulate a program; raise Wrong with the rank and the reason if a rank does not finish."""
     try:
@@ -161,7 +161,7 @@ def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
     ]
 
 
-def call(answer: Answer, arguments: Sequence[Any], situation: str) -> Any:
+def call(answer: Answer, arguments: Sequence[object], situation: str) -> object:
     """The value that the answer returns, as lists and numbers; Wrong if it raises, exits, or
     computes forever.
 
@@ -170,7 +170,7 @@ def call(answer: Answer, arguments: Sequence[Any], situation: str) -> Any:
     return run(lambda rank, inputs: plain(answer(*arguments)), (1,), situation).returns[0]
 
 
-def call_each(answer: Answer, calls: Sequence[tuple[Sequence[Any], str]]) -> list[Any]:
+def call_each(answer: Answer, calls: Sequence[tuple[Sequence[object], str]]) -> list[object]:
     """The same for several calls, each with its arguments and what a message says of them; all in
     one emulated rank, as long as none of them fails."""
     try:
@@ -182,7 +182,9 @@ def call_each(answer: Answer, calls: Sequence[tuple[Sequence[Any], str]]) -> lis
     return list(together.returns[0])
 
 
-def compare(got: Any, expected: Any, situation: str, quantity: str, close: float = CLOSE) -> None:
+def compare(
+    got: object, expected: object, situation: str, quantity: str, close: float = CLOSE
+) -> None:
     """Raise Wrong at the first difference: lists are compared by element, numbers within `close`.
 
     >>> compare([1.0, 5.0], [1.0, 2.0], "2 ranks", "what rank 0 returns")
@@ -194,7 +196,7 @@ def compare(got: Any, expected: Any, situation: str, quantity: str, close: float
         raise Wrong(f"with {situation}, {quantity} is wrong: {difference}.")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """A value as lists and numbers: tensors become lists; scalar tensors, fractions and other
     numbers become floats."""
     if isinstance(value, (list, tuple)):
@@ -232,11 +234,11 @@ def _difference(got: Any, expected: Any, close: float = CLOSE, path: tuple[int, 
     return ""
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return shorten(repr(value), 80, placeholder=" ...")

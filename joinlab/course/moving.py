@@ -67,7 +67,7 @@ def repaired(rank: int, inputs: Sequence[torch.Tensor]) -> None:
 class MovingFrame:
     """What a moving picture shows for a while: a run, and what changed with it."""
 
-    program: Callable[[int, Any], Any]
+    program: Callable[[int, Any], object]
     inputs: tuple[int, int]
     change: str
 

@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 from joinlab.scenarios import symptoms as programs
 
@@ -39,9 +38,9 @@ class Symptom:
         return self.name
 
     @property
-    def program(self) -> Callable[..., Any]:
+    def program(self) -> Callable[..., object]:
         """The function that goes wrong."""
-        found: Callable[..., Any] = getattr(programs, self.name)
+        found: Callable[..., object] = getattr(programs, self.name)
         return found
 
     @property
@@ -59,14 +58,14 @@ class Symptom:
         return text
 
     @property
-    def cured(self) -> Callable[..., Any]:
+    def cured(self) -> Callable[..., object]:
         """The function after the cure, with its lines in linecache so that they can be shown."""
         file = f"<{self.name}, cured>"
         text = self.cured_text
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         space = dict(vars(programs))
         exec(compile(text, file, "exec"), space)
-        found: Callable[..., Any] = space[self.name]
+        found: Callable[..., object] = space[self.name]
         return found
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed import rpc
 
 from joinlab.emulator.patches import Make, Patches
 from joinlab.emulator.scheduler import Thread, adopt
@@ -93,6 +94,7 @@ def patch_process(patches: Patches, pid: int) -> None:
         patches.for_ranks(owner, "__init__", lambda host: _no_profiler)
     for name in ("spawn", "start_processes"):
         patches.for_ranks(torch.multiprocessing, name, lambda host: _no_spawn)
+    patches.for_ranks(rpc, "init_rpc", lambda host: _no_rpc)
 
 
 # ---------------------------------------------------------------------------------------- signals
@@ -355,6 +357,10 @@ _no_exec = _refusal(
 _no_profiler = _refusal(
     "torch's profiler records a whole process, and all ranks of an emulation share one. Take the profiler out of the "
     "program, or use joinlab.launch."
+)
+_no_rpc = _refusal(
+    "torch.distributed.rpc answers other ranks from threads of its own, and an emulation runs one thread per rank. "
+    "Use joinlab.launch."
 )
 _no_spawn = _refusal(
     "joinlab starts the ranks itself, so the program cannot start them by mp.spawn. Emulate the function that mp.spawn "

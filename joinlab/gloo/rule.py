@@ -70,18 +70,23 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         }
         if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
             break  # from here on the counter is not known
+        # Who refused a call may already wait in its next one, where an equal one has yet to raise.
+        refused = [_asked(call) for call in slot.values() if call.void]
+        void = {
+            rank for rank, call in slot.items() if not call.completed and _asked(call) in refused
+        }
         counting = {
             rank: stuck[rank][0]
             for rank, call in slot.items()
             if rank in stuck
-            and not call.void
+            and rank not in void
             and (
                 call.op == Op.BARRIER
                 or (group.setting.threads and len(stuck[rank]) >= group.setting.threads)
             )
         }
         begun = {
-            rank: call for rank, call in slot.items() if rank not in counting and not call.void
+            rank: call for rank, call in slot.items() if rank not in counting and rank not in void
         }
         fresh: dict[int, tuple[Blocker, ...]] = {
             rank: (behind,) for rank, behind in counting.items()
@@ -107,6 +112,12 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
             blockers[rank, slot[rank].seq] = why
             stuck.setdefault(rank, []).append(Blocker(rank, slot[rank].seq))
     return {**blockers, **_pairs(group, gone)}
+
+
+def _asked(call: IssuedCall) -> tuple[object, ...]:
+    """What decides whether a thread of gloo's refuses it: sizes only where they are split."""
+    sizes = call.shape if call.op == Op.ALL_TO_ALL else None
+    return call.op, call.dtype, call.reduce_op, sizes
 
 
 def _numbered(call: IssuedCall) -> Sequence[IssuedCall]:

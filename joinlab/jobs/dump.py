@@ -261,13 +261,13 @@ MALFORMED = (*safe_pickle.UNREADABLE, SyntaxError)
 """Exceptions that damaged or hostile dumps and traces cause."""
 
 
-def _entries(entries: object) -> list[dict[str, Any]]:
+def _entries(entries: object) -> list[dict[str, object]]:
     if not isinstance(entries, list) or not set(map(type, entries)) <= {dict}:
         raise TypeError("its entries are not a list of dicts")
     return entries
 
 
-def _plain(text: object) -> Any:
+def _plain(text: object) -> object:
     """A text parsed as JSON or as a Python literal, without evaluating it; other values
     unchanged."""
     if not isinstance(text, str):
@@ -379,7 +379,9 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_EntryFields]]:
+def _told(
+    entries: Sequence[dict[str, object]], texts: Texts
+) -> tuple[array[int], list[_EntryFields]]:
     """A code for each entry's fields _TOLD, and the _Told of each code."""
     codes, keys = _numbered(map(_TOLD, entries), lambda fields: marshal.dumps(fields, 2))
     return codes, [texts.told(key) for key in keys]
@@ -393,7 +395,7 @@ def _gets(fields: _EntryFields) -> bool:
     )
 
 
-def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
+def _apart(entries: Sequence[dict[str, object]], problems: list[str]) -> list[dict[str, object]]:
     """Split batches: each send and recv gets the state of its batch, and a batch of collectives
     becomes one entry.
 
@@ -420,7 +422,7 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
         entry["state"] == "completed" for entry in entries
     )  # or nothing has completed yet
     whole = active or not entries[0].get("record_id")
-    separate: list[dict[str, Any]] = []
+    separate: list[dict[str, object]] = []
     unnamed = False
     for entry in entries:
         batch = batches[_batch_of(entry)]
@@ -496,7 +498,7 @@ _STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_com
 _TOLD = itemgetter(
     "pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired"
 )
-_ABSENT: Mapping[str, Any] = {
+_ABSENT: Mapping[str, object] = {
     "pg_id": None,
     "process_group": None,
     "input_dtypes": (),
@@ -514,14 +516,16 @@ _ABSENT: Mapping[str, Any] = {
 """Values for fields that older or shorter dumps lack."""
 
 
-def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[int], list[_Key]]:
+def _numbered(
+    values: Iterable[object], key: Callable[[Any], _Key]
+) -> tuple[array[int], list[_Key]]:
     """A number for each value, equal for equal keys, and the keys by number.
 
     A training loop repeats itself, so each value is first compared with the one that followed its
     predecessor before, which needs no key. On dumps of 2,000 entries this halved the time.
     """
     numbers: dict[_Key, int] = {}
-    distinct: list[Any] = []  # one value per number
+    distinct: list[object] = []  # one value per number
     follows: dict[int, int] = {}  # the number that came after each number
     codes: list[int] = []
     last = -1
@@ -542,7 +546,7 @@ def _ids(frames: Sequence[object] | None) -> tuple[int, ...]:
     return tuple(map(id, frames or ()))
 
 
-def _numbers(entries: Sequence[dict[str, Any]], name: str) -> array[int]:
+def _numbers(entries: Sequence[dict[str, object]], name: str) -> array[int]:
     """One field of all entries, with 0 for null. TypeError if it is not an integer."""
     return array("q", [value or 0 for value in map(itemgetter(name), entries)])
 
@@ -618,7 +622,7 @@ class Texts:
         self.shapes: dict[tuple[tuple[int, ...], ...], int] = {}
         self.stacks: dict[tuple[Frame, ...], int] = {}
         self._told: dict[bytes, _EntryFields] = {}
-        self._stacks: dict[tuple[tuple[Any, Any, Any], ...], int] = {}
+        self._stacks: dict[tuple[tuple[object, object, object], ...], int] = {}
 
     def kind(self, kind: Kind) -> int:
         """The number of a kind. UnicodeEncodeError if a name in it is not valid text."""
@@ -651,7 +655,9 @@ class Texts:
             raise ValueError(f"sizes {str(sizes)[:60]}")
         return self.shapes.setdefault(key, len(self.shapes))
 
-    def numbered_stacks(self, stacks: Sequence[Sequence[Mapping[str, Any]] | None]) -> array[int]:
+    def numbered_stacks(
+        self, stacks: Sequence[Sequence[Mapping[str, object]] | None]
+    ) -> array[int]:
         codes, keys = _numbered(stacks, _ids)
         numbers = [self._stack(stacks[codes.index(code)]) for code in range(len(keys))]
         return array("i", map(numbers.__getitem__, codes))

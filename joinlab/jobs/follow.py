@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.recording import RecordedFolder, has_open_call, is_over
@@ -27,7 +27,7 @@ class Following(View):
     _open: ClassVar[dict[Path, Following]] = {}
 
     def __init__(
-        self, recorded: RecordedFolder, period: float, still: float, **options: Any
+        self, recorded: RecordedFolder, period: float, still: float, **options: object
     ) -> None:
         self.recorded = recorded
         self.following = True
@@ -110,7 +110,7 @@ class Following(View):
 
 
 def follow(
-    folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: Any
+    folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: object
 ) -> Following:
     """Show a recorded job in a notebook while it runs, and the verdict once it has stalled or is
     over.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -295,7 +294,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
         pl.col("stack") + 1,
     )
     sources: dict[
-        str, tuple[Sequence[Any], pl.Expr]
+        str, tuple[Sequence[object], pl.Expr]
     ] = {  # distinct values, and the number of each call's
         "origin": (labels, title),
         "dtype": ([kind_facts.dtype for kind_facts in kinds], kind),

@@ -120,14 +120,14 @@ def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
     return {**content, "traceEvents": events}, broken
 
 
-def _tells(event: Mapping[str, Any]) -> bool:
+def _tells(event: Mapping[str, object]) -> bool:
     name = event.get("name")
     return type(name) is str and (
         name == "record_param_comms" or name.startswith("c10d::") or _is_kernel(event)
     )
 
 
-def _is_kernel(event: Mapping[str, Any]) -> bool:
+def _is_kernel(event: Mapping[str, object]) -> bool:
     return (
         event.get("cat") == "kernel"
         and str(event["name"]).startswith("nccl")
@@ -223,7 +223,7 @@ def _ranks(text: object) -> tuple[int, ...]:
 def _calls(
     base: int,
     events: Sequence[Mapping[str, Any]],
-    info: Mapping[str, Any],
+    info: Mapping[str, object],
     groups: Mapping[str, Group],
     texts: Texts,
     problems: list[str],
@@ -286,7 +286,7 @@ _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
 
 
 def _nccl(
-    events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]
+    events: Sequence[Mapping[str, Any]], info: Mapping[str, object], problems: list[str]
 ) -> Iterator[_Call]:
     """NCCL's calls. Before 2.4 events may name no group: calls in groups smaller than the job are
     left out."""

@@ -70,14 +70,14 @@ def on_ranks(
         )
     counts = (1,) * size if size is not None else tuple(inputs or ())
 
-    def run(function: Callable[..., Any], *arguments: Any) -> Timeline:
+    def run(function: Callable[..., object], *arguments: object) -> Timeline:
         __tracebackhide__ = True
         from joinlab.emulator.emulate import emulate
         from joinlab.launcher.launcher import launch as launched
         from joinlab.story.judge import diagnose
 
         @functools.wraps(function)
-        def program(rank: int, given: Any) -> Any:
+        def program(rank: int, given: object) -> object:
             return function(rank, given if size is None else size, *arguments)
 
         program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

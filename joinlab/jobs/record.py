@@ -70,7 +70,7 @@ class Recording:
         self.over = False
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
-        self._left: tuple[int, Any, ProgramReturned | ProgramRaised] | None = None
+        self._left: tuple[int, object, ProgramReturned | ProgramRaised] | None = None
         sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
@@ -141,7 +141,7 @@ def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:
     return ProgramRaised(text=text_of(error), traceback=traceback_text(error))
 
 
-def _exit_from(caller: FrameType, code: Any) -> ProgramReturned | ProgramRaised:
+def _exit_from(caller: FrameType, code: object) -> ProgramReturned | ProgramRaised:
     """The end of a program that calls sys.exit(code) in this frame. The exception has no traceback
     yet, so the stack stands for it."""
     from joinlab.program.labels import is_ours, kind_of
@@ -245,7 +245,7 @@ def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -
 
     helper = c10d._new_process_group_helper
 
-    def first(*args: Any, **kwargs: Any) -> Any:
+    def first(*args: Any, **kwargs: Any) -> object:
         c10d._new_process_group_helper = helper
         atexit.unregister(say_if_nothing)
         rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
@@ -268,7 +268,7 @@ def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -
     c10d._new_process_group_helper = first
 
 
-def _about() -> dict[str, Any]:
+def _about() -> dict[str, object]:
     import psutil
     import torch
 

@@ -12,7 +12,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 MEMORY_PER_BYTE = 64
 """In memory, dumps of real jobs took at most 20 times their file size."""
@@ -42,13 +42,13 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump holds plain data only")
 
-    def persistent_load(self, pid: Any) -> NoReturn:
+    def persistent_load(self, pid: object) -> NoReturn:
         raise pickle.UnpicklingError(
             "it refers to an object outside of itself, and a dump holds plain data only"
         )
 
 
-def load(data: bytes) -> Any:
+def load(data: bytes) -> object:
     """The plain data in a pickle. Raises one of UNREADABLE for anything else, and runs nothing."""
     with _bounded(LEAST_MEMORY + MEMORY_PER_BYTE * len(data)):
         # Buffered: a reader that can peek lets the unpickler fetch more than one opcode at a time;

@@ -79,7 +79,7 @@ it and by it."""
 class _Shown(traitlets.Instance):  # type: ignore[type-arg]
     """The shown run. Reading it waits until torch is loaded, if the run needs torch."""
 
-    def get(self, obj: Any, cls: Any = None) -> Any:
+    def get(self, obj: Any, cls: Any = None) -> object:
         if obj.waits and obj.loading:
             obj._wait_until_loaded()
         return super().get(obj, cls)
@@ -129,19 +129,21 @@ class Bench(View):
     pad = traitlets.Int(0, min=0, max=2**32 - 1).tag(sync=True, echo_update=False)
     said: Any = traitlets.Tuple().tag(sync=True, echo_update=False)
     running = traitlets.Bool(False).tag(sync=True)
-    printed: Any = traitlets.Tuple().tag(sync=True)
+    printed: object = traitlets.Tuple().tag(sync=True)
     predict = traitlets.Bool(False).tag(sync=True)
-    results: Any = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
+    results: object = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
     shown = traitlets.Unicode("").tag(
         sync=True
     )  # BenchSetting.key of the shown emulation of a case
     programs: Any = traitlets.Tuple().tag(
         sync=True
     )  # (number, name) of each program to choose from
-    engines: Any = traitlets.Tuple().tag(
+    engines: object = traitlets.Tuple().tag(
         sync=True
     )  # {"name", "label", "missing"} of each engine to choose from
-    knobs: Any = traitlets.Tuple().tag(sync=True)  # those of "barrier_value" and "pad" that matter
+    knobs: object = traitlets.Tuple().tag(
+        sync=True
+    )  # those of "barrier_value" and "pad" that matter
     status: Any = traitlets.Dict({"text": ""}).tag(
         sync=True
     )  # with "bad" for an error, or "done" and "of" for a bar
@@ -149,11 +151,11 @@ class Bench(View):
     can_go = traitlets.Bool(False).tag(sync=True)
     launches = traitlets.Bool(False).tag(sync=True)  # whether the run can be stopped
     comparing = traitlets.Bool(False).tag(sync=True)
-    map: Any = traitlets.Dict().tag(sync=True)  # {"most", "kinds", "cells", "note"}; {} for none
+    map: object = traitlets.Dict().tag(sync=True)  # {"most", "kinds", "cells", "note"}; {} for none
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
     most = traitlets.Int(MAX_INPUTS).tag(sync=True)
     words: Any = traitlets.Tuple(("", *WORDS)).tag(sync=True)
-    loop: Any = traitlets.Tuple().tag(sync=True)  # of each case, as write_sliders takes it
+    loop: object = traitlets.Tuple().tag(sync=True)  # of each case, as write_sliders takes it
     endings = traitlets.Unicode().tag(sync=True)  # of the shipped runs that may be told
 
     def __init__(
@@ -248,7 +250,7 @@ class Bench(View):
         return replace(self._setting(), own=None, case=case, counts=counts)
 
     @traitlets.validate(*CHOSEN)
-    def _check(self, proposal: Mapping[str, Any]) -> Any:
+    def _check(self, proposal: Mapping[str, Any]) -> object:
         name, value = proposal["trait"].name, proposal["value"]
         if self.running and not self._by_page:
             raise ProgramError("a run is under way; bench.stop() ends it")
@@ -284,18 +286,18 @@ class Bench(View):
         finally:
             self._by_page = False
 
-    def set_state(self, sync_data: Any) -> None:
+    def set_state(self, sync_data: object) -> None:
         """Take traits that the browser has set."""
         with self._asked_by_page():
             super().set_state(sync_data)
 
     @traitlets.observe(*CHOSEN)
-    def _changed(self, _: Mapping[str, Any]) -> None:
+    def _changed(self, _: Mapping[str, object]) -> None:
         if not (self._held or self.running or self.comm is None):
             self._refresh()
 
     @traitlets.observe("said")
-    def _spoken(self, _: Mapping[str, Any]) -> None:
+    def _spoken(self, _: Mapping[str, object]) -> None:
         if not self._held and self.predict and self.covered:
             self._tell(self._next_step())
             self._arrange()
@@ -331,7 +333,7 @@ class Bench(View):
         )
         self._map.follow(None if hidden else self._setting())
 
-    def _show_map(self, map_data: dict[str, Any]) -> None:
+    def _show_map(self, map_data: dict[str, object]) -> None:
         if self.comm is not None and self.map != map_data:
             self.map = map_data
 
@@ -397,7 +399,7 @@ class Bench(View):
             or not (self.loading or reason)
         )
 
-    def _draw(self, timeline: Timeline | None, blank: Timeline | None, **changes: Any) -> None:
+    def _draw(self, timeline: Timeline | None, blank: Timeline | None, **changes: object) -> None:
         with self.hold_sync():
             self._blank, self.selected = blank, None
             self.timeline = timeline
@@ -611,7 +613,7 @@ class Bench(View):
 
     # ---------------------------------------------------------------- messages from the browser
 
-    def _pressed(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
+    def _pressed(self, _: object, message: Mapping[str, Any], __: object) -> None:
         """React to a button or a cell of the map."""
         match message:
             case {"press": "shown"}:
@@ -702,7 +704,7 @@ class Bench(View):
 
     def _goes_on(self, seconds: int, done: int) -> None:
         """Show the run's progress."""
-        status: dict[str, Any] = {
+        status: dict[str, object] = {
             "text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."
         }
         status |= {"done": done, "of": sum(self.counts)}
@@ -713,7 +715,7 @@ class Bench(View):
 bench = Bench
 
 
-def _left(bench: Bench) -> dict[str, Any]:
+def _left(bench: Bench) -> dict[str, object]:
     """The choices of the same bench in the previous execution of this notebook cell; ends runs
     which that launched.
 
@@ -751,7 +753,7 @@ def _event_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
+def _one_of(name: str, value: object, choices: Collection[object]) -> object:
     if value not in choices:
         raise ProgramError(f"{name}= is one of {', '.join(map(repr, choices))}; got {value!r}")
     return value

@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from joinlab.errors import JoinlabError
 from joinlab.notebook.settings import BenchSetting, Emulations
@@ -46,7 +45,7 @@ class EndingMap:
     def __init__(
         self,
         emulations: Emulations,
-        show: Callable[[dict[str, Any]], None],
+        show: Callable[[dict[str, object]], None],
         send: Callable[[bytes], None],
     ) -> None:
         self._emulations, self._show, self._send = emulations, show, send
@@ -62,7 +61,7 @@ class EndingMap:
         self._collect()
 
     def _collect(self) -> None:
-        self._data, self._held = LaneData(), dict[str, Any]()
+        self._data, self._held = LaneData(), dict[str, object]()
 
     def follow(self, setting: BenchSetting | None) -> None:
         """Begin the map around this setting, unless it is the current one; None: no map.

@@ -86,7 +86,7 @@ def _give(shell: Any, timeline: Timeline) -> None:
     shell.user_ns.update(_timeline=timeline, _ranks=list(timeline.returns))
 
 
-def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
+def _run(program: Callable[..., object], options: Namespace) -> Timeline:
     if options.launch:
         from joinlab.launcher.launcher import launch
 

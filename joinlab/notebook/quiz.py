@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import anywidget
 import ipywidgets
@@ -84,7 +83,7 @@ class Quiz:
 
     __repr__ = __str__
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **options: object) -> dict[str, object]:
         bundle = dict(self.widget._repr_mimebundle_(**options) or {})
         html = f"<pre>{escape(str(self))}</pre>"
         return {**bundle, "text/plain": str(self), "text/html": html}

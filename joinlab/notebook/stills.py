@@ -89,7 +89,7 @@ def drawn(timeline: Timeline) -> str:
     return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
 
 
-def put(value: Any) -> None:
+def put(value: object) -> None:
     """Display an object, or a dict of its forms by MIME type, as output of the cell."""
     from IPython.display import display
 

@@ -136,7 +136,7 @@ class Sweep:
         return "\n".join(lines)
 
 
-def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
+def pairs(counts: Iterable[object]) -> list[tuple[int, ...]]:
     """The tuples of `counts=`: every pair of its numbers, or its tuples themselves.
 
     >>> pairs([0, 1])

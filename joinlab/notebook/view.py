@@ -64,7 +64,7 @@ class View(anywidget.AnyWidget):
     )  # id of the still that this view hides (stills.py)
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run shown
 
-    def __init__(self, timeline: Timeline | None, **options: Any) -> None:
+    def __init__(self, timeline: Timeline | None, **options: object) -> None:
         unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"beside", "layout"})
         if unknown:
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
@@ -126,7 +126,7 @@ class View(anywidget.AnyWidget):
         return value
 
     @traitlets.observe("timeline")
-    def _show(self, change: Mapping[str, Any]) -> None:
+    def _show(self, change: Mapping[str, object]) -> None:
         if change["new"] is None:  # of a bench that covers its run
             return
         with self.hold_sync():
@@ -136,14 +136,14 @@ class View(anywidget.AnyWidget):
                 self.selected = None
 
     @traitlets.observe("alike", "covered", "beside")
-    def _fold(self, change: Mapping[str, Any]) -> None:
+    def _fold(self, change: Mapping[str, object]) -> None:
         """Redraw the lanes, which depend on these traits: a shared lane would reveal ranks that end
         alike."""
         if self._packed:
             self._pack()
 
     @traitlets.observe("mended")
-    def _mend(self, change: Mapping[str, Any]) -> None:
+    def _mend(self, change: Mapping[str, object]) -> None:
         """Look for the fix, unless it is known; the page has the run with it as soon as it is."""
         self.selected = None
         if not change["new"] or self._seen.mended:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 import polars as pl
@@ -28,7 +28,7 @@ from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
 
-CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
+CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
 """For `figure.show(config=...)`: the wheel zooms, and nothing offers to send the figure to a cloud."""
 
 CALLS, PROGRAM = (0.08, 0.5), (0.64, 0.22)

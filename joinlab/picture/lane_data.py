@@ -57,7 +57,7 @@ class ColumnTable:
     """Numbers distinct values in order of first use."""
 
     def __init__(self) -> None:
-        self._at: dict[Any, int] = {}
+        self._at: dict[object, int] = {}
 
     def __call__(self, value: Hashable) -> int:
         """The number of `value`."""
@@ -97,7 +97,7 @@ class LaneData:
     def __init__(self) -> None:
         self._facts = ColumnTable()  # (name, what it says)
         self._told = ColumnTable()  # of a call: its facts
-        self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
+        self._runs: list[tuple[dict[str, object], bytes]] = []  # each with its columns
         self._mended = 0  # of these, runs with the fix of another
 
     def __len__(self) -> int:
@@ -130,12 +130,12 @@ class LaneData:
         run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
         return self._add(run | extra, packed)
 
-    def _add(self, run: dict[str, Any], packed: bytes) -> int:
+    def _add(self, run: dict[str, object], packed: bytes) -> int:
         if (run, packed) not in self._runs:
             self._runs.append((run, packed))
         return self._runs.index((run, packed))
 
-    def packed(self, **extra: Any) -> bytes:
+    def packed(self, **extra: object) -> bytes:
         """All of it and `extra` as JSON, and behind a NUL the columns; the same runs give the same
         bytes."""
         parts = {
@@ -158,7 +158,7 @@ class LaneData:
         calls: bool = True,
         made: FirstScreen | None = None,
         least: int = 0,
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[dict[str, object], bytes]:
         folding = folded(timeline, ranks)
         screen = made or scene_of(Evidence(timeline, folding), ranks)
         run = {
@@ -198,7 +198,7 @@ class LaneData:
 
     def _columns_of(
         self, timeline: Timeline, folding: Folding, cited: _Cited
-    ) -> tuple[dict[str, Any], int, bytes]:
+    ) -> tuple[dict[str, object], int, bytes]:
         """Every call as a number of its code and of its times, and when the clock begins."""
         data, codes, begin, packed = columns(timeline, folding)
         data["codes"] = [
@@ -237,7 +237,7 @@ class LaneData:
         first = tuple(numbers.pop(name) for name in FIRST if name in numbers)
         return self._told((first, tuple(numbers.values()), stack, made))
 
-    def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
+    def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
         """The first screen, as static/types.d.ts has it."""
 
         def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:

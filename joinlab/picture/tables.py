@@ -148,7 +148,7 @@ def _html(cell: Cell) -> str:
     return "<br>".join(lines)
 
 
-def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], caption: str = "") -> Table:
+def table(rows: Iterable[Sequence[object]], columns: Sequence[str], caption: str = "") -> Table:
     """A table of values: None is "-", floats have up to five digits, and sequences are listed.
 
     Raises ValueError if a row has more or fewer values than there are columns.
@@ -176,7 +176,7 @@ def thread_table(beside: BesideThread) -> Table:
     return Table(("input", *columns, "alike"), tuple(rows), " ".join(beside.sentences))
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -77,6 +77,8 @@ class RecordedWork(dist.Work):
         """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
         install.py."""
         self._recorder.misuse.asked(call.id for call in self._calls)
+        # The program's callbacks may overwrite the tensors, so ours have to come first.
+        self._recorder.completions.end_deferral(self._recorder.completions.own.turn)
         future: Any = self._real.get_future()
         self._recorder.waits.futures[future] = self._calls[0]
         return future  # type: ignore[no-any-return]

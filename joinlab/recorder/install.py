@@ -335,8 +335,8 @@ def _patch_spans(recorder: Recorder) -> None:
 
 
 def _patch_futures(recorder: Recorder) -> None:
-    """Record waits on futures, such as the join hook's, one per bucket in the order of issue, and
-    their callbacks."""
+    """Record waits on futures, the program's and the join hook's, one per bucket in the order of
+    issue, and their callbacks."""
     wait, then, add_done_callback = (
         torch._C.Future.wait,
         torch._C.Future.then,
@@ -354,20 +354,21 @@ def _patch_futures(recorder: Recorder) -> None:
         add_done_callback(self, recorder.waits.noting(self, callback) or callback)
 
     def recorded_wait(self: Any, *args: object, **kwargs: object) -> object:
+        call = recorder.waits.futures.get(self)
         if (
             sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass"
             and recorder.join_hook
         ):
             call = recorder.join_hook.popleft()
-            if not call.kind.host_waits:
-                result = wait(self, *args, **kwargs)
-                recorder.waits.begin_expected(call)
-                call.group.reader.after_wait(call)
-                return result
-            if not call.done:
-                with recorder.waits.waiting((call,)):
-                    return wait(self, *args, **kwargs)
-        return wait(self, *args, **kwargs)
+        if call is None or (call.done and call.kind.host_waits):
+            return wait(self, *args, **kwargs)
+        if call.kind.host_waits:
+            with recorder.waits.waiting((call,)):
+                return wait(self, *args, **kwargs)
+        result = wait(self, *args, **kwargs)
+        recorder.waits.begin_expected(call)
+        call.group.reader.after_wait(call)
+        return result
 
     for name, one in (
         ("wait", recorded_wait),

@@ -263,7 +263,7 @@ class Counter(Joinable):
         return self.count.device
 
     @property
-    def join_process_group(self) -> Any:
+    def join_process_group(self) -> object:
         """The process group in which Join communicates."""
         return dist.group.WORLD
 

@@ -101,7 +101,7 @@ class FixTarget:
         return node
 
     @property
-    def sides(self) -> Sequence[Mapping[str, Any]]:
+    def sides(self) -> Sequence[Mapping[str, object]]:
         return self.tests[-1]["sides"] if self.tests else ()
 
     def wrapped(self) -> Iterator[str]:
@@ -119,7 +119,7 @@ class FixTarget:
         """Whether an expression calls DDP."""
         return isinstance(node, ast.Call) and self.value_of(node.func) is DistributedDataParallel
 
-    def value_of(self, node: ast.AST) -> Any:
+    def value_of(self, node: ast.AST) -> object:
         """The value of a dotted name of the module."""
         first, *attributes = dotted(node).split(".")
         value = self.names.get(first)
@@ -253,7 +253,7 @@ class Edited:
         return made
 
     def _function(
-        self, function: Any, names: dict[str, Any], within: CellType | None = None
+        self, function: Any, names: dict[str, object], within: CellType | None = None
     ) -> FunctionType:
         code = function.__code__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
@@ -278,7 +278,7 @@ class Edited:
         """A class of the program with its methods made anew; itself if it cannot be copied."""
         cell, home = CellType(), self.before.names
 
-        def made(value: Any) -> Any:
+        def made(value: object) -> Any:
             match value:
                 case FunctionType() if value.__globals__ is home:
                     return self._function(value, names, cell)
@@ -356,7 +356,7 @@ def candidates(
                         yield edited
 
 
-def _functions(names: Mapping[str, Any]) -> Iterator[FunctionType]:
+def _functions(names: Mapping[str, object]) -> Iterator[FunctionType]:
     """The functions and methods that a module defines."""
     for value in names.values():
         if isinstance(value, type) and value.__module__ == names.get("__name__"):

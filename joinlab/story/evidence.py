@@ -94,7 +94,7 @@ class Evidence:
         form: str,
         sides: Iterable[Sequence[int]],
         rows: Iterable[CallRow] = (),
-        **details: Any,
+        **details: object,
     ) -> Line:
         """A headline about the ranks of each side and these calls; arguments as for `line`."""
         return self.line(LineKind.HEADLINE, form, sides, rows, **details)

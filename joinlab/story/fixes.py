@@ -50,7 +50,7 @@ rare last resort."""
 MAX_SECONDS = 20.0
 
 
-def find_fixes(scene: Evidence, source: Any) -> None:
+def find_fixes(scene: Evidence, source: object) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
     it in `mended`.
 
@@ -165,7 +165,7 @@ def _issued_before(timeline: Timeline) -> list[int]:
     return [issued.get(rank, calls.filter(rank=rank).height) for rank in range(timeline.world_size)]
 
 
-def _is_same_call(row: dict[str, Any], candidate: dict[str, Any]) -> bool:
+def _is_same_call(row: dict[str, object], candidate: dict[str, object]) -> bool:
     return all(row[name] == candidate[name] for name in ("origin", "op", "dtype", "shape", "root"))
 
 

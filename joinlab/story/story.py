@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import EndingLine, Line, LineKind
@@ -59,7 +58,7 @@ class Story:
         """How one rank ended, and why, in a sentence or two."""
         return next((said(line) for line in self.of(LineKind.FATE) if rank in line.ranks), "")
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The story as plain data, which `json.dumps` takes; each line with its words as "text" and
         as "pieces"."""
         lines = []

@@ -32,6 +32,7 @@ import torch.multiprocessing as mp
 from numpy.random import sample as imported_sample
 from numpy.random import seed as imported_seed
 from numpy.random import standard_normal as imported_normal
+from torch.distributed import rpc
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
@@ -772,6 +773,7 @@ REFUSED = {
         lambda: profiled(torch.autograd.profiler),
         ("profiler", "joinlab.launch"),
     ),
+    "rpc": (lambda: rpc.init_rpc("worker", rank=0, world_size=2), ("one thread per rank",)),
     "spawn": (
         lambda: mp.spawn(print, nprocs=2),
         ("joinlab.emulate(lambda rank, inputs: worker(rank",),

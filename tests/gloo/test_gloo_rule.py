@@ -161,6 +161,19 @@ def test_a_call_that_a_thread_refused_has_used_up_its_number():
     assert (0, 1) in blocked(by_group(calls, {"0": (0, 1)})["0"])
 
 
+def test_a_call_whose_own_refusal_may_be_on_its_way_is_not_blocked():
+    """Rank 1 may have had the error of its call, and wait in its next one, a moment before rank
+    0."""
+    shorts = [
+        IssuedCall(rank, "0", 0, "all_reduce", "int16", [[2 + rank]], "sum") for rank in (0, 1)
+    ]
+    refused = shorts[1]._replace(failed=True, void=True)
+    then = IssuedCall(1, "0", 1, "all_reduce", "int32", [[2]], "sum")
+    assert set(blocked(by_group([shorts[0], refused, then], {"0": (0, 1)})["0"])) == {(1, 1)}
+    other = shorts[0]._replace(dtype="int32")  # which no thread refuses: it waits for ever
+    assert (0, 0) in blocked(by_group([other, refused, then], {"0": (0, 1)})["0"])
+
+
 def test_an_empty_all_reduce_waits_for_nobody():
     assert (
         blocked(

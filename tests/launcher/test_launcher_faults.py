@@ -26,6 +26,8 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted
@@ -367,6 +369,39 @@ def test_a_callback_of_a_call_that_cannot_complete_does_not_hide_a_hang() -> Non
         dist.barrier()
 
     assert [str(end) for end in run(program).ends] == ["hung (proven)"] * 2
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_wait_for_the_future_of_a_call_is_a_wait(chained: bool) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 1:
+            dist.barrier()
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        if chained:
+            future = future.then(lambda future: future.value())
+        future.wait()
+
+    assert [str(end) for end in run(program).ends] == ["hung (proven)"] * 2
+
+
+def test_values_are_read_before_a_comm_hook_s_callback_overwrites_them() -> None:
+    """PowerSGD divides in place in callbacks, which run on gloo's thread, and waits there for calls
+    of its own."""
+
+    def program(rank: int, inputs: Any) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook)
+        for _ in range(4):
+            model(torch.ones(1, 8) * (rank + 1)).sum().backward()
+
+    columns = ["rank", "seq", "op", "value_in", "value_out"]
+    launched, emulated = (
+        timeline.calls.select(columns).sort("rank", "seq").rows()
+        for timeline in (run(program), joinlab.emulate(program, (1, 1), "gloo"))
+    )
+    assert launched == emulated
 
 
 def test_a_rank_whose_child_computes_is_at_work() -> None:

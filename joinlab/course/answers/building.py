@@ -46,7 +46,7 @@ class Chain(torch.nn.Module):
 
 
 def difference(
-    calls: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, object]], real: Sequence[Mapping[str, object]]
 ) -> tuple[int, str]:
     """The number of the first call that differs, counted from 1, and the difference; (0, "") if all
     calls agree.
@@ -65,7 +65,7 @@ def difference(
     return 0, ""
 
 
-def _words(fields: Mapping[str, Any]) -> str:
+def _words(fields: Mapping[str, object]) -> str:
     return ", ".join(f"{field} {value}" for field, value in fields.items())
 
 
@@ -104,7 +104,7 @@ def _trained(
     computes  called with each parameter whose gradient has been computed
     """
 
-    def program(rank: int, inputs: Any) -> tuple[Any, Any]:
+    def program(rank: int, inputs: Any) -> tuple[Any, object]:
         module = _module(case, rank)
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(computes)  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ def _reductions(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
 
 
 def _hand_out(answer: Answer, case: Situation) -> None:
-    def program(rank: int, inputs: Any) -> list[Any]:
+    def program(rank: int, inputs: object) -> list[object]:
         module = _module(case, rank)
         answer(module)
         return [parameter.tolist() for parameter in module.parameters()]
@@ -168,7 +168,7 @@ def _hand_out(answer: Answer, case: Situation) -> None:
         _begins_alike([*timeline.returns], case, backend, situation)
 
 
-def _begins_alike(begun: Sequence[Any], case: Situation, backend: str, situation: str) -> None:
+def _begins_alike(begun: Sequence[object], case: Situation, backend: str, situation: str) -> None:
     for rank, parameters in enumerate(begun):
         wanted = _by_ddp(case, backend).returns[rank][0]
         compare(
@@ -181,7 +181,7 @@ def _buckets_of(answer: Answer, case: Situation) -> None:
     parameters = list(module.parameters())
     places = {id(parameter): index for index, parameter in enumerate(parameters)}
 
-    def numbered(*arguments: Any) -> Any:
+    def numbered(*arguments: object) -> object:
         buckets = answer(*arguments)
         if not isinstance(buckets, (list, tuple)) or not all(
             isinstance(bucket, (list, tuple)) for bucket in buckets
@@ -288,7 +288,7 @@ def _moved(model: torch.nn.Module) -> None:
 
 @lru_cache(KEPT)
 def _by_join(case: Situation, backend: str) -> Timeline:
-    def program(rank: int, inputs: Any) -> list[Any]:
+    def program(rank: int, inputs: object) -> list[object]:
         model = DDP(Chain(case.shapes))
         with model.join():
             for value in Fed(inputs, case.inputs(rank)):
@@ -299,10 +299,10 @@ def _by_join(case: Situation, backend: str) -> Timeline:
     return run(program, case.counts, f"{case} on {backend}", backend=backend)
 
 
-def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
+def _asked(timeline: Timeline, rank: int) -> list[dict[str, object]]:
     """A rank's calls. Successive broadcasts from one root count as one, since DDP packs its
     parameters."""
-    calls: list[dict[str, Any]] = []
+    calls: list[dict[str, object]] = []
     for row in issued(timeline, rank):
         call = {"op": row["op"], "numbers": _numbers(row)}
         if row["op"] == "broadcast":
@@ -317,7 +317,7 @@ def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
 
 
 def _small_join(answer: Answer, case: Situation) -> None:
-    def program(rank: int, inputs: Any) -> list[Any]:
+    def program(rank: int, inputs: object) -> list[object]:
         model = Chain(case.shapes)
 
         def train(value: torch.Tensor) -> None:

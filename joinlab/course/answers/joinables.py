@@ -60,7 +60,7 @@ class _MainOnly(JoinHook):
 def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str]:
     """Run the answer on `numbers` with some of its hooks: "none", "main" or "both"."""
 
-    def program(rank: int, inputs: Any) -> Any:
+    def program(rank: int, inputs: Any) -> object:
         joinable = answer()
         if not isinstance(joinable, Joinable):
             raise TypeError(f"{type(joinable).__name__} is not a Joinable")
@@ -137,7 +137,7 @@ def _notify(answer: Answer, case: Situation) -> None:
 def _without_join(answer: Answer) -> None:
     """Raise Wrong if the answer does not work without Join."""
 
-    def program(rank: int, inputs: Any) -> None:
+    def program(rank: int, inputs: object) -> None:
         answer()(torch.tensor([1.0]))
 
     run(program, (1, 1), "no Join around it")

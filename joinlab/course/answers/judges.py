@@ -49,7 +49,7 @@ def _tensors(case: Situation, rank: int) -> list[torch.Tensor]:
 def _gather_list(answer: Answer, case: Situation) -> None:
     situation = f"{case.ranks} ranks of {max(case.counts)} tensors each"
 
-    def program(rank: int, inputs: Any) -> Any:
+    def program(rank: int, inputs: object) -> object:
         tensors = _tensors(case, rank)
         got = answer(tensors)
         if not isinstance(got, (list, tuple)):
@@ -88,7 +88,7 @@ def _ring_sum(answer: Answer, case: Situation) -> None:
             shape
         )
 
-    def program(rank: int, inputs: Any) -> Any:
+    def program(rank: int, inputs: object) -> object:
         _refuse_shared_buffers()
         return plain(answer(tensor_of(rank)))
 
@@ -126,7 +126,7 @@ def _refuse_shared_buffers() -> None:
     if hasattr(original, "refuses"):
         return
 
-    def refusing(batch: list[dist.P2POp]) -> Any:
+    def refusing(batch: list[dist.P2POp]) -> object:
         sent = {part.tensor.data_ptr() for part in batch if part.op is dist.isend}
         if any(part.tensor.data_ptr() in sent for part in batch if part.op is dist.irecv):
             raise ValueError(
@@ -161,7 +161,7 @@ def _accumulate(answer: Answer, case: Situation) -> None:
     steps = [[case.even().inputs(rank, step) for rank in range(case.ranks)] for step in range(2)]
     inputs_each = max(case.counts)
 
-    def program(rank: int, inputs: Any) -> list[float]:
+    def program(rank: int, inputs: object) -> list[float]:
         model = DDP(_Curved())
         gradients = []
         for step in steps:
@@ -175,7 +175,7 @@ def _accumulate(answer: Answer, case: Situation) -> None:
             gradients.append(float("nan") if grad is None else grad.item())
         return gradients
 
-    def plainly(rank: int, inputs: Any) -> list[float]:
+    def plainly(rank: int, inputs: object) -> list[float]:
         model = _Curved()  # seeded alike on all ranks: the weight that DDP hands out
         gradients = []
         for step in steps:
@@ -309,7 +309,7 @@ def _note_monitored_barriers() -> None:
 
 
 def _safe_loop(answer: Answer, case: Situation) -> None:
-    def program(rank: int, inputs: Any) -> tuple[list[float], bool]:
+    def program(rank: int, inputs: object) -> tuple[list[float], bool]:
         _note_monitored_barriers()
         _monitored.clear()
         with trained() as values:
@@ -404,7 +404,7 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
     """`orders`: by rank, the order in which its buckets become ready."""
     buckets, ranks = len(orders[0]), len(orders)
 
-    def program(rank: int, inputs: Any) -> tuple[list[float], list[int], str]:
+    def program(rank: int, inputs: object) -> tuple[list[float], list[int], str]:
         tensors = [torch.full((3 * i + 1,), float(rank + 1)) for i in range(buckets)]
         works: list[Any] = []
         ready: list[int] = []

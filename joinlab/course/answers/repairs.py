@@ -50,7 +50,7 @@ class PlayedAnswer:
     given: str
 
     @property
-    def returns(self) -> list[Any]:
+    def returns(self) -> list[object]:
         """What each rank returned, as lists and numbers."""
         return [returned for returned, _ in self.timeline.returns]
 
@@ -59,10 +59,10 @@ class PlayedAnswer:
         for rank, (_, inputs) in enumerate(self.timeline.returns):
             compare_trained(inputs, expected[rank], self.given, f"rank {rank}")
 
-    def exchanges(self) -> list[Mapping[str, Any]]:
+    def exchanges(self) -> list[Mapping[str, object]]:
         """The calls of the answer itself, those that DDP and join() did not make and that are no
         barrier, in which the ranks' values differ; of each, the row of one rank."""
-        calls: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+        calls: dict[tuple[object, object], list[Mapping[str, Any]]] = {}
         for row in self.timeline.calls.rows(named=True):
             if "(" not in row["origin"] or "object" in row["origin"]:
                 calls.setdefault((row["group"], row["seq"]), []).append(row)
@@ -72,7 +72,7 @@ class PlayedAnswer:
             if len({row["value_in"] for row in rows}) > 1 or "object" in rows[0]["origin"]
         ]
 
-    def in_second_input(self, row: Mapping[str, Any]) -> bool:
+    def in_second_input(self, row: Mapping[str, object]) -> bool:
         """Whether a call belongs to the rank's second input: it has read that one and no more, or,
         if it reads ahead, has run `forward` on that one and no more."""
         spans = self.timeline.spans
@@ -80,7 +80,7 @@ class PlayedAnswer:
         begun = (forwards["begin_ns"] <= row["enqueued_ns"]).sum()
         return bool(row["input"] == 1 or begun == 2)
 
-    def after_training(self, row: Mapping[str, Any]) -> bool:
+    def after_training(self, row: Mapping[str, object]) -> bool:
         """Whether a call comes behind its rank's last reduction of gradients."""
         calls = self.timeline.calls
         reductions = calls.filter(calls["rank"] == row["rank"], calls["origin"] == GRADIENTS)
@@ -109,12 +109,12 @@ def _repair(
     purpose: Purpose,
     known: Sequence[Situation],
     drawn: Callable[[random.Random], Situation] = draw,
-    feed: Callable[[Fed, Situation], Any] = lambda inputs, case: inputs,
+    feed: Callable[[Fed, Situation], object] = lambda inputs, case: inputs,
 ) -> Judge:
     """`feed` turns a rank's inputs into the answer's argument."""
 
     def hold(answer: Answer, case: Situation) -> None:
-        def program(rank: int, inputs: Any) -> Any:
+        def program(rank: int, inputs: object) -> object:
             fed = feed(Fed(inputs, case.inputs(rank)), case)
             with trained() as values:
                 returned = plain(answer(rank, fed))
@@ -267,7 +267,7 @@ def _keeps_even(played: PlayedAnswer) -> None:
 def _plain_mean(case: Situation) -> float:
     """The mean loss over all inputs of all ranks, without DDP."""
 
-    def program(rank: int, _: Any) -> list[float]:
+    def program(rank: int, _: object) -> list[float]:
         model = torch.nn.Linear(1, 1)  # seeded alike on all ranks
         inputs = [value for peer in range(case.ranks) for value in case.inputs(peer)]
         return [model(torch.tensor([value])).item() for value in inputs]

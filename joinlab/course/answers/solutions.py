@@ -116,7 +116,7 @@ class Largest(Joinable):
         dist.all_reduce(number, op=dist.ReduceOp.MAX)
         self.largest = torch.maximum(self.largest, number)
 
-    def join_hook(self, **kwargs: Any) -> JoinHook:
+    def join_hook(self, **kwargs: object) -> JoinHook:
         return LargestHook(self)
 
     @property
@@ -124,7 +124,7 @@ class Largest(Joinable):
         return self.largest.device
 
     @property
-    def join_process_group(self) -> Any:
+    def join_process_group(self) -> object:
         return dist.group.WORLD
 
 

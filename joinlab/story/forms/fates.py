@@ -86,7 +86,7 @@ class _Fate:
     def line(self) -> Line:
         end, scene = self.end, self.scene
         awaited = scene.awaited(self.rank)
-        facts: dict[str, Any] = {"pending": end.pending} if end.pending else {}
+        facts: dict[str, object] = {"pending": end.pending} if end.pending else {}
         text = _cut(end.text.strip().partition("\n")[0].rstrip(": "))
         if text:
             facts["text"] = text

@@ -146,7 +146,7 @@ def _words(line: Line) -> Text:
     return say(SENTENCES[line.form], **parts)
 
 
-def _call(call: Mapping[str, Any]) -> str:
+def _call(call: Mapping[str, object]) -> str:
     """A call as the watchdog names it: "collective 5 (all_reduce) of group 73"; of a send or recv,
     its op."""
     if not call["number"]:

@@ -231,7 +231,7 @@ def _differ(scene: Evidence, kinds: list[list[CallRow]]) -> Line:
 
 def _calls(
     scene: Evidence, sides: list[list[CallRow]], without_call: Sequence[list[int]] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """One call of each side, and what its words need; `without_call`: ranks without a call."""
     calls, sizes = [scene.call(rows[0]) for rows in sides], [_size(rows[0]) for rows in sides]
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
