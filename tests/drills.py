@@ -274,14 +274,14 @@ DRILLS: dict[str, tuple[int, Callable[[random.Random], str]]] = {
 
 def one_launch(name: str, draw: random.Random) -> str:
     """Drill once; returns how it ended, or "WRONG: ..."."""
-    before = _now()
+    before, earlier = _now(), psutil.Process().children()
     began = time.monotonic()
     try:
         said = DRILLS[name][1](draw)
         assert time.monotonic() - began < HELD_UP_S, (
             f"the caller was held up for {time.monotonic() - began:.0f} s"
         )
-        assert (found := processes()) == [], found
+        assert (left := processes(earlier)) == [], left
         assert listening() == []
         assert run_folders() == [], run_folders()
         launch(cases.case_2, (1, 1))  # which replaces a server that was killed
@@ -297,14 +297,17 @@ def one_launch(name: str, draw: random.Random) -> str:
     return said
 
 
-def processes() -> list[psutil.Process]:
-    """Every process that is left below this one, the fork server excepted. A keeper ends a moment
-    after its run."""
-    isolated.leave()  # a test before this one may have called it
+def processes(earlier: list[psutil.Process]) -> list[psutil.Process]:
+    """Every process that is left below this one, the fork server and its own children from earlier
+    excepted: multiprocessing keeps one, which a test before this may have started. A keeper ends a
+    moment after its run."""
+    isolated.leave()
     SPARES.close()
     servers = {server.process.pid for server in ForkServer.running()}
-    mine = psutil.Process().children(recursive=True)
-    return alive(one.pid for one in mine if one.pid not in servers)
+    below = psutil.Process().children(recursive=True)
+    return alive(
+        process.pid for process in below if process.pid not in servers and process not in earlier
+    )
 
 
 def _now() -> tuple[set[str], int, int]:
