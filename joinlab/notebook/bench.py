@@ -48,7 +48,7 @@ from joinlab.notebook.predictions import WORDS, Score, word
 from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, BenchSetting, Emulations, check_counts
 from joinlab.notebook.stills import drawn
 from joinlab.notebook.view import View
-from joinlab.picture.assets import script, style
+from joinlab.picture.assets import packed_script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
@@ -116,7 +116,7 @@ class Bench(View):
     Raises ProgramError for an invalid program, case, counts, engine or prediction.
     """
 
-    _esm = script("board.js")
+    _esm = packed_script("board.js")
     _css = style("view.css", "first.css", "bench.css", "map.css")
 
     _calls = False

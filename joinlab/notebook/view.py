@@ -19,7 +19,7 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.thread import beside_thread
 from joinlab.errors import JoinlabError, ProgramError
 from joinlab.notebook.stills import show_live
-from joinlab.picture.assets import script, style
+from joinlab.picture.assets import packed_script, style
 from joinlab.picture.first_screen import NARROW
 from joinlab.picture.lane_data import pack
 from joinlab.picture.tables import Table, thread_table
@@ -46,7 +46,7 @@ class View(anywidget.AnyWidget):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _esm = script("widget.js")
+    _esm = packed_script("widget.js")
     _css = style("view.css", "first.css")
 
     _calls = True  # whether calls are sent with the boxes, or only once the reader selects one

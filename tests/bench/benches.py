@@ -182,7 +182,7 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
         beside = f"{median(taken) / median(floor):.1f} floors"
         yield Figure(f"bench, key to repaint: {boxes} calls{how}", ms(taken), beside, aim)
     yield Figure(
-        "bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 150 kB"
+        "bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 100 kB"
     )
     yield Figure(
         "bench, a slider move over the wire", f"{max(size, also) / 1e3:.1f} kB", "", "below 15 kB"

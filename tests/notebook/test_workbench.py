@@ -630,9 +630,7 @@ def test_the_first_view_is_small_on_the_wire():
     made = bench(case=4)
     sent = made.get_state().values()
     size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
-    assert (
-        100_000 < size < 170_000
-    )  # the names of the traits, and of the widgets around, come on top
+    assert 40_000 < size < 85_000  # the names of the traits, and of the widgets around, come on top
 
 
 # ---- output

@@ -73,6 +73,7 @@ def drawn(where):
 
 
 def press(notebook, where, key, times=1):
+    expect(where).to_be_enabled()  # Run is not while PyTorch is being loaded, and takes no key
     where.focus()
     for _ in range(times):
         notebook.page.keyboard.press(key)

@@ -3,15 +3,17 @@ parses."""
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import subprocess
+from base64 import b64decode
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from joinlab.picture.assets import asset, script
+from joinlab.picture.assets import asset, packed_script, script
 from joinlab.picture.lane_data import LOOKS
 
 TYPESCRIPT = "typescript@5.9.3"
@@ -70,6 +72,13 @@ def test_a_joined_module_parses(name, tmp_path):
         ["node", "--check", tmp_path / "joined.mjs"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_packed_module_holds_the_joined_one_at_less_than_half_its_length():
+    packed = packed_script("board.js")
+    inside = b64decode(re.findall(r'atob\("([^"]+)"\)', packed)[0])
+    assert gzip.decompress(inside).decode() == script("board.js")
+    assert len(packed) < len(script("board.js")) / 2
 
 
 def test_the_types_name_what_python_writes():
