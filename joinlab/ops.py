@@ -175,6 +175,7 @@ class CallRow(TypedDict):
     root: NotRequired[int | None]
     peer: NotRequired[int | None]
     tag: NotRequired[int | None]
+    splits: NotRequired[Sequence[Sequence[int]] | None]
     value_in: NotRequired[str | None]
     value_out: NotRequired[str | None]
     call_site: NotRequired[str | None]

@@ -63,6 +63,9 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "root": pl.Int64(),  # global rank of the root of broadcast, reduce, gather, scatter
     "peer": pl.Int64(),  # global rank of the other side of send and recv; null: from any source
     "tag": pl.Int64(),  # tag of send and recv
+    # Of an all_to_all: the elements for each rank of its group, and those that it expects from
+    # each; one number alone holds for each rank. null where the record does not say
+    "splits": pl.List(pl.List(pl.Int64())),
     # JSON: one flat list per tensor, "[[1.0]]"; null if over MAX_VALUES elements
     "value_in": pl.String(),
     "value_out": pl.String(),  # the same, after completion; null until then
@@ -578,11 +581,8 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
             name: version and str(version).strip("'") for name, version in versions.items()
         }
     _check_meta(parts.meta, len(parts.ends))
-    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {
-        "number"
-    }  # older files lack this column
     timeline = Timeline(
-        calls=numbered(parts.calls, parts.meta) if before else parts.calls,
+        calls=_completed(parts.calls, parts.meta),
         spans=parts.spans,
         ends=tuple(Ending(**end) for end in parts.ends),
         meta=parts.meta,  # type: ignore[arg-type]  # checked above
@@ -591,6 +591,15 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
     )
     _check_rows(timeline)
     return timeline
+
+
+def _completed(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """The table of calls of a file, with the columns that older files lack."""
+    if not CALL_COLUMNS.keys() - {"number", "splits"} <= {*calls.columns} < CALL_COLUMNS.keys():
+        return calls
+    if "splits" not in calls.columns:
+        calls = calls.with_columns(splits=pl.lit(None, CALL_COLUMNS["splits"]))
+    return numbered(calls, meta) if "number" not in calls.columns else calls.select(*CALL_COLUMNS)
 
 
 _ENDING = get_type_hints(Ending) | {"kind": str}
@@ -659,20 +668,30 @@ def _check_rows(timeline: Timeline) -> None:
             raise ValueError(f"values of another form: {text:.40}")
         if any(isinstance(value, (list, dict)) for values in tensors for value in values):
             raise ValueError(f"values of another form: {text:.40}")
-    shapes = calls["shape"].drop_nulls().explode()
-    if shapes.drop_nulls().len() < calls["shape"].drop_nulls().list.len().sum():
-        raise ValueError("a shape that is null")
-    sizes = shapes.drop_nulls().explode().drop_nulls()
-    if (
-        not sizes.is_between(0, _LONG_NS).all()
-        or sizes.len() < shapes.drop_nulls().list.len().sum()
-    ):
-        raise ValueError("a shape with an impossible size")
+    for column in ("shape", "splits"):
+        lists = calls[column].drop_nulls().explode()
+        if lists.drop_nulls().len() < calls[column].drop_nulls().list.len().sum():
+            raise ValueError(f"a {column} that is null")
+        sizes = lists.drop_nulls().explode().drop_nulls()
+        if (
+            not sizes.is_between(0, _LONG_NS).all()
+            or sizes.len() < lists.drop_nulls().list.len().sum()
+        ):
+            raise ValueError(f"a {column} with an impossible size")
+    _check_splits(calls, timeline.meta)
     if (
         calls["stack"].drop_nulls().explode().drop_nulls().len()
         < calls["stack"].drop_nulls().list.len().sum()
     ):
         raise ValueError("a stack with a frame that is null")
+
+
+def _check_splits(calls: pl.DataFrame, meta: Meta) -> None:
+    given = calls.filter(pl.col("splits").is_not_null()).select("group", "splits").unique()
+    for group, splits in given.rows():
+        size = len(meta["groups"].get(group, ()))
+        if len(splits) != 2 or any(len(side) not in (1, size) for side in splits):
+            raise ValueError("an all-to-all with parts for other ranks than its group's")
 
 
 _LONG_NS = 1 << 62  # 146 years

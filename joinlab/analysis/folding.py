@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from joinlab.analysis.hashing import Codes, hash_columns, mixed
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import asks_of, is_setup
-from joinlab.analysis.reading import Codes, Reading, hash_columns, mixed, read
+from joinlab.analysis.reading import Reading, read
 from joinlab.analysis.wording import ranks_text
 from joinlab.timeline import Timeline, derived
 
@@ -188,6 +189,7 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
         + hash_columns(columns, *columns.columns)
     )
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
+    hashes += reading.misfit[1] * mixed(ranks.astype(np.uint64))  # such a rank has its own lane
     mixed_hashes = mixed(
         hashes
         + np.where(reading.odd[reading.slot], mixed(reading.slot.astype(np.uint64)), np.uint64(0))

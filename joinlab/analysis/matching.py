@@ -21,6 +21,7 @@ import numpy as np
 
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
+from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import IssuedCall, call_of, elements_of
 from joinlab.gloo.messages import kind as gloo_kind
@@ -42,7 +43,7 @@ class Slot:
     refused   the backend refused these calls when they were issued, so that no other rank saw anything of them
     pair      they are a send and a recv
     differs   in what they disagree that must agree: of "op", "dtype", "shape" (the number of elements), "reduce_op",
-              "root" and "origin"
+              "root" and "origin"; ["splits"]: a rank sends another one more or fewer elements than that one expects
     """
 
     group: str
@@ -167,7 +168,9 @@ def _slots(
             input=input,
             met=number is not None and _meet(members, backend_of(reading.meta, group), lost),
             pair=pair,
-            differs=() if number is None else differences(members),
+            differs=()
+            if number is None
+            else differences(members) or ("splits",) * any(misfits(members, reading.groups[group])),
             lost=lost,
             refused=number is None,
         )

@@ -29,6 +29,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from joinlab.analysis.hashing import Codes, hash_columns, mixed
+from joinlab.analysis.splits import misfits_of
 from joinlab.backend.calls import ANY_SOURCE
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.timeline import Timeline, backend_of, derived
@@ -40,7 +42,6 @@ KEPT = 2000  # of a run with more, so many calls are told, about
 BESIDE = 3  # slots told on either side of one that is told
 FEWEST = 24  # slots told, however many ranks there are
 
-Codes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -252,8 +253,19 @@ class Reading:
         unlike = (kinds != kinds[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
         return np.asarray(
             (np.bincount(slot, unlike) > 0)
+            | (self.misfit[0] > 0)
             | (np.bincount(slot) < np.where(self.paired[first], 2, size))
         )
+
+    @cached_property
+    def misfit(self) -> tuple[Codes, Flags]:
+        """By slot a number that tells one misfit of an all-to-all's parts from another, 0 without
+        one; and of every call, whether it is on either side of one."""
+        places = np.zeros(len(self.names) * self.world_size, np.int64)
+        for number, members in enumerate(self.groups.values()):
+            places[number * self.world_size + np.array(members, np.int64)] = np.arange(len(members))
+        sizes = np.array([*map(len, self.groups.values())])
+        return misfits_of(self.calls["splits"], self.slot, sizes[self.group], places[self.place])
 
     # ---------------------------------------------------------------- what is told one by one
 
@@ -267,6 +279,7 @@ class Reading:
         """
         pattern = np.zeros(self.count, np.uint64)
         np.add.at(pattern, self.slot, self.kinds + self.calls["completed_ns"].is_null().to_numpy())
+        pattern += self.misfit[0]
         slots = np.flatnonzero(self.odd)
         _, example, of_pattern = np.unique(pattern[slots], return_index=True, return_inverse=True)
         return slots, slots[example], of_pattern
@@ -348,23 +361,3 @@ def _dense(codes: Numbers) -> Numbers:
     if codes.max() > 4 * len(codes) + 1000:  # records that begin far apart
         return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64)
     return np.asarray((np.cumsum(np.bincount(codes) > 0) - 1)[codes], np.int64)
-
-
-def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
-    """One number a row, by the values of several columns. Column by column takes a fifth of hashing
-    structs."""
-    hashes = np.zeros(frame.height, np.uint64)
-    for name in names:
-        hashes *= np.uint64(0x9E3779B97F4A7C15)
-        if frame[name].null_count() < frame.height:  # skip a column of nulls
-            hashes += frame[name].hash().to_numpy()
-    return hashes
-
-
-def mixed(codes: Codes) -> Codes:
-    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of
-    SplitMix64."""
-    codes = codes + np.uint64(0x9E3779B97F4A7C15)
-    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(codes ^ (codes >> np.uint64(31)), np.uint64)

@@ -249,6 +249,20 @@ def _barrier(timeline: Timeline) -> str:
     return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
 
 
+def splits_text(splits: Sequence[Sequence[int]]) -> str:
+    """The column `splits` in words; one number alone is of each rank.
+
+    >>> splits_text([[1, 3], [2]])
+    'sends 1, 3 and expects 2 of each'
+    """
+    sides = (", ".join(map(str, side[:8])) + ", ..." * (len(side) > 8) for side in splits)
+    to, of = (
+        f" {word} each" * (len(side) == 1) for word, side in zip(("to", "of"), splits, strict=True)
+    )
+    sent, expected = sides
+    return f"sends {sent}{to} and expects {expected}{of}"
+
+
 # ---- calls and groups
 
 

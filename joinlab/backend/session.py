@@ -253,6 +253,7 @@ class SessionRank:
                 "root": facts.get("root"),
                 "peer": facts.get("peer"),
                 "tag": facts.get("tag"),
+                "splits": facts.get("splits"),
                 "value_in": None,
                 "enqueued_ns": self.now,
             },

@@ -20,9 +20,10 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.folding import Folding
+from joinlab.analysis.hashing import hash_columns
 from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of
-from joinlab.analysis.reading import hash_columns, read
+from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.picture.details import Details, call_details
 from joinlab.picture.rows import RowKind, kind

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import is_setup, quoted, shadows
-from joinlab.analysis.wording import listed, ranks_text, short_site, tensor
+from joinlab.analysis.wording import listed, ranks_text, short_site, splits_text, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of
 
@@ -159,7 +159,9 @@ def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
         else:
             reduced = ""
         root = f"root {row['root']}" if "root" in slot.differs else ""
-        rows_by_text.setdefault(", ".join(filter(None, (carried, reduced, root))), []).append(row)
+        parts = splits_text(row["splits"] or ()) if "splits" in slot.differs else ""
+        text = ", ".join(filter(None, (carried, reduced, root, parts)))
+        rows_by_text.setdefault(text, []).append(row)
     list_text = "; ".join(
         f"{_ranks(rows_alike, lanes)} {text}" for text, rows_alike in rows_by_text.items() if text
     )
@@ -225,6 +227,6 @@ def unlike(first: Row, second: Row, differs: Sequence[str]) -> bool:
         elif name == "shape":
             if elements_of(first["shape"]) != elements_of(second["shape"]):
                 return True
-        elif first.get(name) != second.get(name):
+        elif name == "splits" or first.get(name) != second.get(name):
             return True
     return False

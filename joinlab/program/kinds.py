@@ -15,7 +15,14 @@ import torch
 
 from joinlab.ops import FACTS, MAX_VALUES, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Stacks, from_reducer, issued_in_backward, label
-from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of
+from joinlab.program.process_group import (
+    METHODS,
+    Method,
+    dtype_of,
+    options_key,
+    options_of,
+    splits_of,
+)
 
 ALL_REDUCE = METHODS["allreduce"]
 
@@ -173,7 +180,9 @@ def plain_kind(
     """What the network has to know of a call, wherever it was issued from."""
     op, tensors = method.op, ins or outs
     dtype, shape = dtype_of(tensors), [list(tensor.shape) for tensor in tensors]
-    options = options_of(op, group.ranks, args)
+    options: dict[str, Any] = {**options_of(op, group.ranks, args)}
+    if op is Op.ALL_TO_ALL:
+        options["splits"] = splits_of(method, args, len(group.ranks))
     host_waits = group.host_waits or op is Op.BARRIER
     if group.backend == "nccl" and op is Op.BARRIER:
         # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam

@@ -352,6 +352,7 @@ class CallIssued(Event):
     root: int | None = key("root", default=None)
     peer: int | None = key("peer", default=None)
     tag: int | None = key("tag", default=None)
+    splits: list[list[Count]] | None = key("sp", default=None)
     values: list[Tensor] | None = key("v", default=None)
     call_site: str | None = key("site", default=None)
     streamed: list[int] | None = key("w", default=None)

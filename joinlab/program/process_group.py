@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Any, TypedDict
 
 import torch
@@ -253,9 +254,11 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
             return opts.rootRank
     except AttributeError:  # no options object: the short forms of a method
         return tuple([str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list))])
-    return (
-        tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None
-    )  # peer and tag
+    if op in POINT_TO_POINT:
+        return tuple([arg for arg in args if isinstance(arg, int)])  # peer and tag
+    if op is Op.ALL_TO_ALL:
+        return tuple([tuple(arg) for arg in args[2:] if isinstance(arg, list)])  # split sizes
+    return None
 
 
 class Options(TypedDict, total=False):
@@ -295,6 +298,33 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
                 raise NoSuchRank(numbers[0], len(ranks))
             options["peer"] = ranks[numbers[0]]
     return options
+
+
+def splits_of(method: Method, args: tuple[Any, ...], size: int) -> list[list[int]] | None:
+    """The column `splits` of an all-to-all in a group of `size` ranks; None where its sizes cannot
+    be those of so many parts, which the backend refuses."""
+    if method.form is Form.SINGLE:
+        sides = [_rows_split(args[1], args[3], size), _rows_split(args[0], args[2], size)]
+    else:
+        sides = [[part.numel() for part in tensors_in(args[side])] for side in (1, 0)]
+    if any(len(parts) != size for parts in sides):
+        return None
+    even = [parts[:1] if len({*parts}) == 1 else parts for parts in sides]
+    return even if max(map(len, even)) <= MOST_SPLITS else None
+
+
+MOST_SPLITS = 256
+"""Unequal parts of an all-to-all are recorded for up to so many ranks: a call of 1,024 would take 8
+KB of a rank's log."""
+
+
+def _rows_split(tensor: torch.Tensor, rows: Sequence[int], size: int) -> list[int]:
+    """The elements of each part of a tensor that is split by its first dimension; [] if it cannot
+    be."""
+    first, *others = tensor.shape or [0]
+    if not rows and first % size == 0:
+        rows = [first // size] * size
+    return [count * prod(others) for count in rows] if sum(rows) == first else []
 
 
 def _reduce_op_name(reduce_op: Any) -> str:

@@ -308,6 +308,7 @@ class RankLog:
             "root": event.root,
             "peer": event.peer,
             "tag": event.tag,
+            "splits": event.splits,
             "value_in": _values(event.values),
             "call_site": event.call_site or site,
             "stack": stack,

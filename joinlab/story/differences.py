@@ -38,7 +38,7 @@ from joinlab.timeline import EndKind, Timeline, TraceSource
 MAX_RANKS = 64
 """In a larger job, only some ranks of each side are followed."""
 
-_MET = ("other_order", "out_of_phase", "two_models", "splits")
+_MET = ("other_order", "out_of_phase", "two_models")
 """Headlines about calls that met but were not meant for each other."""
 
 

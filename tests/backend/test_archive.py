@@ -299,6 +299,7 @@ def rows(columns) -> st.SearchStrategy:
         "value_in": values,
         "value_out": values,
         **dict.fromkeys(("peer", "root"), st.none() | st.integers(0, 1)),
+        "splits": st.none() | st.just([[2], [0]]),
     }
     narrow |= {
         name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")
@@ -661,6 +662,9 @@ HOSTILE_CALLS = {
     "values nested deeper": {"value_in": "[[[1]]]"},
     "a size below 0": {"shape": [[-1]]},
     "a shape that is null": {"shape": [None]},
+    "a part below 0": {"splits": [[-1], [1]]},
+    "parts for more ranks than there are": {"splits": [[1, 1, 1, 1], [1]]},
+    "parts of one side": {"splits": [[1]]},
     "a frame that is null": {"stack": [None]},
     "an impossible time": {"completed_ns": (1 << 63) - 1},
 }
@@ -689,10 +693,11 @@ def test_calls_that_are_numbered_alike_are_refused() -> None:
         assert what in refusal(with_table(pl.concat([call, other])))
 
 
-def test_calls_of_a_file_without_numbers_are_numbered_when_it_is_read() -> None:
+def test_columns_that_older_files_lack_are_added_when_they_are_read() -> None:
     timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), "gloo")
-    without = with_table(timeline.calls.drop("number"), data=packed(timeline))
-    assert opened(without).calls.equals(timeline.calls)
+    for lacks in (["number"], ["splits"], ["number", "splits"]):
+        without = with_table(timeline.calls.drop(lacks), data=packed(timeline))
+        assert opened(without).calls.equals(timeline.calls)
 
 
 _JSON = st.recursive(

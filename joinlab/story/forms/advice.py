@@ -77,6 +77,8 @@ def _what_leads(scene: Evidence) -> Iterator[Line]:
         rows = [meeting.placed(scene, slot, side) for side in present]
         if slot.differs and {*slot.differs} <= _DATA:
             form = "same_data"
+        elif "splits" in slot.differs:
+            form = "exchange_sizes"
         else:
             form = "what_leads"
         facts = {"differs": list(slot.differs), "absent": list(slot.absent), "pair": slot.pair}
@@ -154,6 +156,10 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "in_turn": lambda line: say("{}{}", _IN_TURN, _hint(line)),
     "same_data": _same_data_words,
     "what_leads": _what_leads_words,
+    "exchange_sizes": lambda line: say(
+        "Exchange the sizes first: what a rank sends another is what that one has to expect in {}.",
+        brief(line, 0),
+    ),
     "look_at_output": lambda line: say(
         "Look at the last output of {}, and whether [its host|their hosts] ran out of memory.",
         line.ranks,

@@ -129,7 +129,9 @@ class _Fate:
                     facts.pop("text", True)
                 )  # it names a port, another one on each rank
             if gloo and end.kind is EndKind.KILLED and ("SIGABRT" in end.text or "aborted" in text):
-                facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
+                facts["overrun"] = bool(
+                    {"dtype", "shape", "splits"} & set(self.slot_of[awaited].differs)
+                )
         if self.rank in (sends := scene.meta.get("sends", {})):
             facts["sends"] = sends[self.rank]
         left_at = scene.meta.get("left_at", {}).get(self.rank)

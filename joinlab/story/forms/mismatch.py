@@ -212,7 +212,7 @@ def out_of_time(end: Ending) -> bool:
     return end.kind is EndKind.KILLED and "still running after" in end.text
 
 
-FINDERS = (wrong_answer, extra, circle, different, silent.splits, alone)
+FINDERS = (wrong_answer, extra, circle, silent.splits, different, alone)
 
 
 # ---------------------------------------------------------------- words

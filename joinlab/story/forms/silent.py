@@ -8,14 +8,13 @@ inputs or models, an all-to-all whose sizes do not add up, and replicas that dif
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import at_input, by_key
-from joinlab.backend.calls import elements_of
-from joinlab.ops import Op, decode_values
+from joinlab.ops import Op
 from joinlab.program.divergence import are_gradients
 from joinlab.program.replicas import Replica
 from joinlab.story.differences import unpaired
@@ -131,43 +130,22 @@ def _averaged(
 
 
 def splits(scene: Evidence) -> tuple[Line, ...]:
-    """The first all-to-all before any clash whose ranks sent other amounts than they received, or
-    wait for more."""
-    for slot in takewhile(lambda slot: slot is not scene.clash, scene.matched.slots):
-        rows = [*scene.matched.calls_of(slot).values()]
-        if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(
-            2, len(scene.groups[slot.group])
-        ):
-            continue
-        ranks = tuple(row["rank"] for row in rows)
-        sent = [elements_of(row["shape"]) or 0 for row in rows]
-        received = sum(
-            len(values) for row in rows for values in decode_values(row["value_out"]) or ()
-        )
-        over = [
-            rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text
-        ]
-        over = [
-            rank
-            for rank in over
-            if scene.awaited(rank) in (None, (rank, slot.group, slot.calls[rank]))
-        ]
-        open_ = [row["rank"] for row in rows if row["completed_ns"] is None]
-        stuck = all(
-            scene.ends[rank].pending or scene.ends[rank].kind is EndKind.HUNG for rank in open_
-        )
-        waits = (
-            open_ if stuck and len(open_) < len(rows) else []
-        )  # the others got all, and so have sent all
-        if over or waits or (all(row["value_out"] for row in rows) and sum(sent) != received):
-            lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
-            facts = {"sent": sent, "received": received, "over": over, "waits": waits}
-            sides = [[rank] for rank in ranks]
-            return (
-                scene.headline("splits", sides, rows, lines=lines, **facts),
-                scene.line(LineKind.CAUSE, "sent", sides, rows, lines=lines, sent=sent),
-            )
-    return ()
+    """The first call that does not fit, an all-to-all: a part between two ranks, and others."""
+    slot = scene.clash
+    if slot is None or "splits" not in slot.differs:
+        return ()
+    rows = scene.matched.calls_of(slot)
+    parts = misfits([*rows.values()], scene.groups[slot.group])
+    first, *others = sorted(parts, key=lambda part: part[0] == part[1])
+    both = [rows[rank] for rank in dict.fromkeys(first[:2])]
+    by_line = {row["call_site"]: row for row in both[::-1]}
+    lines = tuple(filter(None, (scene.line_of(row, ()) for row in [*by_line.values()][::-1])))
+    sides = [[row["rank"]] for row in both]
+    headline = scene.headline("splits", sides, both, parts=[first], lines=lines)
+    if not others:
+        return (headline,)
+    ranks = sorted({rank for part in others for rank in part[:2]})
+    return (headline, scene.line(LineKind.CAUSE, "other_parts", [ranks], parts=others))
 
 
 def replicas(scene: Evidence) -> tuple[Line, ...]:
@@ -190,7 +168,7 @@ def replicas(scene: Evidence) -> tuple[Line, ...]:
 
 FIRST = (not_come, early)
 """Finders that come before the comparison of the calls' order."""
-FINDERS = (left_over, out_of_phase, two_models, splits, replicas)
+FINDERS = (left_over, out_of_phase, two_models, replicas)
 
 
 # ---------------------------------------------------------------- words
@@ -223,23 +201,27 @@ def _two_models(line: Line) -> Text:
 
 
 def _splits(line: Line) -> Text:
-    facts = line.facts
-    if facts["waits"]:
-        problem = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
-    elif facts["over"]:
-        problem = say("{} got too much", facts["over"])
-    else:
-        counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
-        problem = say("{} sent {}", line.ranks, counts)
-    return say("The splits of {} do not fit: {}.", at_place(line, 0), problem)
+    part = _part(line.facts["parts"][0])
+    return say("The splits of {} do not fit: {}.", at_place(line, 0), part)
 
 
-def _sent(line: Line) -> Text:
-    parts = [
-        say("{} by {}", str(sent), ranks)
-        for ranks, sent in zip(sides(line), line.facts["sent"], strict=True)
-    ]
-    return say("Elements sent: {}.", listing(parts))
+def _part(part: Sequence[int]) -> Text:
+    sender, receiver, sent, expected = part
+    if sender == receiver:
+        return say("{} keeps {} and expects {} of itself", [sender], f"{sent}", f"{expected}")
+    template = "{} sends {} to {}, which expects {}"
+    return say(template, [sender], f"{sent}", [receiver], f"{expected}")
+
+
+def _other_parts(line: Line) -> Text:
+    parts = [_part(part) for part in line.facts["parts"]]
+    left_out = len(parts) - FEW_PARTS
+    more = [say("{} more parts do not fit", f"{left_out}")] if left_out > 0 else []
+    return say("Also, {}.", listing([*parts[:FEW_PARTS], *more], "; "))
+
+
+FEW_PARTS = 3
+"""As many parts that do not fit are named, beside the first."""
 
 
 def _replicas(line: Line) -> Text:
@@ -278,7 +260,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "out_of_phase": _out_of_phase,
     "two_models": _two_models,
     "splits": _splits,
-    "sent": _sent,
+    "other_parts": _other_parts,
     "replicas_differ": _replicas,
     "other_rates": _rates,
 }
