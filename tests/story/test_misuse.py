@@ -80,6 +80,7 @@ def groups_made(rank, inputs, alike, local):
         dist.new_group(members)
     if rank < 2 or alike:
         dist.new_group([1, 0], use_local_synchronization=local)
+    dist.barrier()  # a rank that has connected must not end before its peer has
 
 
 @pytest.mark.parametrize("launched", [False, True])
