@@ -120,6 +120,13 @@ def none_at_all(rank, inputs):
     trained([])
 
 
+def from_a_buffer(rank, stream):
+    buffer = list(itertools.islice(stream, 64))
+    count = torch.tensor(len(buffer))
+    dist.all_reduce(count, op=dist.ReduceOp.MIN)
+    trained(buffer[: int(count)], barrier=False)
+
+
 def as_many_as_the_longest(rank, inputs):
     inputs = list(inputs)
     count = torch.tensor(len(inputs))
@@ -890,7 +897,7 @@ OF_SHARES = [two_of_each, all_of_them, all_but_the_last, none_at_all, as_many_as
 WRONG: dict[str, list[Callable[..., Any]]] = {
     "ring_sum": [all_send_first, all_receive_first, reduced, once_round_the_ring, lambda x: x * dist.get_world_size()],
     "even_out": OF_SHARES,
-    "in_step": [*OF_SHARES, counted_before],
+    "in_step": [*OF_SHARES, counted_before, from_a_buffer],
     "as_float": [
         float,
         lambda byte: 0.0,
