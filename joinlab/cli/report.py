@@ -20,13 +20,13 @@ from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
-from joinlab.ops import Op
+from joinlab.ops import CallRow, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Line
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
-from joinlab.timeline import Ending, Timeline
+from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import (
@@ -403,26 +403,29 @@ class _CallTable:
             "refused": [],
             "failed": [],
             "not yet": [],
+            "no end on record": [],
             "never ends": [],
         }
         for rank, row in rows.items():
             if row["completed_ns"] is None:
-                failed = "refused" if slot.refused else "failed"
-                open_ranks[
-                    failed
-                    if row["error"]
-                    else "not yet"
-                    if self.run.ends[rank].runs
-                    else "never ends"
-                ].append(rank)
+                open_ranks[self._state(slot, row)].append(rank)
         for state, ranks in open_ranks.items():
-            all_of = len(ranks) == len(rows)
-            if all_of:
-                subject = ""
-            else:
-                subject = f"{ranks_text([lane_rank for rank in ranks for lane_rank in self.folding.lanes[rank]])} "
-            remarks += [f"{subject}{state}"] if ranks else []
+            stuck = [member for rank in ranks for member in self.folding.lanes[rank]]
+            if len(ranks) == len(rows):
+                remarks += [state] if ranks else []
+            elif ranks:
+                verb = "never end" if len(stuck) > 1 and state == "never ends" else state
+                remarks.append(f"{ranks_text(stuck)} {verb}")
         return ", ".join(remarks)
+
+    def _state(self, slot: Slot, row: CallRow) -> str:
+        """What is known of a call that is not complete."""
+        if row["error"]:
+            return "refused" if slot.refused else "failed"
+        end = self.run.ends[row["rank"]]
+        if end.runs:
+            return "not yet"
+        return "no end on record" if end.kind is EndKind.UNKNOWN else "never ends"
 
     def _was_taken(self, slot: Slot) -> bool:
         """Whether a recv from any rank may have taken these sends, or been one of these calls."""

@@ -73,6 +73,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         reader = next(
             (candidate for candidate in READERS if candidate.looks_like(place, head)), None
         )
+        if reader is not None and reader.what == TEXT and _has_record(place.parent):
+            return _told(text.beside(load_recording(place.parent), [place]))
         if reader is not None:
             return _told(reader.read([place], problems))
     except OSError as error:
@@ -81,6 +83,11 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
             f"cannot open {str(place)!r}: it cannot be read ({why}). Check the path, and that you may read it."
         ) from error
     return load_saved(place, max_bytes)
+
+
+def _has_record(folder: Path) -> bool:
+    """Whether the folder itself has the record of a rank."""
+    return any(parse_segment_name(name) is not None for name in os.listdir(folder))
 
 
 def _folder(folder: Path, problems: list[str]) -> Timeline:

@@ -50,7 +50,7 @@ MOST_CALLS = 2000
 NO_END = (
     "its process is gone without an ending in the record: it was killed, aborted or called os._exit"
 )
-LOST = "its record ends early, so that its ending is not known"
+LOST = "its record ends early"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"
 GONE = "its process has been ended since"

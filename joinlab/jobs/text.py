@@ -29,6 +29,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.jobs.job import NOTHING_RECORDED
+from joinlab.jobs.recording import NO_END
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.program.log_events import MOST_RANKS
@@ -156,7 +157,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     if silent:
         problems.append(f"{left_out(silent)}: no line says what a rank did")
     for rank in facts.raised.keys() | facts.ended.keys():
-        if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
+        if rank < len(ends) and (ends[rank].kind is EndKind.UNKNOWN or ends[rank].text == NO_END):
             text = facts.raised.get(rank) or facts.ended[rank]
             if rank in facts.raised:
                 kind = EndKind.RAISED
@@ -482,6 +483,8 @@ class TextFacts:
         for match in _FIND["failed"].finditer(text):
             rank, first = int(match["rank"]), 0 <= cause < match.start()
             by = match["signal"] or match["by"] or f"exit code {match['code']}"
+            if not first and cause >= 0 and by == "SIGTERM":
+                by = "SIGTERM, since another rank had failed"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
             matched = True

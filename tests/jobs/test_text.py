@@ -6,18 +6,23 @@ py-spy.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 import joinlab
 from joinlab.analysis.wording import ranks_text
+from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
+from joinlab.jobs.recording import LOST, NO_END
 from joinlab.timeline import EndKind
 from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
+from tests.segments import begin, call
+from tests.segments import write as write_segment
 from tests.timelines import same_timelines
 
 LOGS = Path(__file__).parents[1] / "material" / "logs"
@@ -189,6 +194,49 @@ def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_pat
         if "notes.txt' was left out: no line says what" in one
     ]
     assert same_timelines(loaded(timeline.save(tmp_path / "saved.joinlab")), timeline)
+
+
+TORCHRUN = """
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 22674)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 22674
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 22673)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 22673
+"""
+
+
+def test_a_job_s_log_in_the_folder_of_its_record_says_who_ended_the_ranks(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = begin(rank, 2, host=socket.gethostname(), pid=2**22 + 1)
+        write_segment(tmp_path, rank, text + call(0, 1500, 1600) + call(1, 1700, None))
+    assert {end.text for end in loaded(tmp_path).ends} == {NO_END}
+    assert str(joinlab.diagnose(loaded(tmp_path))).partition("\n")[0].count("were killed") == 1
+    (tmp_path / "job.log").write_text(TORCHRUN)
+    for record in (tmp_path, tmp_path / "job.log"):
+        timeline = loaded(record)
+        assert timeline.calls.height == 4
+        first, other = (end.text for end in timeline.ends)
+        assert first == "SIGABRT (torchrun: the first that failed)"
+        assert other == "SIGTERM, since another rank had failed (torchrun)"
+
+
+def test_a_record_that_broke_off_is_no_hang(tmp_path: Path) -> None:
+    lost = '{"e":"lost","x":"OSError: [Errno 28] No space left on device","t":1800}\n'
+    for rank in range(2):
+        text = begin(rank, 2, host=socket.gethostname()) + call(0, 1500, 1600)
+        write_segment(tmp_path, rank, text + call(1, 1700, None) + lost)
+    timeline = loaded(tmp_path)
+    shown = " ".join(str(run_report(timeline)).split())
+    assert "running when their record broke off; until then every call fits" in shown
+    assert "no end on record" in shown and "never ends" not in shown
+    assert ": their records end early." in shown
+    assert {end.text for end in timeline.ends} == {LOST}
 
 
 def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:

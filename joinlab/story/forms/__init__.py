@@ -143,7 +143,7 @@ def _endings(groups: Sequence[Mapping[str, Any]], line: Line, counted: bool = Fa
         for group in groups
         if not group["good"] and not group["runs"] and group["kind"] != EndKind.UNKNOWN
     ]
-    if line.facts.get("how") == "timed_out":  # its words say how they ended
+    if line.facts.get("how") in ("timed_out", "all_killed"):  # its words say how they ended
         return ()
     if line.form == "alone" and len(groups) > 1:
         state, absent = line.facts["how"], {*line.facts["absent"]}

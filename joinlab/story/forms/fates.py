@@ -383,15 +383,23 @@ _PLURAL = (
     ("its process was", "their processes were"),
     ("its process is", "their processes are"),
     ("its process", "their processes"),
+    ("its record has", "their records have"),
+    ("its record ends", "their records end"),
+    ("its host", "their hosts"),
     ("it was", "they were"),
+    ("it may", "they may"),
 )
 
 
+def _of_several(text: str, ranks: Sequence[int]) -> str:
+    """The text of an ending, for as many ranks."""
+    for its, their in _PLURAL if len(ranks) > 1 else ():
+        text = text.replace(its, their)
+    return text
+
+
 def _killed(line: Line) -> Text:
-    text = str(line.facts.get("text", ""))
-    if len(line.ranks) > 1:
-        for its, their in _PLURAL:
-            text = text.replace(its, their)
+    text = _of_several(str(line.facts.get("text", "")), line.ranks)
     ending, why = (
         (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
     )
@@ -412,7 +420,7 @@ def _killed(line: Line) -> Text:
 
 
 def _unknown(line: Line) -> Text:
-    text = str(line.facts.get("text") or "the record ends earlier")
+    text = _of_several(str(line.facts.get("text") or "the record ends earlier"), line.ranks)
     if "in" in line.facts:
         return say(
             "{} [was|were] last seen{}. How [it|they] ended is not known: {}.",
