@@ -53,11 +53,12 @@ def _picture(view: Any) -> str:
     from joinlab.analysis.wording import shown
     from joinlab.story.judge import diagnose
 
+    runs = [run for run in (view.timeline, view.beside) if run is not None]
+    untried = any(run.again for run in runs)
+    story, *_ = map(diagnose, runs)
+    if untried:
+        view.refresh(view._calls)  # with the fixes that were tried
     if view.beside is None:
-        first = bool(view.timeline.again)
-        story = diagnose(view.timeline)
-        if first:
-            view.refresh(view._calls)  # with the fixes that were tried
         sentence, above, pictures = (
             story.sentence,
             story._repr_html_() if view.sentences else "",

@@ -84,9 +84,10 @@ def _laid(
     screen = both[side]
     place_of = {pair[side]: place for place, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]
+    ends = [piece for piece in screen.headline if piece.tone]
     return replace(
         screen,
-        headline=(ScreenPiece(name),),
+        headline=(ScreenPiece(f"{name}: "), *ends),
         columns=tuple(columns),
         focus=None if screen.focus is None else place_of[screen.focus],
         meant=tuple(

@@ -98,11 +98,11 @@ class LaneData:
         self._facts = ColumnTable()  # (name, what it says)
         self._told = ColumnTable()  # of a call: its facts
         self._runs: list[tuple[dict[str, object], bytes]] = []  # each with its columns
-        self._mended = 0  # of these, runs with the fix of another
+        self._extra = 0  # of these, runs with the fix of another, or beside it
 
     def __len__(self) -> int:
         """How many runs were added."""
-        return len(self._runs) - self._mended
+        return len(self._runs) - self._extra
 
     def add(
         self,
@@ -122,10 +122,11 @@ class LaneData:
             for mended in timeline.mended:
                 before = len(self._runs)
                 run["mended"] = self._add(*self._run(mended, ranks, calls))
-                self._mended += len(self._runs) - before
+                self._extra += len(self._runs) - before
             return self._add(run, packed)
         both = compared(timeline, beside)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
+        self._extra += below == len(self._runs) - 1
         extra = {"beside": below, "apart": shown(both.sentence)}
         run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
         return self._add(run | extra, packed)
@@ -164,7 +165,6 @@ class LaneData:
         run = {
             "title": shown(title(timeline)),
             "measured": shown(measured(timeline)),
-            "modelled": timeline.meta.get("engine") == "emulated",
             "mends": bool(timeline.mended or timeline.rerun)
             and not timeline.meta.get("fixes_hidden")
             and not all(map(good, timeline.ends)),

@@ -158,6 +158,8 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str
 
 def _beside(first: tuple[str, Timeline], second: tuple[str, Timeline]) -> str:
     """The text of a page that compares two runs."""
+    for _, timeline in (first, second):
+        diagnose(timeline)  # tries fixes
     data, both = LaneData(), compared(first[1], second[1])
     number = data.add(first[1], beside=second[1])
     pictures = "".join(

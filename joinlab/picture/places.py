@@ -36,20 +36,20 @@ SIZES = {
         "far": 26,
     },
     "phone": {
-        "stack": 40,
+        "stack": 36,
         "slim": 20,
-        "mid": 40,
-        "big": 82,
-        "ghost": 40,
+        "mid": 36,
+        "big": 76,
+        "ghost": 36,
         "gap": 6,
         "wide": 10,
-        "far": 24,
+        "far": 18,
     },
 }
 """Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
 
 GIVES = (
-    ("mid", 92), ("far", 20), ("slim", 67), ("big", 160), ("mid", 76), ("stack", 78), ("slim", 58),
+    ("mid", 92), ("far", 20), ("slim", 67), ("big", 160), ("mid", 76), ("stack", 78),
     ("mid", 66), ("stack", 70), ("big", 146), ("far", 14), ("wide", 10), ("slim", 26), ("mid", 60),
     ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4), ("wide", 6),
     ("far", 12),

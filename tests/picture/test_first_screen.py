@@ -53,6 +53,11 @@ def files(tmp_path_factory):
     ):
         joinlab.diagnose(run)
         write_html(run, folder / f"{name}.html")
+    of_3 = joinlab.emulate(joinlab.cases.case_4, (5, 5, 6))
+    joinlab.diagnose(of_3)
+    write_html(of_3, folder / "case_4_of_3.html")
+    then = recorded(4, (5, 6), era="1.9")
+    write_html([then, recorded(4, (5, 6))], folder / "compared.html", compare=True)
     write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
     write_html(recorded(1, (5, 6)), folder / "case_1.html")
     write_html(joinlab.emulate(one_raises, (5, 5, 5)), folder / "raises_of_3.html")
@@ -78,7 +83,7 @@ def opened(browser, files):
         made = page.__enter__()
         made.goto(file + at)
         inside = made.frame_locator(frame) if frame else made
-        inside.locator(".jl-stage .jl-scene").wait_for()
+        inside.locator(".jl-stage .jl-scene").first.wait_for()
         return inside
 
     yield go
@@ -108,7 +113,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE])
-@pytest.mark.parametrize("name", ["case_1", "raises_of_3"])
+@pytest.mark.parametrize("name", ["case_1", "case_4", "case_4_of_3", "raises_of_3"])
 def test_every_call_has_its_name_on_it(opened, name, size):
     page = opened(name, viewport=size)
     boxes = page.locator(".jl-col:has(.jl-fill:not(.jl-pile))")
@@ -140,6 +145,30 @@ def test_on_a_phone_what_a_tap_opens_is_in_sight(opened):
     page.wait_for_timeout(100)
     box = told.bounding_box()
     assert box["y"] < box["y"] + box["height"] <= PHONE["height"]
+
+
+IN_SIGHT = """(all) => all.length && all.every((one) => {
+    const { top, bottom } = one.getBoundingClientRect();
+    return bottom > top && top >= 0 && bottom <= innerHeight; })"""
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("case_4", WIDE), ("case_4", PHONE), ("compared", WIDE)]
+)
+def test_who_why_the_line_and_the_fix_are_in_sight(opened, name, size):
+    page = opened(name, viewport=size)
+    who = page.locator(".jl-headline, .jl-which").all_text_contents()
+    assert any("hangs." in told for told in who)
+    for part in (".jl-arrow", ".jl-hit", ".jl-add", ".jl-do"):
+        assert page.locator(part).evaluate_all(IN_SIGHT), part
+    expect(page.locator(".jl-do")).to_contain_text("Tried: both finish.")
+    page.locator(".jl-scrub").press("Home")  # every line can be marked while one plays
+    assert page.locator(".jl-calm:visible").count() == 3
+
+
+def test_a_comparison_says_how_each_run_ends(opened):
+    told = opened("compared").locator(".jl-which")
+    expect(told).to_have_text(["1.9: Rank 0 hangs.", "today: Rank 1 hangs."])
 
 
 def test_what_never_ends_fades_within_its_column_and_numbers_stand_clear(opened):

@@ -8,7 +8,7 @@ import { unpack } from "./data.js";
 import { Grid } from "./grid.js";
 import { Play } from "./play.js";
 import { save } from "./save.js";
-import { Scene, along, columnsOf } from "./scene.js";
+import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
 import { fill, tags, tellSlot } from "./told.js";
@@ -198,11 +198,8 @@ export class First {
       "aria-label": "Details of a call",
     });
     this.story = element("section", { class: "jl-story" });
-    const zoom = (
-      /** @type {string} */ said,
-      /** @type {string} */ title,
-      /** @type {string} */ key,
-    ) =>
+    /** @param {string} said @param {string} title @param {string} key */
+    const zoom = (said, title, key) =>
       button(said, title, () => this.whole && this.grid.moves(key), {
         "aria-label": said.length > 1 ? null : title,
       });
@@ -344,10 +341,8 @@ export class First {
   hideStill() {
     // what stands in for this view where it cannot live is not needed now
     if (!this.get("_still")) return;
-    for (const still of findAll(document, `.joinlab-still[data-view="${this.get("_still")}"]`)) {
-      const whole = /** @type {HTMLElement | null} */ (still.closest(".jp-OutputArea-child"));
-      (whole ?? still).style.display = "none";
-    }
+    for (const still of findAll(document, `.joinlab-still[data-view="${this.get("_still")}"]`))
+      still.style.display = "none";
   }
 
   draw() {
@@ -368,7 +363,7 @@ export class First {
     if (turned)
       this.least = Math.max(
         this.least,
-        88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64,
+        88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + FOOT,
       );
     const { beside, covered } = this,
       runs = covered.length ? [run] : this.drawn;
@@ -385,6 +380,7 @@ export class First {
           least,
           cover: this.cover,
           before: this.before,
+          alone: runs.length === 1,
           below: i < runs.length - 1,
         }),
     );
@@ -454,7 +450,8 @@ export class First {
       ? run.columns.codes.map(({ kind }) => kind)
       : columns.flatMap((one) => one.boxes.filter(Boolean).map(({ kind }) => kind));
     const kinds = [...new Set(drawn)].sort((a, b) => a - b);
-    const key = (/** @type {string} */ said, /** @type {string} */ look, style = "") =>
+    /** @param {string} said @param {string} look */
+    const key = (said, look, style = "") =>
       `<span>${tag("i", { class: `jl-key ${look}`, style })}${esc(said)}</span>`;
     const names = kinds.map((kind) =>
       key(data.looks.kinds[kind], "", `background:var(--jl-k${kind})`),
@@ -812,9 +809,9 @@ export class First {
     if (held) return;
     const { main, run } = this,
       mended = run !== main,
-      { file, tried } = main.scene,
-      alone = this.scenes.length === 1 && !this.covered.length;
-    const code = this.scenes.length > 1 ? [] : main.scene.code;
+      alone = run.beside === undefined,
+      mends = (/** @type {RawRun} */ { scene }) => scene.code.some(([sign]) => sign === "+"),
+      { code, file, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
       const skipped =
@@ -823,7 +820,7 @@ export class First {
           : "";
       const stand = mended ? [] : here;
       const said = esc(text.slice(least)),
-        look = sign === "+" ? "jl-add" : stand.length ? "jl-hit" : "";
+        look = sign === "+" ? "jl-add" : stand.length ? "jl-hit" : "jl-calm";
       const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no =
         `<span class="jl-here" data-line="${sign === "+" ? -1 : number}"></span>` +
@@ -831,11 +828,13 @@ export class First {
       const marks = this.covered.length ? "" : tags(stand);
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
-    const mends = main.mended !== undefined || (main.mends && this.model.send), // only Python can look
-      below = (tried[0][0] || mends) && alone ? `<p class="jl-do">${this.cure}</p>` : "";
+    // only Python can look
+    const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
+      cure = alone ? this.cure : this.pieces([head[0], ...tried]),
+      below = (tried[0][0] || able) && !this.covered.length ? `<p class="jl-do">${cure}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
-    if (below && mends) this.low.lastElementChild.prepend(this.mender(mended), " ");
+    if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
     requestAnimationFrame(() => {
       // one that scrolls takes the focus
       for (const one of findAll(this.low, ".jl-code"))

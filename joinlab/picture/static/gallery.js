@@ -63,12 +63,8 @@ class Gallery extends First {
   /** Go where the address points. */
   arrive() {
     const said = asked(),
-      [program, fabric] = [
-        ["case", this.program],
-        ["on", this.fabric],
-      ].map(([name, now]) =>
-        said.has(String(name)) ? Number(said.get(String(name))) - 1 : Number(now),
-      );
+      program = Number(said.get("case") ?? this.program + 1) - 1,
+      fabric = Number(said.get("on") ?? this.fabric + 1) - 1;
     if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
     const radio = this.radios[program * this.many + fabric];
     if (radio) radio.checked = true;
@@ -82,11 +78,9 @@ class Gallery extends First {
       const [program, fabric] = [Math.floor(at / this.many), at % this.many];
       const [number, ended] = this.told.runs[this.inputs.value][program][fabric],
         run = data.runs[number];
-      const tones = run.scene.ends.map(([, , tone]) => tone),
-        tone = ["bad", "warn"].find((one) => tones.includes(one)) ?? "good";
       radio.ariaLabel = `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`;
       const small = find(radio.parentElement, ".small");
-      small.className = `small drawn is-${tone}`;
+      small.className = `small drawn is-${run.scene.tone}`;
       small.title = ended;
       small.innerHTML =
         `${this.small(run, at)}<span class="signs">` +

@@ -124,10 +124,6 @@ export class Grid extends Lanes {
     return this.run.scene;
   }
 
-  get phone() {
-    return this.view.phone;
-  }
-
   get calls() {
     return callsOf(this.run);
   }
@@ -217,7 +213,8 @@ export class Grid extends Lanes {
   // -- places
 
   measure() {
-    const { view, clock, phone } = this,
+    const { view, clock } = this,
+      { phone } = view,
       n = this.lanes.length,
       tracks = TRACKS.find(({ most }) => n <= most);
     Object.assign(this, clock ? tracks : { ...tracks, band: 0, host: 0, gap: 24 });
@@ -597,12 +594,9 @@ export class Grid extends Lanes {
       over = run.columns.over[this.lanes[at]],
       stands = turned || !this.clock || over >= run.columns.end,
       room = turned ? this.pitch : Infinity,
-      behind = t0 + long,
-      text = (
-        /** @type {typeof run.scene.ends[0]} */ said,
-        /** @type {number} */ t,
-        /** @type {number} */ s,
-      ) => ending(said, turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
+      behind = t0 + long;
+    /** @param {typeof run.scene.ends[0]} said @param {number} t @param {number} s */
+    const text = (said, t, s) => ending(said, turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
     if (stands) return tag("g", { class: "jl-end" }, text([mark, end, tone, ""], behind, middle));
     const told = text([mark, end, tone, ""], clamp(this.x(over), t0, behind), host + this.host / 2);
     return tag(
@@ -664,7 +658,7 @@ export class Grid extends Lanes {
       );
       found.push(tag("text", look, said));
     }
-    const how = clock ? (run.modelled ? "modelled" : "recorded") : "",
+    const how = clock ? run.scene.word : "",
       names = turned ? [how, unit] : [how ? `${unit}, ${how}` : unit];
     const axis = names.map((said, line) => {
       const [x, y] = turned ? [60, t0 - 22 + line * 13] : [t0 + long + 9, foot + 20];

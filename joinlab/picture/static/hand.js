@@ -60,11 +60,6 @@ export class Hand {
     this.wire();
   }
 
-  /** @returns {RawRun} */
-  get run() {
-    return this.view.run;
-  }
-
   /** @param {boolean} join @param {string} place */
   caseOf(join, place) {
     return (
@@ -153,7 +148,7 @@ export class Hand {
     if (this.aloft === null) return;
     const { view } = this,
       known = view.glance(this.aloft),
-      { names, ends } = this.run.scene;
+      { names, ends } = /** @type {RawScene} */ (view.run.scene);
     this.draw();
     if (!known) write(this.tried, esc(view.later));
     const told = known && !view.covered.length,
@@ -194,12 +189,8 @@ export class Hand {
         ([sign, , said]) =>
           (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
       );
-    const fill = (
-      /** @type {number} */ i,
-      /** @type {RawScene["code"][number]} */ line,
-      /** @type {string} */ text,
-      add = false,
-    ) => {
+    /** @param {number} i @param {RawScene["code"][number]} line @param {string} text */
+    const fill = (i, line, text, add = false) => {
       const [, number = "", , here = []] = line ?? [],
         no = tag("span", { class: "jl-no" }, add ? "+" : `${number}`);
       const [before, after] = [rows[i].firstElementChild, rows[i].lastElementChild];

@@ -1,6 +1,6 @@
 // The map of endings: a grid over the inputs of two ranks, each cell coloured by how the program ends there.
 
-import { element, hit, write } from "./dom.js";
+import { element, find, hit, write } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
 /** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
@@ -106,12 +106,8 @@ export class EndingMap {
   }
 
   mark() {
-    for (const old of this.grid.querySelectorAll('[aria-selected="true"]'))
-      old.removeAttribute("aria-selected");
-    const here =
-      this.counts.length === 2
-        ? this.grid.querySelector(`[data-cell="${this.counts.join()}"]`)
-        : null;
+    const here = find(this.grid, `[data-cell="${this.counts.join()}"]`);
+    find(this.grid, "[aria-selected]")?.removeAttribute("aria-selected");
     here?.setAttribute("aria-selected", "true");
     if (here) this.grid.setAttribute("aria-activedescendant", here.id);
     else this.grid.removeAttribute("aria-activedescendant");

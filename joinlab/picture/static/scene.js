@@ -37,6 +37,7 @@ export const columnsOf = ({ scene }) =>
  * @param {number} room */
 export function along(columns, looks, how, room) {
   const sizes = { ...looks.sizes[how] };
+  if (how === "phone" && columns[0]?.boxes.length > 2) sizes.slim = 30; // a name has two lines
   const lay = () => {
     let t = 0;
     columns.forEach((one, i) => {
@@ -59,19 +60,20 @@ export function along(columns, looks, how, room) {
   return length;
 }
 
+export const FOOT = 48; // px below columns, for endings
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
 export class Scene extends Lanes {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
    * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
-   *   below?: boolean, cover?: string, before?: number }} how
+   *   alone?: boolean, below?: boolean, cover?: string, before?: number }} how
    *   `least`: of the height of columns; `below`: another picture follows on the same axis; `cover`: what
    *   covered lanes say; `before`: px before the first call, if more than the names take */
   constructor(
     data,
     run,
     name,
-    { turned, phone, width, covered, least, below, before, cover = "" },
+    { turned, phone, width, covered, least, alone = true, below, before, cover = "" },
   ) {
     super();
     this.covers = cover;
@@ -86,7 +88,7 @@ export class Scene extends Lanes {
     this.covered = new Set(covered);
     this.columns = covered.length ? [] : columnsOf(run);
     this.n = run.scene.names.length;
-    const few = this.n < 3,
+    const few = this.n < 3 && (turned || alone),
       apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
     const between = !turned
       ? few
@@ -109,7 +111,7 @@ export class Scene extends Lanes {
         Math.min(210, (width - this.side - 12 - between * (this.n - 1)) / this.n),
       );
       this.length = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
-      this.height = Math.max(least, this.t0 + this.length + 64);
+      this.height = Math.max(least, this.t0 + this.length + FOOT);
       this.scrub = 12;
     } else {
       this.t0 = before || run.scene.before;

@@ -4,7 +4,6 @@
 interface RawRun {
   title: string;
   measured: string;
-  modelled: boolean;
   /** Whether the run with its fix is known, or Python can look for it; and the number of that run. */
   mends: boolean;
   mended?: number;
