@@ -189,7 +189,8 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
         + hash_columns(columns, *columns.columns)
     )
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
-    hashes += reading.misfit[1] * mixed(ranks.astype(np.uint64))  # such a rank has its own lane
+    misfits = np.flatnonzero(reading.misfit[1])
+    hashes[misfits] += mixed(ranks[misfits].astype(np.uint64))  # such a rank has its own lane
     mixed_hashes = mixed(
         hashes
         + np.where(reading.odd[reading.slot], mixed(reading.slot.astype(np.uint64)), np.uint64(0))
