@@ -534,6 +534,44 @@ def test_on_the_clock_an_ending_has_the_colour_of_its_tone_and_a_call_that_is_to
     assert view.locator(".jl-chart .jl-chosen").first.evaluate(stroke) != before
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_the_clock_a_name_is_within_its_box_with_nothing_over_it(opened, tmp_path, scheme):
+    """Calls overlap, and a program waits within its forward and backward."""
+    run = joinlab.launch(joinlab.cases.case_4, (5, 6), "gloo", on_output=None, progress=False)
+    page = opened(
+        write_html(run, tmp_path / "run.html"),
+        viewport={"width": 1440, "height": 900},
+        color_scheme=scheme,
+    )
+    view = clock(page)
+    names, bad = view.evaluate(
+        """(view) => { const all = [...view.querySelectorAll(".jl-lane *")];
+            const box = (one) => one.getBoundingClientRect();
+            const shade = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number)
+                .map((n) => n / 255).map((n) => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05; };
+            const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+                && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+            const texts = all.filter((one) => one.matches("text:not(.jl-end *)")), bad = [];
+            for (const text of texts) {
+                if (text.textContent === "out of inputs") continue; // beside the bands
+                const at = box(text), i = all.indexOf(text);
+                const under = all.slice(0, i).filter((one) => one.matches("rect") && over(box(one), at)
+                    && !one.matches(".jl-waiting")).at(-1), room = box(under);
+                const [ink, fill] = [text, under].map((one) => shade(getComputedStyle(one).fill));
+                const ratio = Math.max(ink, fill) / Math.min(ink, fill);
+                const middle = (at.top + at.bottom) / 2, size = parseFloat(getComputedStyle(text).fontSize);
+                const fits = at.left >= room.left - 1 && at.right <= room.right + 1
+                    && middle - size / 2 >= room.top - 1 && middle + size / 2 <= room.bottom + 1;
+                const covered = all.slice(i + 1).some((one) => !one.closest("text, title")
+                    && over(box(one), at) && !one.matches("path, title"));
+                if (!fits || covered || ratio < 4.5)
+                    bad.push([text.textContent, fits, covered, ratio]); }
+            return [texts.length, bad]; }"""
+    )
+    assert names > 12 and bad == []
+
+
 def test_back_goes_back_to_the_case_before(opened, sliders):
     page = opened(sliders, viewport={"width": 1300, "height": 900})
     view = page.locator(".jl")

@@ -429,9 +429,11 @@ export class Grid extends Lanes {
       [first, behind] = this.during(lanes[at], this.from, this.from + this.span),
       t = this.near(Math.min(spans[0]?.from ?? Infinity, calls.begun[i] - calls.late[i])),
       to = this.near(this.run.columns.over[lanes[at]]);
-    const drawn = [
-      rect(this.area(t, host, Math.max(to - t, 0), this.host), { class: "jl-runs", rx: 3 }),
-    ];
+    let drawn = rect(this.area(t, host, Math.max(to - t, 0), this.host), {
+        class: "jl-runs",
+        rx: 3,
+      }),
+      names = "";
     for (const { from, to, name, call, input } of spans.slice(first, behind)) {
       const [a, b] = [this.near(from), this.near(to)],
         waits = call >= 0 ? 1 : 0;
@@ -447,10 +449,10 @@ export class Grid extends Lanes {
         rx: 3,
         style: `fill:${many.fills[waits]}`,
       };
-      drawn.push(rect(q, look, tag("title", {}, esc(name))));
-      if (said && !turned && !waits) drawn.push(word(said, q.cx, q.cy, 11));
+      drawn += rect(q, look, tag("title", {}, esc(name)));
+      if (said && !turned && !waits) names += word(said, q.cx, q.cy, 11);
     }
-    return drawn.join("") + many.paths(host, this.host);
+    return drawn + many.paths(host, this.host) + names;
   }
 
   /** From where a program issues its calls into the network's queue. @param {number} at of the lanes drawn
