@@ -41,6 +41,19 @@ def several_odd(rank, inputs):
             dist.broadcast(torch.ones(8), 0)
 
 
+def ring(rank, inputs):
+    """Rank 2 waits once more than it is sent to."""
+    for step, _ in enumerate(inputs):
+        if (rank, step) == (2, 2):
+            dist.recv(torch.zeros(1), 0)
+        if rank % 2 == 0:
+            dist.send(torch.ones(1), (rank + 1) % 4)
+            dist.recv(torch.zeros(1), (rank - 1) % 4)
+        else:
+            dist.recv(torch.zeros(1), (rank - 1) % 4)
+            dist.send(torch.ones(1), (rank + 1) % 4)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
@@ -61,6 +74,8 @@ def files(tmp_path_factory):
     write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
     write_html(recorded(1, (5, 6)), folder / "case_1.html")
     write_html(joinlab.emulate(one_raises, (5, 5, 5)), folder / "raises_of_3.html")
+    write_html(joinlab.emulate(ring, (3,) * 4), folder / "sends.html")
+    write_html(joinlab.emulate(ring, (2,) * 4), folder / "sends_that_meet.html")
     write_html(large(2, 1500), folder / "large.html")
     positions(folder / "positions.html")
     gallery(folder / "gallery.html")
@@ -110,10 +125,11 @@ def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
 
 
 PHONE = {"width": 390, "height": 844}
+NAMED = ["case_1", "case_4", "case_4_of_3", "raises_of_3", "sends", "sends_that_meet"]
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE])
-@pytest.mark.parametrize("name", ["case_1", "case_4", "case_4_of_3", "raises_of_3"])
+@pytest.mark.parametrize("name", NAMED)
 def test_every_call_has_its_name_on_it(opened, name, size):
     page = opened(name, viewport=size)
     boxes = page.locator(".jl-col:has(.jl-fill:not(.jl-pile))")
@@ -122,6 +138,8 @@ def test_every_call_has_its_name_on_it(opened, name, size):
         filled = one.locator(".jl-fill").count()
         assert one.locator("text:not(.jl-num):not(.jl-sub)").count() >= filled
     assert page.evaluate(SEEN)["cut"] == []
+    rights = page.locator(".jl-tag, .jl-end, .jl-scene text").evaluate_all(RIGHTS)
+    assert max(right for _, right in rights) <= size["width"]
 
 
 def test_a_clicked_call_is_marked_while_its_details_are_open(opened):
