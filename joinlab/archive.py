@@ -308,7 +308,7 @@ def _columns(frame: pl.DataFrame) -> dict[str, object]:
         values, index = _distinct(column)
         if dtype == pl.String:
             texts = [value.encode() for value in values]
-            ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+            ends = np.cumsum(list(map(len, texts)), dtype=np.int64)
             text = np.frombuffer(b"".join(texts), np.uint8)
             columns[name] = {"text": text, "ends": ends, "index": index}
         else:

@@ -245,7 +245,7 @@ def encode_values(tensors: Sequence[Sequence[object]]) -> str:
     """
     text = repr(tensors)
     if _IS_NO_JSON(text):  # rare: lists of ints and finite floats have the same repr in JSON
-        return _ENCODE([list(values) for values in tensors])
+        return _ENCODE(list(map(list, tensors)))
     return text.replace(" ", "")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from joinlab.backend.calls import (
     Blocked,
@@ -87,7 +88,7 @@ def prove(
     waits = tuple(waits)
     rule = RULES.get(backend)
     waiting = {wait.rank for wait in waits}
-    everyone = {rank for ranks in groups.values() for rank in ranks}
+    everyone = set(chain.from_iterable(groups.values()))
     if rule is None or not waits or waiting & set(gone) or not everyone <= waiting | set(gone):
         return None
     setting = setting or RuleContext()

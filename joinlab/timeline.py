@@ -332,12 +332,12 @@ class Ending:
         The program may have caught the exception of an earlier call, so the call it ended in is the
         last of `calls` whose error message is in `text`.
         """
-        failed = [
-            call
-            for call in calls
-            if (error := call.get("error")) and error.partition(": ")[2] in text
-        ]
-        return cls(EndKind.RAISED, False, *_where(failed[-1] if failed else None), text)
+        last = None
+        for call in calls:
+            error = call.get("error")
+            if error and error.partition(": ")[2] in text:
+                last = call
+        return cls(EndKind.RAISED, False, *_where(last), text)
 
     def __str__(self) -> str:
         if self.kind is EndKind.HUNG:
@@ -713,11 +713,10 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     >>> numbered(pl.DataFrame(rows).with_columns(seq=0), {})["number"].to_list()
     [1, 1, 2]
     """
-    skips = [
-        (group, *item)
-        for group, ranks in (meta.get("skipped") or {}).items()
-        for item in ranks.items()
-    ]
+    skips = []
+    for group, ranks in (meta.get("skipped") or {}).items():
+        for item in ranks.items():
+            skips.append((group, *item))
     skipped = pl.DataFrame(
         skips, {"group": pl.String(), "rank": pl.Int64(), "lost": pl.Int64()}, orient="row"
     )
@@ -734,12 +733,12 @@ def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Serie
     try:
         return _converted(name, dtype, values)
     except UnicodeEncodeError:  # a file name that is not valid text: polars takes only UTF-8
-        return _converted(name, dtype, [_encodable(value) for value in values])
+        return _converted(name, dtype, list(map(_encodable, values)))
 
 
 def _encodable(value: object) -> object:
     if isinstance(value, list):
-        return [_encodable(item) for item in value]
+        return list(map(_encodable, value))
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     return value

@@ -122,11 +122,10 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
             f"inputs {tuple(meta.get('inputs') or ())}",
         ]
 
-    pairs = [
-        (left_text, right_text)
-        for left_text, right_text in zip(facts(left), facts(right), strict=True)
-        if left_text != right_text
-    ]
+    pairs = []
+    for left_text, right_text in zip(facts(left), facts(right), strict=True):
+        if left_text != right_text:
+            pairs.append((left_text, right_text))
     if not pairs:
         return "the first", "the second"
     left_texts, right_texts = zip(*pairs, strict=True)
@@ -138,9 +137,9 @@ class _ComparedRun:
 
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
-        numbers = {
-            name: index for index, name in enumerate(matched.groups)
-        }  # the names are not the same in every run
+        numbers = {}  # the names are not the same in every run
+        for index, name in enumerate(matched.groups):
+            numbers[name] = index
         self.calls: list[Calls] = [
             dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots
         ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from joinlab.analysis.alignment import departure, place_of
 from joinlab.analysis.folding import Folding
@@ -145,7 +146,7 @@ class FirstDifference:
                 grouped.append([rank])
         if not slot.pair and (absent := [rank for rank in slot.absent if rank in self.lanes]):
             grouped.append(absent)
-        return [tuple(ranks) for ranks in grouped]
+        return list(map(tuple, grouped))
 
     @cached_property
     def present(self) -> list[Side]:
@@ -162,8 +163,8 @@ class FirstDifference:
         not part."""
         if self.clash is None:
             return ()
-        ranks = sorted((self.ranks(side) for side in self.sides), key=len)
-        minority = tuple(sorted(rank for members in ranks[:-1] for rank in members))
+        ranks = sorted(map(self.ranks, self.sides), key=len)
+        minority = tuple(sorted(chain.from_iterable(ranks[:-1])))
         if minority and len(ranks[-1]) > len(minority):
             return minority
         return ()
@@ -183,12 +184,12 @@ class FirstDifference:
             for index, slot in enumerate(self.slots)
             if slot.group == self.slot.group and not slot.pair
         )
-        return [
-            index
-            for index, slot in rows
-            if index == self.clash
-            or not all(is_setup(self.call(slot, rank)["origin"] or "") for rank in slot.calls)
-        ]
+        kept = []
+        for index, slot in rows:
+            origins = (self.call(slot, rank)["origin"] or "" for rank in slot.calls)
+            if index == self.clash or not all(map(is_setup, origins)):
+                kept.append(index)
+        return kept
 
     def collectives(self, rank: int) -> list[CallRow]:
         """The collectives that a rank issued in the clash's group."""

@@ -314,10 +314,9 @@ def _stretch(
         for row in range(first, end)
         if row == first or (inputs[row] != inputs[row - 1] if marked else not setup[row])
     ]
-    rounds = [
-        tuple(looks[row] for row in range(*edges) if not setup[row])
-        for edges in pairwise((*starts, end))
-    ]
+    rounds = []
+    for edges in pairwise((*starts, end)):
+        rounds.append(tuple(looks[row] for row in range(*edges) if not setup[row]))
     yield from _repeats([*starts, end], rounds, looks if marked else None)
 
 

@@ -119,7 +119,7 @@ class Matched:
     @cached_property
     def calls(self) -> list[IssuedCall]:
         """The same, as the matching rules read them."""
-        return [call_of(row) for row in self.rows]
+        return list(map(call_of, self.rows))
 
     def calls_of(self, slot: Slot) -> dict[int, CallRow]:
         """The rows of a slot, by rank."""
@@ -218,12 +218,13 @@ def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete,
     # or got more or less than was given in all, they did not.
     sizes = [elements_of(row["shape"]) or 0 for row in members if row["op"] == Op.ALL_GATHER]
-    unequal = len(set(sizes)) > 1 and any(
-        row["completed_ns"] is None
-        or ((got := decode_values(row["value_out"])) and sum(map(len, got)) != sum(sizes))
-        for row in members
-    )
-    return _differing(frozenset(carried)) or ("shape",) * unequal
+    if len(set(sizes)) > 1:
+        for row in members:
+            received = decode_values(row["value_out"])
+            fits = not received or sum(map(len, received)) == sum(sizes)
+            if row["completed_ns"] is None or not fits:
+                return _differing(frozenset(carried)) or ("shape",)
+    return _differing(frozenset(carried))
 
 
 def elements_in(row: CallRow) -> int | None:
@@ -253,11 +254,9 @@ def _differing(
     fields = [] if pair or len(ops) == 1 else ["op"]
     must = set.intersection(*(set(FACTS[op].alike if op in FACTS else ()) for op in ops))
     names = ("dtype", "shape", "reduce_op", "root")
-    fields += [
-        name
-        for name, values_here in zip(names, values, strict=True)
-        if name in must and len(values_here - {None}) > 1
-    ]
+    for name, values_here in zip(names, values, strict=True):
+        if name in must and len(values_here - {None}) > 1:
+            fields.append(name)
     if not pair and not all(
         shadows(origin, other_origin) for origin in origins for other_origin in origins
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from joinlab.ops import decode_values
@@ -216,7 +217,7 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
     meaning = _meaning(origin or "")
     if meaning.unread:
         return "discarded the value"
-    values = [value for tensor in decode_values(value_out) or () for value in tensor]
+    values = list(chain.from_iterable(decode_values(value_out) or ()))
     if not values or any(not isinstance(value, int | float) for value in values):
         return None
     if meaning.concludes and len(values) == 1:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -98,10 +99,9 @@ class Paths:
         if len(recorded) < 2:
             return {}
         peers = {rank: self._peers(rank, recorded) for rank in recorded}
-        self._read(
-            {*recorded, *(peer for peers_of_rank in peers.values() for peer in peers_of_rank)}
-        )
-        reasons = {rank: why for rank in recorded if (why := self._apart(rank, peers[rank]))}
+        self._read({*recorded, *chain.from_iterable(peers.values())})
+        apart = {rank: self._apart(rank, peers[rank]) for rank in recorded}
+        reasons = {rank: evidence for rank, evidence in apart.items() if evidence}
         # Of a rank and its only peer either may be wrong: this one, where the other suspects do as
         # their peers do.
         lone = [rank for rank in reasons if len(peers[rank]) == 1]
@@ -156,26 +156,25 @@ class Paths:
         """
         calls = self.timeline.calls
         pairs = set(calls.filter(pl.col("op").is_in([*POINT_TO_POINT]))["group"].unique())
-        stages = {
-            role for names in self._roles.values() for name, role in names.items() if name in pairs
-        }
-        return {
-            rank: frozenset(
-                (role, self.groups[name].index(rank) if role in stages else None)
-                for name, role in names.items()
-            )
-            for rank, names in sorted(self._roles.items())
-            if rank not in self.unknown
-        }
+        stages = set()
+        for names in self._roles.values():
+            stages |= {role for name, role in names.items() if name in pairs}
+        roles: dict[int, object] = {}
+        for rank, names in sorted(self._roles.items()):
+            if rank not in self.unknown:
+                roles[rank] = frozenset(
+                    (role, self.groups[name].index(rank) if role in stages else None)
+                    for name, role in names.items()
+                )
+        return roles
 
     def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
         """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that
         follow `rank`."""
-        peers = [
-            peer
-            for peer, part in self._parts.items()
-            if part == self._parts.get(rank) and peer != rank
-        ]
+        peers = []
+        for peer, part in self._parts.items():
+            if part == self._parts.get(rank) and peer != rank:
+                peers.append(peer)
         return sorted(peers, key=lambda candidate: (candidate not in suspects, candidate < rank))[
             :MOST_PEERS
         ]
@@ -269,10 +268,9 @@ def _difference(path: _Path, peer_path: _Path) -> _PathCall | None:
             return extra or call
         else:
             order = counterpart.at
-    ahead = [
-        path.reach[role] - peer_path.reach[role]
-        for role in path.reach.keys() & peer_path.reach.keys()
-    ]
+    ahead = []
+    for role in path.reach.keys() & peer_path.reach.keys():
+        ahead.append(path.reach[role] - peer_path.reach[role])
     if not path.calls or max(ahead, default=0) <= 0 or min(ahead) >= 0:
         return None
     return extra or [*path.calls.values()][-1]

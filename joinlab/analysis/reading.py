@@ -246,7 +246,7 @@ class Reading:
         completed it."""
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
-        size = np.array([len(members) for members in self.groups.values()])[self.group[first]]
+        size = np.array(list(map(len, self.groups.values())))[self.group[first]]
         kinds = np.where(
             self.paired, np.uint64(0), self.kinds
         )  # a send and its recv differ, as they should

@@ -99,7 +99,8 @@ class SourceTexts:
         if not file or not number.isdecimal():
             return
         yield self._line(file, int(number))
-        frames = [frame.groups() for text in reversed(stack) if (frame := _FRAME.fullmatch(text))]
+        matches = filter(None, map(_FRAME.fullmatch, reversed(stack)))
+        frames = [match.groups() for match in matches]
         # Frames inside the call site are of libraries. The stack of an autograd thread does not
         # contain the call site.
         inner = next(

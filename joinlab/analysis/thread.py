@@ -139,14 +139,13 @@ def _row(run_row: Row | None, thread_row: Row | None) -> ThreadRow:
 
 
 def _rows(timeline: Timeline) -> Iterator[Row]:
-    labels = {
-        (row["rank"], row["group"], row["seq"]): row["origin"] or row["op"]
-        for row in timeline.rows("calls")
-    }
+    labels = {}
+    for row in timeline.rows("calls"):
+        labels[(row["rank"], row["group"], row["seq"])] = row["origin"] or row["op"]
     for slot in match(timeline):
         labels_of_slot = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
         if not all(map(is_setup, labels_of_slot.values())):
-            yield slot.input, tuple(labels_of_slot.get(rank) for rank in range(timeline.world_size))
+            yield slot.input, tuple(map(labels_of_slot.get, range(timeline.world_size)))
 
 
 def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> Iterator[str]:
@@ -158,7 +157,7 @@ def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> 
         beginning = {0: "No row is", 1: "The first row is"}.get(
             first, f"The first {first} rows are"
         )
-        run_calls, thread_calls = (_told(calls) for calls in (row.here, row.there))
+        run_calls, thread_calls = map(_told, (row.here, row.there))
         yield f"{beginning} as in the thread; then this run has {run_calls}, and the thread {thread_calls}."
     setup = [
         sum(is_setup(call["origin"] or "") for call in run.rows("calls") if call["rank"] == rank)
@@ -199,14 +198,10 @@ def _ended_in(run: Timeline, rank: int) -> str:
     if end.kind is not EndKind.HUNG:
         return ""
     place = rank, end.group, end.call
-    return next(
-        (
-            call["origin"] or call["op"]
-            for call in run.rows("calls")
-            if (call["rank"], call["group"], call["seq"]) == place
-        ),
-        "",
-    )
+    for call in run.rows("calls"):
+        if (call["rank"], call["group"], call["seq"]) == place:
+            return call["origin"] or call["op"]
+    return ""
 
 
 def _ending(kind: EndKind) -> str:

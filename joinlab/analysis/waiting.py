@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 import polars as pl
 
@@ -139,7 +139,7 @@ class _Odd:
     @property
     def here(self) -> tuple[int, ...]:
         """The ranks that issued it."""
-        return tuple(rank for ranks in self.forms.values() for rank in ranks)
+        return tuple(chain.from_iterable(self.forms.values()))
 
     @property
     def wrong(self) -> dict[int, str]:
@@ -231,9 +231,9 @@ class _JobFacts:
             key = call.group, call.number, call.started
             if key not in waits_of_call:
                 waits_of_call[key] = [*self._behind(call)]
-            yield from (
-                Waiting(call, *behind) for behind in waits_of_call[key] if behind[0] != call.rank
-            )
+            for behind in waits_of_call[key]:
+                if behind[0] != call.rank:
+                    yield Waiting(call, *behind)
         # The others of a collective wait for the ranks whose call theirs cannot meet; without a
         # usual call, all do.
         for odd in self.odds:
@@ -271,11 +271,9 @@ class _JobFacts:
                 # Where another member completed the call, the absent one has given what is needed
                 # for it.
                 if call.number == furthest + 1 or call.op not in NEEDS_ALL:
-                    yield from (
-                        (call.rank, rank_without_record)
-                        for rank_without_record in self.groups[group]
-                        if rank_without_record in self.unknown
-                    )
+                    for rank_without_record in self.groups[group]:
+                        if rank_without_record in self.unknown:
+                            yield (call.rank, rank_without_record)
 
     # ---------------------------------------------------------------- who stands where
 
@@ -316,9 +314,10 @@ class _JobFacts:
             )
             for call in self.first.values()
         }
-        level = [
-            takers for place, takers in calls if all(places.get(rank) == place for rank in takers)
-        ]
+        level = []
+        for place, takers in calls:
+            if all(places.get(rank) == place for rank in takers):
+                level.append(takers)
         if len(level) == 1 and len(level[0]) < self.timeline.world_size:
             return level[0]
         return ()
@@ -523,10 +522,9 @@ def _reached(
     counts = collectives.group_by("place").agg(
         pl.col("number").max(), pl.col("number").first().alias("first")
     )
-    heads = {
-        row["place"]: row
-        for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)
-    }
+    heads = {}
+    for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True):
+        heads[row["place"]] = row
     progress: Mapping[str, Mapping[int, GroupProgress]] = timeline.meta.get("progress", {})
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():

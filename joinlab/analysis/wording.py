@@ -126,10 +126,9 @@ def tensor(row: Mapping[str, Any]) -> str:
     sizes = row["shape"] or []
     if len(dtypes) == 1:
         dtypes *= len(sizes) or 1
-    pairs = [
-        f"{dtype}{list(size) if size else ' scalar'}"
-        for dtype, size in zip(dtypes, sizes, strict=False)
-    ]
+    pairs = []
+    for dtype, size in zip(dtypes, sizes, strict=False):
+        pairs.append(f"{dtype}{list(size) if size else ' scalar'}")
     return ", ".join(pairs) or str(row["dtype"])
 
 

@@ -298,12 +298,11 @@ class GroupCalls:
     def _only(self, condition: Callable[[IssuedCall], bool]) -> GroupCalls:
         lanes = {rank: list(filter(condition, lane)) for rank, lane in self.collectives.items()}
         sends, recvs = (
-            {
-                pair: chosen
-                for pair, calls in side.items()
-                if (chosen := list(filter(condition, calls)))
-            }
+            {pair: list(filter(condition, calls)) for pair, calls in side.items()}
             for side in (self.sends, self.recvs)
+        )
+        sends, recvs = (
+            {pair: calls for pair, calls in side.items() if calls} for side in (sends, recvs)
         )
         return replace(self, collectives=lanes, sends=sends, recvs=recvs)
 
@@ -370,13 +369,13 @@ def by_group(
         else:
             lanes[name][call.rank].append(call)
     context = setting or RuleContext()
-    return {
-        name: GroupCalls(
-            name, group.ranks, lanes[name], group.sends, group.recvs, name in failed, context
-        )
-        for name, group in by_name.items()
-        if name not in foreign
-    }
+    groups_known = {}
+    for name, group in by_name.items():
+        if name not in foreign:
+            groups_known[name] = GroupCalls(
+                name, group.ranks, lanes[name], group.sends, group.recvs, name in failed, context
+            )
+    return groups_known
 
 
 def _add_pair(group: GroupCalls, call: IssuedCall) -> None:

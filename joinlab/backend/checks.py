@@ -33,10 +33,10 @@ def check_alike(
     """assertTypeAndSizesMatch()."""
     for index, tensor in enumerate(tensors):
         if tensor.dtype != model.dtype:
-            expected, got = (_options(tensor_shown) for tensor_shown in (model, tensor))
+            expected, got = map(_options, (model, tensor))
             raise refused(f"invalid tensor type at index {index} (expected {expected}, got {got})")
         if tensor.shape != model.shape:
-            expected, got = (sizes(tensor_shown) for tensor_shown in (model, tensor))
+            expected, got = map(sizes, (model, tensor))
             raise refused(f"invalid tensor size at index {index} (expected {expected}, got {got})")
 
 

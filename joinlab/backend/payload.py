@@ -52,7 +52,7 @@ def read(tensors: Sequence[torch.Tensor]) -> Bytes:
     if len(tensors) == 1:
         return memory(tensors[0]).copy()
     if tensors:
-        return np.concatenate([memory(tensor) for tensor in tensors])
+        return np.concatenate(list(map(memory, tensors)))
     return np.empty(0, np.uint8)
 
 
@@ -146,14 +146,14 @@ def agree(op: Op, parts: Sequence[CallPart], root: int) -> bool:
         )
     if not facts.alike or facts.point_to_point:  # a barrier has no bytes
         return True
-    ins = [[len_of(tensor) for tensor in part.ins] for part in parts]
+    ins = [list(map(len_of, part.ins)) for part in parts]
     sources, targets = _sources_and_targets(facts, root, len(parts))
     as_one = (
         facts.needs is Needs.EVERYONE and not facts.for_each
     )  # even parts may go into one tensor
     for place in targets:
         pieces = [ins[source][place if facts.for_each else 0] for source in sources]
-        outs = [len_of(tensor) for tensor in parts[place].outs]
+        outs = list(map(len_of, parts[place].outs))
         if outs != pieces and not (as_one and len(set(pieces)) == 1 and sum(outs) == sum(pieces)):
             return False
     return True

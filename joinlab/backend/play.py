@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import SimpleNamespace
 from typing import assert_never
 
@@ -218,7 +219,7 @@ def play(
     session = Session(knobs, len(ranks))
     members_of = dict(groups or {})
     makers = {name: (fabrics or {}).get(name, fabric) for name in members_of}
-    lanes = [_Lane(steps) for steps in ranks]
+    lanes = list(map(_Lane, ranks))
 
     def act(host: SessionRank) -> None:
         host.open_group(ALL, range(len(ranks)), fabric, bound)
@@ -237,7 +238,7 @@ def play(
     return Played(
         tuple(tuple(lane.results()) for lane in lanes),
         tuple(lane.ending(host) for lane, host in zip(lanes, session.hosts, strict=True)),
-        " ".join(dict.fromkeys(text for texts in notes for text in texts)),
+        " ".join(dict.fromkeys(chain.from_iterable(notes))),
     )
 
 
@@ -267,14 +268,14 @@ class _Lane:
 
     def results(self) -> list[CallResult]:
         """What became of each of its calls."""
-        return [
-            CallResult(
-                step,
-                call.row,
-                self._held[call.id] if call.id in self._held else _bytes(call.tensors_out),
-            )
-            for step, call in self.issued
-        ]
+        results = []
+        for step, call in self.issued:
+            if call.id in self._held:
+                content = self._held[call.id]
+            else:
+                content = _bytes(call.tensors_out)
+            results.append(CallResult(step, call.row, content))
+        return results
 
     def ending(self, host: SessionRank) -> RankEnd:
         """How the rank ended."""

@@ -33,7 +33,7 @@ def counts(text: str) -> tuple[int, ...]:
     (5, 6)
     """
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(map(int, text.split(",")))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not one number per rank, such as 5,6"

@@ -68,7 +68,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     import torch
     import torch.distributed as dist
 
-    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
+    gpus = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
     nccl = None
     if gpus and dist.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

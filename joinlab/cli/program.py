@@ -27,11 +27,10 @@ def load_program(text: str) -> object:
     try:
         return getattr(module, name)
     except AttributeError:
-        functions = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and _is_from(value, module)
-        ]
+        functions = []
+        for key, value in vars(module).items():
+            if callable(value) and _is_from(value, module):
+                functions.append(key)
         listed = ", ".join(functions) or "none"
         raise ProgramError(f"{place} has no function {name!r}; it has {listed}") from None
 

@@ -103,9 +103,9 @@ def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
         f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here",
     ]
     for number, case_runs in runs.items():
-        cells = [
-            ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in case_runs.all()
-        ]
+        cells = []
+        for run in case_runs.all():
+            cells.append(ended(run.ends) + "*" * any(end.pending for end in run.ends))
         mark = _mark(case_runs)[0]
         lines.append(
             f"{number:<2}{_cut(_program(case_runs.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"
@@ -292,7 +292,7 @@ class _CallTable:
             if self.everything or is_short
             else (max(center - BEFORE, 0), center + AFTER)
         )
-        yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
+        yield "   call  " + self._columns(list(map(self.folding.name, self.shown)))
         folded, before = False, None
         for k, part in enumerate(parts):
             if self.part and (isinstance(part, Fold) or begin <= k < end):
@@ -312,11 +312,9 @@ class _CallTable:
             1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end
         )
         omitted = ["every row"] if self.part else []
-        omitted += [
-            f"{count} more {noun}{'s' * (count > 1)}"
-            for count, noun in ((0 if self.part else hidden, "row"), (self.left_out, "lane"))
-            if count
-        ]
+        for count, noun in ((0 if self.part else hidden, "row"), (self.left_out, "lane")):
+            if count:
+                omitted.append(f"{count} more {noun}{'s' * (count > 1)}")
         omitted += ["the rows that matched"] * (folded and not self.part)
         if omitted:
             text, pad = f"--all lists {' and '.join(omitted)}.", " " * 9

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from math import isclose
 from textwrap import shorten
 from typing import Any
@@ -125,8 +126,8 @@ def trained() -> Iterator[list[float]]:
             output.register_hook(lambda gradient: computed(arguments[0], gradient))
 
     def computed(argument: torch.Tensor, gradient: torch.Tensor) -> None:
-        if any(number for row in values_in([gradient]) or () for number in row):
-            inputs.extend(number for row in values_in([argument]) or () for number in row)
+        if any(chain.from_iterable(values_in([gradient]) or ())):
+            inputs.extend(chain.from_iterable(values_in([argument]) or ()))
 
     handle = register_module_forward_hook(called)
     try:
@@ -200,7 +201,7 @@ def plain(value: object) -> object:
     """A value as lists and numbers: tensors become lists; scalar tensors, fractions and other
     numbers become floats."""
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return list(map(plain, value))
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, (bool, str)) or type(value) is int or not hasattr(value, "__float__"):

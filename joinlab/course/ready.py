@@ -63,7 +63,7 @@ def _emulates() -> str:
     from joinlab.errors import JoinlabError
 
     try:
-        ends = [str(end) for end in emulate(CASES[4].program, (2, 3)).ends]
+        ends = list(map(str, emulate(CASES[4].program, (2, 3)).ends))
     except JoinlabError as error:
         raise NotReady(f"{error}", install_command()) from error
     if ends != ["finished", "hung (proven)"]:
@@ -128,7 +128,7 @@ def _browses() -> str:
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
     from jupyter_core.paths import jupyter_path
 
-    folders = [Path(folder) for folder in jupyter_path("labextensions")]
+    folders = list(map(Path, jupyter_path("labextensions")))
     for extension in ("anywidget", "@jupyter-widgets/jupyterlab-manager"):
         if not any((folder / extension / "package.json").is_file() for folder in folders):
             raise NotReady(f"JupyterLab does not find {extension}", install_command())

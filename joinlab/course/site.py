@@ -290,11 +290,10 @@ def _loops() -> str:
     texts = [loop(_shipped(number, (5, 6), "nccl", "today")) for number in CASES]
     cells = []
     for number, rows in zip(CASES, side_by_side(texts), strict=True):
-        lines = [
-            f"<mark>{escape(line)}</mark>" if differs else escape(line)
-            for line, differs in rows
-            if line
-        ]
+        lines = []
+        for line, differs in rows:
+            if line:
+                lines.append(f"<mark>{escape(line)}</mark>" if differs else escape(line))
         cells.append(
             f"<figure><figcaption>Case {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>"
         )
@@ -345,11 +344,10 @@ def _one_of(number: int, inputs: tuple[int, int], era: str) -> str:
     if len(outcomes) < 2:
         return ""
     ends_by_rank = enumerate(zip(*(outcome.ends for outcome in outcomes), strict=True))
-    always = [
-        f"rank {rank} {ENDINGS[ends[0].kind].trace} in each"
-        for rank, ends in ends_by_rank
-        if len({end.kind for end in ends}) == 1
-    ]
+    always = []
+    for rank, ends_of_rank in ends_by_rank:
+        if len({end.kind for end in ends_of_rank}) == 1:
+            always.append(f"rank {rank} {ENDINGS[ends_of_rank[0].kind].trace} in each")
     common = f"; {', '.join(always)}" * bool(always)
     return (
         f"one of {len(outcomes)} endings: memory that nobody set decides{common}. "
@@ -520,9 +518,9 @@ def _asked(block: re.Match[str]) -> str:
         code = f"<pre>{escape(question.code.strip())}</pre>"
     else:
         code = ""
-    choices = [
-        (_markdown.renderInline(choice), choice == question.answer) for choice in question.choices
-    ]
+    choices = []
+    for choice in question.choices:
+        choices.append((_markdown.renderInline(choice), choice == question.answer))
     ask = f"{_markdown.renderInline(question.ask)}{code}"
     form = _form(question.name, ask, choices, f"<p>{_markdown.renderInline(question.why)}</p>")
     return form.replace("\n", "&#10;")

@@ -145,7 +145,8 @@ def _made(make: Callable[..., object], name: str = "device") -> Callable[..., ob
     # torch.jit.script knows torch.zeros and its like by identity (torch/jit/_builtins.py,
     # _builtin_table, v2.13.0), and ZeroRedundancyOptimizer's import scripts functions that call
     # them. The table keeps ids, so `made` must live on.
-    if (builtin := _builtins._find_builtin(make)) is not None:  # type: ignore[no-untyped-call]
+    builtin = _builtins._find_builtin(make)  # type: ignore[no-untyped-call]
+    if builtin is not None:
         _builtins._register_builtin(made, builtin)
     return made
 

@@ -254,9 +254,10 @@ class EmulatedWork(dist.Work):
         return all(call.done and call.error is None for call in self.calls)
 
     def exception(self) -> Any:
-        return next(
-            (RuntimeError(call.error) for call in self.calls if call.error is not None), None
-        )
+        for call in self.calls:
+            if call.error is not None:
+                return RuntimeError(call.error)
+        return None
 
     def result(self) -> list[torch.Tensor]:
         for call in self.calls:

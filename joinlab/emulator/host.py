@@ -358,11 +358,10 @@ class Host:
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:
-            pending = [
-                call
-                for call in self.calls
-                if call.group.label == group.label and call.error is None
-            ]
+            pending = []
+            for call in self.calls:
+                if call.group.label == group.label and call.error is None:
+                    pending.append(call)
             if pending:
                 self.waits.for_host(pending)
         else:

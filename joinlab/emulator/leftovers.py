@@ -136,7 +136,7 @@ _SETTINGS: tuple[tuple[Callable[[], object], Callable[[Any], object]], ...] = (
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
     (
-        lambda: [dict(hooks) for hooks in _GLOBAL_HOOKS],
+        lambda: list(map(dict, _GLOBAL_HOOKS)),
         lambda before: [*map(_refill, _GLOBAL_HOOKS, before)],
     ),
     (

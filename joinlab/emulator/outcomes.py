@@ -80,10 +80,8 @@ def _settings(given: Mapping[str, object]) -> list[dict[str, Any]]:
         for value in values if era == "1.9" else [None]:  # only 1.9 has a word that no one had set
             for pad in pads:
                 word = {} if value is None else {"barrier_value": value}
-                settings += [
-                    {"era": era, **word, "pad": pad, **gpu}
-                    for gpu in (gpus if pad == pads[0] else gpus[:1])
-                ]
+                for gpu in gpus if pad == pads[0] else gpus[:1]:
+                    settings.append({"era": era, **word, "pad": pad, **gpu})
     return settings
 
 

@@ -196,7 +196,7 @@ _NUMPY_ALONE = {"seed": "seed", "sample": "random_sample", "ranf": "random_sampl
 method of each (numpy/random/mtrand.pyx, v2.4.6)."""
 
 
-GIVEN = {os.fsencode(name) for name in as_torchrun(0, 1, "")}
+GIVEN = set(map(os.fsencode, as_torchrun(0, 1, "")))
 """Environment variables that each rank is given."""
 
 DRAWING = {

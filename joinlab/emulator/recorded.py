@@ -135,16 +135,16 @@ def _read(text: str) -> Timeline:
 
 
 def _written(timeline: Timeline) -> str:
-    ends = [
-        {name: getattr(end, name) for name in Ending.__dataclass_fields__} for end in timeline.ends
-    ]
+    ends = []
+    for end in timeline.ends:
+        ends.append({name: getattr(end, name) for name in Ending.__dataclass_fields__})
     data = {
         "meta": timeline.meta,
         "ends": ends,
         "output": list(timeline.output),
         "returns": list(timeline.returns),
-        "calls": [_without_nothing(row) for row in timeline.rows("calls")],
-        "spans": [_without_nothing(row) for row in timeline.rows("spans")],
+        "calls": list(map(_without_nothing, timeline.rows("calls"))),
+        "spans": list(map(_without_nothing, timeline.rows("spans"))),
     }
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, assert_never
 
 import numpy as np
@@ -183,7 +184,7 @@ def program(network: Network, task: TaskView, size: int) -> Waits:
     def add(local: Bytes, came: Bytes) -> Bytes:
         return combine(part.dtype, task.job.reduce_op, local, came)
 
-    ins, outs = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
+    ins, outs = (list(map(len_of, side)) for side in (part.ins, part.outs))
     item = part.dtype.itemsize if ins or outs else 0
     steps = messages.of(
         op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs
@@ -322,18 +323,15 @@ def _all_gather(name: str, args: Sequence[Any], size: int) -> GlooCollective:
         )
     ins = tensors_in(args[1])
     if name == "allgather_coalesced":  # one list per rank
-        lists = [list(tensors) for tensors in args[0]]
+        lists = list(map(list, args[0]))
     else:
-        lists = [
-            list(tensors)
-            for tensors in zip(*[torch.chunk(out, size) for out in args[0]], strict=True)
-        ]
+        lists = list(map(list, zip(*[torch.chunk(out, size) for out in args[0]], strict=True)))
     packed = torch.zeros(sum(tensor.numel() for tensor in ins) * size, dtype=ins[0].dtype)
     return GlooCollective(
         Op.ALL_GATHER,
         lambda: CallPart([torch.cat([tensor.detach().reshape(-1) for tensor in ins])], [packed]),
         refusal=_unknown(ins[0]),
-        finish=lambda: _unpack(packed, [tensor for tensors in lists for tensor in tensors]),
+        finish=lambda: _unpack(packed, list(chain.from_iterable(lists))),
     )
 
 

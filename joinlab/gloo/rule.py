@@ -64,7 +64,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     lanes = [
         list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks
     ]
-    for k in range(_first_open(lanes), max((len(lane) for lane in lanes), default=0)):
+    for k in range(_first_open(lanes), max(map(len, lanes), default=0)):
         slot = {
             rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)
         }

@@ -383,7 +383,7 @@ def _told(
 ) -> tuple[array[int], list[_EntryFields]]:
     """A code for each entry's fields _TOLD, and the _Told of each code."""
     codes, keys = _numbered(map(_TOLD, entries), lambda fields: marshal.dumps(fields, 2))
-    return codes, [texts.told(key) for key in keys]
+    return codes, list(map(texts.told, keys))
 
 
 def _gets(fields: _EntryFields) -> bool:
@@ -697,11 +697,10 @@ class Texts:
 
 def _dtype(names: Sequence[str] | str) -> str | None:
     """torch's name of the dtype, or its names joined by ","."""
-    dtypes = [
-        DTYPES.get(name, name.lower())
-        for name in ([names] if isinstance(names, str) else names)
-        if name
-    ]
+    dtypes = []
+    for name in [names] if isinstance(names, str) else names:
+        if name:
+            dtypes.append(DTYPES.get(name, name.lower()))
     if dtypes:
         return dtypes[0] if len(set(dtypes)) == 1 else ",".join(dtypes)
     return None

@@ -110,7 +110,7 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[D
         max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps
     ]
     largest = max(sizes, key=lambda size: (sizes.count(size), size))
-    ended = [_last(dump) for dump in dumps]
+    ended = list(map(_last, dumps))
     # A time of some dump of that size (median_low), since all dumps may be too far from an average.
     usual = median_low(
         [end for end, size in zip(ended, sizes, strict=True) if end is not None and size == largest]
@@ -146,10 +146,9 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[
     """
     contradicting = np.zeros((len(dumps), len(dumps)), bool)  # those two contradict each other
     for group in {(name, ranks) for dump in dumps for name, (_, ranks) in dump.groups.items()}:
-        kinds = [
-            kind.group == group[0] and FACTS[kind.op].needs is Needs.EVERYONE
-            for kind in texts.kinds
-        ]
+        kinds = []
+        for kind in texts.kinds:
+            kinds.append(kind.group == group[0] and FACTS[kind.op].needs is Needs.EVERYONE)
         members = [
             index
             for index, dump in enumerate(dumps)
@@ -281,7 +280,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
     """`rows` with the columns of a Timeline: texts in place of numbers, and labels found from the
     stacks."""
     kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # number -1 is no stack
-    shapes = [[list(size) for size in shape] for shape in texts.shapes]
+    shapes = [list(map(list, shape)) for shape in texts.shapes]
     pair = rows["kind"].to_numpy().astype(np.int64) * len(stacks) + rows["stack"].to_numpy() + 1
     occurs = np.bincount(pair) > 0  # ten times as fast as finding the distinct ones by sorting
     labels = [
@@ -375,15 +374,14 @@ def _skipped(
     notes: list[str],
 ) -> dict[str, dict[int, int]]:
     """Per group and rank: the number of collectives before the first one in its dump."""
-    lost = {
-        name: {
+    lost = {}
+    for name, (_, ranks) in groups.items():
+        lost[name] = {
             rank: NOTHING_RECORDED
             if rank in missing
             else progress.get(name, {}).get(rank, _NONE)["enqueued"]
             for rank in ranks
         }
-        for name, (_, ranks) in groups.items()
-    }
     odd = []
     for group, rank, first, last, count in spans.iter_rows():
         lost[group][rank] = first - 1

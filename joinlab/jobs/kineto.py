@@ -203,9 +203,7 @@ def _ranks_told(arguments: Mapping[str, Any]) -> tuple[int, ...]:
     ranks = _ranks(arguments.get("Process Group Ranks"))
     if ranks:
         return ranks
-    match [
-        arguments.get(name) for name in ("Global rank start", "Global rank stride", "Group size")
-    ]:
+    match list(map(arguments.get, ("Global rank start", "Global rank stride", "Group size"))):
         case [int(first), int(step), int(size)] if step > 0 and 0 < size <= MOST_RANKS:
             return _ranks(list(range(first, first + step * size, step)))
         case _:

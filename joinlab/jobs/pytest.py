@@ -96,10 +96,9 @@ def on_ranks(
             story = diagnose(timeline)
             given = f"{size}" if inputs is None else f"inputs={counts}"
             call = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
-            lines = [
-                replace(line, facts={"how": call}) if line.form == "untried" else line
-                for line in story.lines
-            ]
+            lines = []
+            for line in story.lines:
+                lines.append(replace(line, facts={"how": call}) if line.form == "untried" else line)
             pytest.fail(str(replace(story, lines=tuple(lines))), pytrace=False)
         return timeline
 

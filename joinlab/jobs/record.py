@@ -279,7 +279,7 @@ def _about() -> dict[str, object]:
         **versions(".".join(map(str, nccl)) if nccl else None),
         "command": sys.argv,
         "world_size": _number(SIZE_NAMES),
-        "job": [os.environ.get(name) for name in JOB_NAMES],
+        "job": list(map(os.environ.get, JOB_NAMES)),
         "wall_ns": time.time_ns(),
         # identifies this process even if its pid is reused
         "process": psutil.Process().create_time(),
@@ -288,4 +288,4 @@ def _about() -> dict[str, object]:
 
 def _number(names: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> int | None:
     texts = (environ[name] for name in names if environ.get(name, "").isdecimal())
-    return next((int(text) for text in texts), None)
+    return next(map(int, texts), None)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,8 +273,7 @@ def _timeline(
     first = next(iter(logs.values()))
     groups = groups_of(logs.values())
     world = max(
-        [log.begin.world_size or 0 for log in logs.values()]
-        + [len(ranks) for ranks in groups.values()]
+        [log.begin.world_size or 0 for log in logs.values()] + list(map(len, groups.values()))
     )
     size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
@@ -468,7 +468,7 @@ def _kept_calls(
         for group, lost in before.items():
             if lost:
                 skipped.setdefault(group, {})[rank] = lost
-        wanted = sorted(id for ids in by_group.values() for id in ids)
+        wanted = sorted(chain.from_iterable(by_group.values()))
         count = len(calls)
         copies = [
             CallRow(**log.calls[id]) for id in wanted
@@ -614,7 +614,8 @@ def _stuck(
             return {}
     if prover(waits, gone) is None:
         return {}
-    return {wait.rank: call for wait in waits if (call := logs[wait.rank].awaited()) is not None}
+    awaited = {wait.rank: logs[wait.rank].awaited() for wait in waits}
+    return {rank: call for rank, call in awaited.items() if call is not None}
 
 
 def _lives(log: RankLog) -> bool | None:

@@ -21,6 +21,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -149,11 +150,10 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
         timeline.meta.setdefault("problems", []),
         list(timeline.ends),
     )
-    silent = [
-        path
-        for path in files
-        if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem)))
-    ]
+    silent = []
+    for path in files:
+        if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem))):
+            silent.append(path)
     if silent:
         problems.append(f"{left_out(silent)}: no line says what a rank did")
     for rank in facts.raised.keys() | facts.ended.keys():
@@ -250,7 +250,8 @@ class TextFacts:
 
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
-        for match in (still := list(_FIND["stuck"].finditer(text))):
+        still = list(_FIND["stuck"].finditer(text))
+        for match in still:
             self.ended[_whose(text, match)] = f"{STUCK} {match['seconds']} s"
         for match in _FIND["progress"].finditer(text):
             group_rank, rank = int(match["rank"]), _whose(text, match)
@@ -344,7 +345,7 @@ class TextFacts:
         # the number counts the earlier calls
         number = int(match["number"]) + 1 if match["number"] else 0
         if match["shape"]:
-            shape = [int(size) for size in match["shape"].split(",")]
+            shape = list(map(int, match["shape"].split(",")))
         else:
             shape = None
         row = self._call(DEFAULT_GROUP, rank, number, match["op"], shape, error)
@@ -459,7 +460,7 @@ class TextFacts:
     def _barrier(self, text: str) -> bool:
         matched = False
         for match in _FIND["barrier"].finditer(text):
-            late = [int(rank) for rank in re.findall(r"\d+", match["late"])]
+            late = list(map(int, re.findall(r"\d+", match["late"])))
             error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {match['ms']} ms"
             self._call(DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, error)
             self.late.update(late)
@@ -496,12 +497,12 @@ class TextFacts:
             for match in _FIND["raised"].finditer(lines):
                 self.raised[line_rank] = match["text"]
                 self.stands[line_rank] = tuple(
-                    reversed([_frame(frame) for frame in _FIND["frame"].finditer(match["frames"])])
+                    reversed(list(map(_frame, _FIND["frame"].finditer(match["frames"]))))
                 )
                 matched = True
             if line_rank not in self.raised and (torn := _FIND["torn"].search(lines)):
                 self.raised[line_rank], matched = torn["text"], True
-                frames = reversed([_frame(frame) for frame in _FIND["frame"].finditer(torn[0])])
+                frames = reversed(list(map(_frame, _FIND["frame"].finditer(torn[0]))))
                 self.stands.setdefault(line_rank, tuple(frames))
             stack = _main_thread(lines)
             if stack:
@@ -517,7 +518,8 @@ class TextFacts:
         )
         for line in text.split("\n"):
             match = _FIND["prefix"].match(line)
-            if dumped := _FIND["process"].match(line):
+            dumped = _FIND["process"].match(line)
+            if dumped:
                 process = dumped["local"]
             self.named |= {int(match["rank"])} if match and match["rank"] else set()
             named = (match and (match["rank"] or match["local"] or match["task"])) or process
@@ -564,9 +566,9 @@ class TextFacts:
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
     def timeline(self, source: str, problems: Iterable[str] = ()) -> Timeline:
-        ranks = {rank for _, rank, _ in self.calls} | {
-            rank for by in self.progress.values() for rank in by
-        }
+        ranks = {rank for _, rank, _ in self.calls} | set(
+            chain.from_iterable(self.progress.values())
+        )
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         ranks = {rank for rank in ranks if rank < MOST_RANKS}
         if not ranks:
@@ -642,19 +644,19 @@ class TextFacts:
         kinds: dict[tuple[str, int], list[object]] = defaultdict(list)
         for (group, _, number), row in self.calls.items():
             kinds[group, number].append((row["op"], row.get("shape")))
-        return {
-            key
-            for key, seen_kinds in kinds.items()
-            if len(seen_kinds) == self.sizes.get(key[0])
-            and all(kind == seen_kinds[0] for kind in seen_kinds)
-        }
+        met = set()
+        for (group, number), kinds_issued in kinds.items():
+            alike = kinds_issued.count(kinds_issued[0]) == len(kinds_issued)
+            if alike and len(kinds_issued) == self.sizes.get(group):
+                met.add((group, number))
+        return met
 
     def stood(self, rank: int) -> list[Stood]:
         """A rank's entry in `meta["stood"]`: where its main thread stood."""
         return [
             {
                 "thread": "MainThread",
-                "frames": [str(frame) for frame in reversed(self.stands[rank])],
+                "frames": list(map(str, reversed(self.stands[rank]))),
             }
         ]
 
@@ -674,11 +676,10 @@ class TextFacts:
         return groups
 
     def _before(self, group: str, rank: int) -> int:
-        numbers = [
-            number
-            for call_group, call_rank, number in self.calls
-            if (call_group, call_rank) == (group, rank)
-        ]
+        numbers = []
+        for call_group, call_rank, number in self.calls:
+            if (call_group, call_rank) == (group, rank):
+                numbers.append(number)
         if numbers:
             return max(min(numbers) - 1, 0)
         counts = self.progress[group].get(rank)
@@ -704,7 +705,7 @@ _INTO_TENSOR = {
 
 
 def _ranks_of(text: str) -> list[int]:
-    return [int(rank) for rank in text.replace(",", " ").split()]
+    return list(map(int, text.replace(",", " ").split()))
 
 
 def _prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
@@ -729,7 +730,7 @@ def _main_thread(text: str) -> tuple[Frame, ...]:
             head.end() : threads[index + 1].start() if index + 1 < len(threads) else len(text)
         ]
         form = _FIND["frame" if "most recent call first" in head[0] else "spy_frame"]
-        frames = tuple(_frame(frame) for frame in form.finditer(body))
+        frames = tuple(map(_frame, form.finditer(body)))
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames
         stacks += [frames] if frames else []

@@ -327,7 +327,7 @@ def rank_request(sent: bytes, name: str) -> dict[str, object]:
         "name": name,
         "environ": dict(os.environ),
         # some programs add a Path, which Python ignores
-        "path": [str(entry) for entry in sys.path],
+        "path": list(map(str, sys.path)),
         "cwd": current_folder(),
         "cells": texts_of_cells(sent),
     }

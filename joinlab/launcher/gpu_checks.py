@@ -252,7 +252,7 @@ def _smallest() -> Iterator[Line]:
     yield _is("calls without their begin", timeline.calls["started_ns"].null_count(), 0)
     reduced = timeline.calls.filter(timeline.calls["origin"] == "all-reduce")
     yield _is("values that came out", reduced["value_out"].to_list(), ["[[2.0]]", "[[2.0]]"])
-    yield _is("output that the program did not print", [t for t in timeline.output if t], [])
+    yield _is("output that the program did not print", list(filter(None, timeline.output)), [])
 
 
 def _six_cases() -> Iterator[Line]:
@@ -277,12 +277,13 @@ def _six_cases() -> Iterator[Line]:
 def _values() -> Iterator[Line]:
     real, modelled = _launched(CASES[1].program, (2, 3)), emulate(CASES[1].program, (2, 3))
     for column in ("origin", "value_in", "value_out"):
-        pair = [
-            run.calls.sort("rank", "group", "seq").filter(
-                ~run.calls["origin"].str.contains("forward")
+        pair = []
+        for run in (real, modelled):
+            pair.append(
+                run.calls.sort("rank", "group", "seq").filter(
+                    ~run.calls["origin"].str.contains("forward")
+                )
             )
-            for run in (real, modelled)
-        ]
         found, expected = (calls[column].to_list() for calls in pair)
         yield _is(f"case 1, {column} of each call", found, expected, LOOK)
 
@@ -334,9 +335,7 @@ def _two_at_once() -> Iterator[Line]:
         thread.start()
     for thread in threads:
         thread.join()
-    yield _is(
-        "endings of two launches at once", [_ends(run) for run in runs], [["finished"] * 2] * 2
-    )
+    yield _is("endings of two launches at once", list(map(_ends, runs)), [["finished"] * 2] * 2)
 
 
 def _one_gpu() -> Iterator[Line]:
@@ -492,7 +491,7 @@ def _told(check: GpuCheck) -> Iterator[Line]:
 
 
 def _about() -> dict[str, object]:
-    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
+    gpus = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
     return {"joinlab": __version__, "torch": str(torch.__version__), "gpus": gpus}
 
 

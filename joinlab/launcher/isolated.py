@@ -62,7 +62,7 @@ def apart(function: Callable[..., object], *arguments: object, name: str, second
     call = pickled((function, arguments), name)
     request = {
         "call": base64.b64encode(call).decode(),
-        "path": [str(entry) for entry in sys.path],
+        "path": list(map(str, sys.path)),
         "cwd": current_folder(),
         "cells": texts_of_cells(call),
         "seconds": SECONDS,

@@ -306,7 +306,7 @@ def _sharing(nccl: str) -> dict[str, str]:
     compares the GPUs of ranks of one host only, by a hash of NCCL_HOSTID (initTransportsRank in
     src/init.cc and getHostHash in src/misc/utils.cc, v2.29.7-1).
     """
-    if tuple(int(part) for part in nccl.split(".")[:3]) >= (2, 30, 3):
+    if tuple(map(int, nccl.split(".")[:3])) >= (2, 30, 3):
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     # Each rank claims to be another host (rank.py adds its number), so they connect over loopback
     # sockets.

@@ -132,11 +132,11 @@ def _view_as_real(call: EmulatedCall) -> None:
         raise RuntimeError(f"{call.op} does not support{call.reduce_op.upper()}on complex tensors")
     for part in call.parts:
         in_place = part.ins is part.outs
-        part.ins = [torch.view_as_real(tensor) for tensor in part.ins]
+        part.ins = list(map(torch.view_as_real, part.ins))
         if in_place:
             part.outs = part.ins
         else:
-            part.outs = [torch.view_as_real(tensor) for tensor in part.outs]
+            part.outs = list(map(torch.view_as_real, part.outs))
 
 
 def _check_reduce_op(call: EmulatedCall, era: str) -> None:

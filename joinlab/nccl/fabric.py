@@ -298,7 +298,7 @@ class Communicator:
         lengths = [chunk] * size
         if facts.for_each and len(parts[0].ins) == size:
             # of unequal parts: one reduce for each, to its rank
-            lengths = [len_of(tensor) for tensor in parts[0].ins]
+            lengths = list(map(len_of, parts[0].ins))
         if not facts.for_each and len(shares[0]) <= chunk:
             totals = [chain(shares, 0)]
         else:
@@ -322,7 +322,7 @@ class Communicator:
     def _to_ring(self) -> None:
         self._ring = Ring(self.size, GPUS[self.run.knobs.gpu].warps_apart)
         self._ring_done = [0] * self.size
-        queued = [list(queue) for queue in self._queues]
+        queued = list(map(list, self._queues))
         for queue in self._queues:
             queue.clear()
         self._filled = 0

@@ -183,7 +183,7 @@ class Kernels:
         """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the
         hardware's."""
         if dtype is torch.bfloat16:
-            first, second = (_from_bfloat16(data) for data in (incoming, local))
+            first, second = map(_from_bfloat16, (incoming, local))
         else:
             first, second = incoming.view(_FLOATS[dtype]), local.view(_FLOATS[dtype])
         with np.errstate(all="ignore"):
@@ -231,10 +231,9 @@ class Memory:
         if offset + nbytes <= len(self.own):
             return self.own[offset : offset + nbytes]
         present = np.concatenate([self.own, self.behind])[offset : offset + nbytes]
-        beyond = [
-            self.pad >> 8 * ((self.address + place) % 4) & 0xFF
-            for place in range(offset + len(present), offset + nbytes)
-        ]
+        beyond = []
+        for place in range(offset + len(present), offset + nbytes):
+            beyond.append(self.pad >> 8 * ((self.address + place) % 4) & 0xFF)
         return np.concatenate([present, np.array(beyond, np.uint8)])
 
 

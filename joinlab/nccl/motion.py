@@ -321,5 +321,5 @@ def steps_to_peers(call: EmulatedCall, part: CallPart, place: int, size: int) ->
 def _by_place(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
     """Bytes for each place: of a tensor each, or of the one that there is."""
     if len(tensors) == size:
-        return [len_of(tensor) for tensor in tensors]
+        return list(map(len_of, tensors))
     return [sum(map(len_of, tensors))] * size

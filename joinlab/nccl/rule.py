@@ -238,20 +238,17 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
         for call in calls
     )
     shared = open_pairs and _share(group)
-    if shared and any(
-        FACTS[op].pairwise for lane in remaining.values() for call in lane if (op := op_of(call.op))
-    ):
+    if shared and any(_pairwise(call) for lane in remaining.values() for call in lane):
         return {}  # issued as a batch, sends and recvs use the same connections
     if shared:
         met = {rank: len(lane) for rank, lane in remaining.items()}
     else:
         met = _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in remaining.items()}
-    ways = [
-        _replay(group, order, reached, align)
-        for order in _orders(group, remaining)
-        for align in aligns(group.version)
-    ]
+    ways = []
+    for order in _orders(group, remaining):
+        for align in aligns(group.version):
+            ways.append(_replay(group, order, reached, align))
     possible = []
     for done in ways:
         if done is None:
@@ -306,8 +303,8 @@ def _orders(
         ways //= factorial(len(interchangeable))
     if ways > MOST_ORDERS:
         return
-    for pattern in _arrangements([len(interchangeable) for interchangeable in kinds.values()]):
-        iterators = [iter(interchangeable) for interchangeable in kinds.values()]
+    for pattern in _arrangements(list(map(len, kinds.values()))):
+        iterators = list(map(iter, kinds.values()))
         yield ranks[0], *(next(iterators[kind]) for kind in pattern)
 
 
@@ -322,7 +319,8 @@ def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
     for kind, count in enumerate(counts):
         if count:
             fewer = [*counts[:kind], count - 1, *counts[kind + 1 :]]
-            yield from ((kind, *tail) for tail in _arrangements(fewer))
+            for tail in _arrangements(fewer):
+                yield (kind, *tail)
 
 
 def _culprits(
@@ -412,7 +410,7 @@ def _steps_to_peers(
     else what it gets."""
     nbytes = call.nbytes or 0
     if op is Op.ALL_TO_ALL and (
-        len(call.shape or ()) != size or len({repr(sizes) for sizes in call.shape or ()}) > 1
+        len(call.shape or ()) != size or len(set(map(repr, call.shape or ()))) > 1
     ):
         return None  # how much goes to whom is not recorded
     if op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root):
@@ -525,11 +523,9 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
             steps_of_it = _steps_to_peers(call, op, ranks.index(rank), len(ranks), root)
             if steps_of_it is None:
                 return ranks
-            partners |= {
-                ranks[step.peer]
-                for step in steps_of_it
-                if step.peer is not None and (step.send or not sends)
-            }
+            for step in steps_of_it:
+                if step.peer is not None and (step.send or not sends):
+                    partners.add(ranks[step.peer])
     return partners
 
 

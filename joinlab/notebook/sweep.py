@@ -113,7 +113,7 @@ class Sweep:
 
     @property
     def _is_map(self) -> bool:
-        return {len(counts) for counts in self.timelines} == {2}
+        return set(map(len, self.timelines)) == {2}
 
     def __repr__(self) -> str:
         endings = self.overall
@@ -126,10 +126,8 @@ class Sweep:
         if self._is_map:
             axis = range(max(map(max, endings)) + 1)
             signs = {counts: LOOKS[overall][0] for counts, overall in endings.items()}
-            lines += [
-                f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in axis)}"
-                for y in reversed(axis)
-            ]
+            for y in reversed(axis):
+                lines.append(f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in axis)}")
             lines.append(
                 f"    {' '.join(f'{x:>2}' for x in axis)}   inputs: rank 0 across, rank 1 upward"
             )
@@ -152,7 +150,7 @@ def pairs(counts: Iterable[object]) -> list[tuple[int, ...]]:
         ) from None
     if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
         items = [(item, second) for item in items for second in items]
-    return [check_inputs(item) for item in items]
+    return list(map(check_inputs, items))
 
 
 def sweep(

@@ -59,7 +59,10 @@ def _parts(name: str, included: set[str]) -> list[str]:
         return []
     included.add(name)
     text = asset(name)
-    needed = [part for imported in _IMPORT.findall(text) for part in _parts(imported, included)]
+    needed = []
+    for imported in _IMPORT.findall(text):
+        for part in _parts(imported, included):
+            needed.append(part)
     return [*needed, _IMPORT.sub("", text)]
 
 

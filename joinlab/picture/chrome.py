@@ -179,7 +179,8 @@ def _call(row: CallRow, thread: int, last: int) -> Event:
         last if end is None else end,
     )
     event["dur"] = max(event["dur"], 0.001)
-    event["args"] = {name: value for name in (*_TOLD, *_VALUES) if (value := row[name]) is not None}  # type: ignore[literal-required]
+    args = {name: row[name] for name in (*_TOLD, *_VALUES)}  # type: ignore[literal-required]
+    event["args"] = {name: value for name, value in args.items() if value is not None}
     event["args"]["completed"] = end is not None
     return event
 

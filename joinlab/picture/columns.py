@@ -173,8 +173,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
         "names": list(names),
-        "stops": [round(time) for time in stops],
-        "over": [round(time) for time in over],
+        "stops": list(map(round, stops)),
+        "over": list(map(round, over)),
         "end": round(until),
         "rows": reading.count,
     }

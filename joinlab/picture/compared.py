@@ -54,11 +54,8 @@ Pair = tuple[int | None, int | None]
 def _spans(screen: FirstScreen, comparison: Comparison, side: str) -> list[Span]:
     """By column: its first and last row on the common axis; for a missing call, the place just
     before it."""
-    row = {
-        slot: index
-        for index, row_compared in enumerate(comparison.rows)
-        if (slot := getattr(row_compared, side)) is not None
-    }
+    slots = [getattr(row_compared, side) for row_compared in comparison.rows]
+    row = {slot: index for index, slot in enumerate(slots) if slot is not None}
     return [
         (row[column.slot] - bool(column.missing) / 2, row[column.until] - bool(column.missing) / 2)
         for column in screen.columns
@@ -100,10 +97,9 @@ def _laid(
 
 
 def _column(both: tuple[FirstScreen, FirstScreen], side: int, pair: Pair) -> Column:
-    candidates = [
-        None if index is None else screen.columns[index]
-        for screen, index in zip(both, pair, strict=True)
-    ]
+    candidates = []
+    for screen, index in zip(both, pair, strict=True):
+        candidates.append(None if index is None else screen.columns[index])
     columns = [column for column in candidates if column is not None]
     size = max((column.size for column in columns), key=lambda size: SIZES["row"][size])
     far = any(column.far for column in columns)

@@ -65,9 +65,7 @@ def values(text: str | None) -> str | None:
     decoded = decode_values(text)
     if decoded is None:
         return None
-    return "; ".join(
-        ", ".join(json.dumps(value) for value in tensor_values) for tensor_values in decoded
-    )
+    return "; ".join(", ".join(map(json.dumps, tensor_values)) for tensor_values in decoded)
 
 
 def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
@@ -124,9 +122,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
             cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"]
         else:
             cut = []
-        facts.append(
-            ("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]]))
-        )
+        facts.append(("stack", "\n".join(cut + list(map(_shorter, frames[-MAX_FRAMES:])))))
     return tuple(facts)
 
 

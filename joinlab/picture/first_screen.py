@@ -254,12 +254,11 @@ class _ScreenBuilder:
         named |= {*ranks} if len(ranks) < LANES else set()
         classes_by_look: dict[object, list[int]] = {}
         for lane, (first,) in enumerate(self.lanes):
-            boxes = (
-                (box := column.boxes[lane]) and box[:-1] for column in self.columns
-            )  # less their rows
+            boxes = [column.boxes[lane] for column in self.columns]
             absent = tuple(lane in column.absent for column in self.columns)
             sign, _, tone, detail = self._end((first,))
-            look = sign, tone, detail, first in self.odd, absent, tuple(boxes)
+            drawn = tuple(box and box[:-1] for box in boxes)  # less their rows
+            look = sign, tone, detail, first in self.odd, absent, drawn
             classes_by_look.setdefault(look, []).append(first)
         groups = [*map(tuple, classes_by_look.values())]
         if len(groups) <= LANES:
@@ -394,7 +393,7 @@ class _ScreenBuilder:
 
     def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
         labels = dict.fromkeys(self.folding.label(fold_drawn, rank) for fold_drawn in folds)
-        return Box(RowKind.FOLD, "; ".join(label for label in labels if label))
+        return Box(RowKind.FOLD, "; ".join(filter(None, labels)))
 
     def _shortened(self, focus: int | None) -> int | None:
         """Of many columns, keep those that tell where the lanes part and end; the others become
@@ -402,17 +401,7 @@ class _ScreenBuilder:
         columns, part = self.columns, self.folding.every.is_part
         if len(columns) <= MOST and not part:
             return focus
-        first_open = {
-            next(
-                (
-                    index
-                    for index, column in enumerate(columns)
-                    if (box := column.boxes[lane]) is not None and box.open
-                ),
-                -1,
-            )
-            for lane in range(len(self.lanes))
-        }
+        first_open = self._first_open()
         if focus is None:
             near = range(0)
         else:
@@ -457,15 +446,17 @@ class _ScreenBuilder:
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
         return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, label)
 
-    def _give_sizes(self, focus: int | None) -> None:
-        ends = set()  # of calls that never end, the first of each lane
+    def _first_open(self) -> set[int]:
+        """The first column of each lane with a call that never ends; -1 where all end."""
+        first = set()
         for lane in range(len(self.lanes)):
-            open_ = (
-                index
-                for index, column in enumerate(self.columns)
-                if (box := column.boxes[lane]) is not None and box.open
-            )
-            ends.update([next(open_, -1)])
+            boxes = (column.boxes[lane] for column in self.columns)
+            open_ = (index for index, box in enumerate(boxes) if box is not None and box.open)
+            first.add(next(open_, -1))
+        return first
+
+    def _give_sizes(self, focus: int | None) -> None:
+        ends = self._first_open()
         for index, column in enumerate(self.columns):
             column.far = index == focus
             loud = column.flag in ("wrong", "apart") or any(box.failed for box in column.drawn)
@@ -493,7 +484,7 @@ class _ScreenBuilder:
         last = -1
         for index, column in enumerate(self.columns):
             sends = any(box.kind is RowKind.PAIR for box in column.drawn)
-            numbers = [int(number) for number in re.findall(r"\d+", column.number)]
+            numbers = list(map(int, re.findall(r"\d+", column.number)))
             if numbers and not sends and numbers[0] > last:
                 last = numbers[-1]
             elif index != focus:
@@ -555,14 +546,11 @@ class _ScreenBuilder:
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
         lane = self.lane[row["rank"]]
-        return next(
-            (
-                index
-                for index, column in enumerate(self.columns)
-                if (box := column.boxes[lane]) and box.row is row
-            ),
-            None,
-        )
+        for index, column in enumerate(self.columns):
+            box = column.boxes[lane]
+            if box is not None and box.row is row:
+                return index
+        return None
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
         if self.parting.first is not None:
@@ -646,7 +634,7 @@ class _ScreenBuilder:
             (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
         )
         if edit is None:
-            return ScreenPiece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
+            return ScreenPiece("".join(map(said, self.story.of(LineKind.FIX)[:1])))
         many = self.timeline.world_size > 2
         if self.timeline.meta.get("engine") == "launched":
             how = "Tried, emulated"
@@ -658,8 +646,9 @@ class _ScreenBuilder:
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
         """How most ranks of a lane ended."""
         ranks = [rank for class_rank in lane for rank in self.folding.lanes[class_rank]]
-        kind, count = Counter(self.timeline.ends[rank].kind for rank in ranks).most_common(1)[0]
-        end = next(end for rank in ranks if (end := self.timeline.ends[rank]).kind is kind)
+        ends = [self.timeline.ends[rank] for rank in ranks]
+        kind, count = Counter(end.kind for end in ends).most_common(1)[0]
+        end = next(end for end in ends if end.kind is kind)
         many = f"{count} " if count > 1 else ""
         if self.unknown.issuperset(ranks):
             return "?", f"{many}no record", "warn", ""
@@ -826,11 +815,10 @@ def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
     for tag, first, last, begin, end in SequenceMatcher(
         None, before, after, autojunk=False
     ).get_opcodes():
-        old = [
-            by_number[edit.begin + index]
-            for index in range(first, last)
-            if edit.begin + index in by_number
-        ]
+        old = []
+        for index in range(first, last):
+            if edit.begin + index in by_number:
+                old.append(by_number[edit.begin + index])
         new = edit.added[begin:end]
         if tag == "equal" and all(
             len(text) >= len(line.text) for line, text in zip(old, new, strict=False)
@@ -850,7 +838,7 @@ def _numbers(source: SourceText) -> range:
 
 def _single(text: str | None) -> str | None:
     """The one value of a call, as it is read; None of none, of several and of what is no number."""
-    values = [value for tensor in decode_values(text) or () for value in tensor]
+    values = list(chain.from_iterable(decode_values(text) or ()))
     if len(values) == 1 and isinstance(values[0], int | float):
         return number(values[0])
     return None

@@ -95,12 +95,11 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
     def told_of(*at: Any) -> tuple[int, str, str]:
         return numbers[at], gallery.pictures[at].ended, gallery.pictures[at].note
 
-    runs = {
-        ",".join(map(str, counts)): [
+    runs = {}
+    for counts in inputs:
+        runs[",".join(map(str, counts))] = [
             [told_of(program, fabric, counts) for fabric in fabrics] for program in programs
         ]
-        for counts in inputs
-    }
     data = {
         "programs": programs,
         "fabrics": [f"{name}, {engine}" for name, engine in fabrics],

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import match
@@ -131,15 +132,14 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")
     seqs, group = slots[index].calls, slots[index].group
-    calls = [
-        timeline.call(rank, seqs[rank], group) if rank in seqs else None
-        for rank in range(timeline.world_size)
-    ]
-    before = tuple(_before(call) for call in calls)
+    calls = []
+    for rank in range(timeline.world_size):
+        calls.append(timeline.call(rank, seqs[rank], group) if rank in seqs else None)
+    before = tuple(map(_before, calls))
     after = tuple(_after(call, holding) for call, holding in zip(calls, before, strict=True))
     reduces = any(call is not None and call["reduce_op"] for call in calls)
     return Holdings(
-        _title([call for call in calls if call]), before, after, {} if reduces else _owners(before)
+        _title(list(filter(None, calls))), before, after, {} if reduces else _owners(before)
     )
 
 
@@ -173,13 +173,13 @@ def _after(call: Mapping[str, Any] | None, before: Holding) -> Holding:
 def _owners(before: Sequence[Holding]) -> dict[float, int]:
     ranks_of: dict[float, set[int]] = {}
     for rank, holding in enumerate(before):
-        for value in (value for tensor in holding.tensors for value in tensor):
+        for value in chain.from_iterable(holding.tensors):
             ranks_of.setdefault(value, set()).add(rank)
     return {value: ranks.pop() for value, ranks in ranks_of.items() if len(ranks) == 1}
 
 
 def _tensors(text: str) -> tuple[Tensor, ...]:
-    return tuple(tuple(float(value) for value in tensor) for tensor in json.loads(text))
+    return tuple(tuple(map(float, tensor)) for tensor in json.loads(text))
 
 
 def _title(calls: Sequence[Mapping[str, Any]]) -> str:

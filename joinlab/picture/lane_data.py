@@ -210,7 +210,7 @@ class LaneData:
             }
             for code in codes
         ]
-        data["names"] = [shown(name) for name in data["names"]]
+        data["names"] = list(map(shown, data["names"]))
         return data, begin, packed
 
     def _told_of(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
@@ -218,16 +218,13 @@ class LaneData:
         are many."""
         lane_of = {ranks[0]: lane for lane, ranks in enumerate(folding.classes)}
         tells_start = any(row["started_ns"] is not None for row in folding.matched.rows)
-        return [
-            (
-                number,
-                lane_of[rank],
-                self._facts_of(call_details(row, tells_start, timeline.meta)[2:]),
-            )
-            for number, slot in zip(folding.numbers, folding.slots, strict=True)
-            for rank, seq in slot.calls.items()
-            if (row := folding.matched.row_of[rank, slot.group, seq])
-        ]
+        facts_of_calls = []
+        for number, slot in zip(folding.numbers, folding.slots, strict=True):
+            for rank, seq in slot.calls.items():
+                row = folding.matched.row_of[rank, slot.group, seq]
+                facts = self._facts_of(call_details(row, tells_start, timeline.meta)[2:])
+                facts_of_calls.append((number, lane_of[rank], facts))
+        return facts_of_calls
 
     def _facts_of(self, facts: Details) -> int:
         """The number of a call's facts: what a reader looks for first, the rest, the stack, and what
@@ -241,14 +238,11 @@ class LaneData:
         """The first screen, as static/types.d.ts has it."""
 
         def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:
-            return [
-                (
-                    shown(piece.text),
-                    -1 if piece.kind is None else KINDS.index(piece.kind),
-                    piece.tone,
-                )
-                for piece in pieces
-            ]
+            texts: list[tuple[str, int, str]] = []
+            for piece in pieces:
+                kind = -1 if piece.kind is None else KINDS.index(piece.kind)
+                texts.append((shown(piece.text), kind, piece.tone))
+            return texts
 
         def box(box_drawn: Box | None) -> dict[str, object] | None:
             if box_drawn is None:
@@ -259,7 +253,7 @@ class LaneData:
             return {"kind": kind, "label": label, "line": box_drawn.line} | ended
 
         return {
-            "names": [shown(name) for name in made.names],
+            "names": list(map(shown, made.names)),
             "ranks": made.ranks,
             "world": timeline.world_size,
             "inputs": made.inputs,
@@ -269,7 +263,7 @@ class LaneData:
                     "slot": column.slot,
                     "until": column.until,
                     "n": column.number,
-                    "boxes": [box(box_drawn) for box_drawn in column.boxes],
+                    "boxes": list(map(box, column.boxes)),
                     "flag": column.flag,
                     "size": column.size,
                     "stack": shown(column.stack),

@@ -185,12 +185,12 @@ class Across:
     def boxes(self) -> list[Rect]:
         """All of them, column by column."""
         lanes = range(len(self.scene.ranks))
-        return [
-            self.box(index, lane)
-            for index, column in enumerate(self.scene.columns)
-            for lane in lanes
-            if column.boxes[lane] is not None
-        ]
+        boxes = []
+        for index, column in enumerate(self.scene.columns):
+            for lane in lanes:
+                if column.boxes[lane] is not None:
+                    boxes.append(self.box(index, lane))
+        return boxes
 
     def centre(self, column: int) -> float:
         """px of the middle of a column."""

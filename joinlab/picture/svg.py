@@ -134,11 +134,10 @@ class _Picture:
         dots = "…" if "wait" in word else ""
         yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
         yield self._text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
-        drawn = [
-            (index, column.boxes[lane])
-            for index, column in enumerate(self.scene.columns)
-            if column.boxes[lane] is not None
-        ]
+        drawn = []
+        for index, column in enumerate(self.scene.columns):
+            if column.boxes[lane] is not None:
+                drawn.append((index, column.boxes[lane]))
         if drawn and (box := drawn[-1][1]) is not None:
             if box.open:
                 end = self.across.places[drawn[-1][0]][0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Slot, match
@@ -82,8 +83,7 @@ class Table:
 
     def _drawn(self) -> Iterator[str]:
         wide = [
-            2 * PAD
-            + LETTER * max(len(line) for line in (name, *(_lines(row[index] for row in self.rows))))
+            2 * PAD + LETTER * max(map(len, (name, *(_lines(row[index] for row in self.rows)))))
             for index, name in enumerate(self.columns)
         ]
         lefts = [PAD + sum(wide[:index]) + 4 * index for index in range(len(wide))]
@@ -142,7 +142,7 @@ def _style(cell: Cell) -> str:
 
 
 def _html(cell: Cell) -> str:
-    lines = [escape(line) for line in cell.lines]
+    lines = list(map(escape, cell.lines))
     if cell.kind is not None:
         lines[0] = f"<b>{lines[0]}</b>"
     return "<br>".join(lines)
@@ -167,11 +167,17 @@ def table(rows: Iterable[Sequence[object]], columns: Sequence[str], caption: str
 
 def thread_table(beside: BesideThread) -> Table:
     """A run beside the forum thread: a tick for each row that is alike, and sentences above."""
-    columns = [f"rank {rank}, {owner}" for rank in range(2) for owner in ("this run", "the thread")]
+    columns = []
+    for rank in range(2):
+        for owner in ("this run", "the thread"):
+            columns.append(f"rank {rank}, {owner}")
     rows = []
     for row in beside.rows:
         pairs = zip(row.here or (None, None), row.there or (None, None), strict=True)
-        cells = [Cell((call or "-",), wrong=not row.alike) for pair in pairs for call in pair]
+        cells = []
+        for pair in pairs:
+            for call in pair:
+                cells.append(Cell((call or "-",), wrong=not row.alike))
         rows.append((Cell((_words(row.input),)), *cells, Cell(("✓" if row.alike else "✗",))))
     return Table(("input", *columns, "alike"), tuple(rows), " ".join(beside.sentences))
 
@@ -239,7 +245,7 @@ _NOW = {"read": "reads ", "took": "takes ", "got": "reads ", "discarded": "disca
 
 
 def _values(text: str | None) -> str | None:
-    values = [value for tensor in decode_values(text) or () for value in tensor]
+    values = list(chain.from_iterable(decode_values(text) or ()))
     if not values:
         return None
     if len(values) > MOST_VALUES:

@@ -45,11 +45,10 @@ class Statement:
 
 def loops_around(file: str, line: int) -> list[range]:
     """The lines of each loop around this line, outermost first."""
-    loops = {
-        statement.first: statement.last
-        for statement in _statements_of(file).values()
-        if statement.loop and statement.first < line <= statement.last
-    }
+    loops = {}
+    for statement in _statements_of(file).values():
+        if statement.loop and statement.first < line <= statement.last:
+            loops[statement.first] = statement.last
     return [range(first, last + 1) for first, last in loops.items()]
 
 
@@ -115,12 +114,11 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
     except (SyntaxError, ValueError):
         return {}
     by_line: dict[int, Statement] = {}
-    cases = {
-        case.pattern.lineno
-        for match in ast.walk(tree)
-        if isinstance(match, ast.Match)
-        for case in match.cases
-    }
+    cases = set()
+    for match in ast.walk(tree):
+        if isinstance(match, ast.Match):
+            for case in match.cases:
+                cases.add(case.pattern.lineno)
     lines = text.splitlines()
     statements = (item for item in ast.walk(tree) if isinstance(item, ast.stmt))
     nodes = sorted(statements, key=lambda item: (item.lineno, item.col_offset))
@@ -151,12 +149,14 @@ def _head_end(node: ast.stmt) -> int:
 def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
-    sets = [
-        expression.target
-        for expression in _expressions(node)
-        if isinstance(expression, (ast.comprehension, ast.NamedExpr))
-    ]
-    inner = {dotted(part) for target in sets for part in ast.walk(target)}
+    sets = []
+    for expression in _expressions(node):
+        if isinstance(expression, (ast.comprehension, ast.NamedExpr)):
+            sets.append(expression.target)
+    inner = set()
+    for target in sets:
+        for part in ast.walk(target):
+            inner.add(dotted(part))
     if isinstance(node, (ast.Return, ast.Expr)):
         value = node.value
     else:
@@ -189,9 +189,10 @@ def _text_end(node: ast.stmt) -> int:
     """The last line of its text; for a compound statement, the end of its test."""
     if not hasattr(node, "body") and not isinstance(node, ast.Match):
         return node.end_lineno or node.lineno
-    heads = [
-        child.end_lineno or 0 for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
-    ]
+    heads = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            heads.append(child.end_lineno or 0)
     return max([node.lineno, *heads])
 
 
@@ -216,9 +217,11 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
                     case ast.IfExp(test=test, body=body, orelse=orelse):
                         yield test, _calls(body, orelse)
                     case ast.BoolOp(values=values):
-                        yield from ((value, _calls(*values[1:])) for value in values[:-1])
+                        for value in values[:-1]:
+                            yield (value, _calls(*values[1:]))
                     case ast.comprehension(iter=test, ifs=ifs):
-                        yield from ((expression, True) for expression in (test, *ifs))
+                        for expression in (test, *ifs):
+                            yield (expression, True)
 
 
 def _matched(subject: ast.expr, pattern: ast.pattern) -> Iterator[ast.expr]:

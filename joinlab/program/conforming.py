@@ -3,6 +3,7 @@ items."""
 
 from __future__ import annotations
 
+from itertools import starmap
 from types import NoneType, UnionType
 from typing import (
     Any,
@@ -81,4 +82,4 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
         if fits:
             return None
         return text
-    return next((wrong for part in parts if (wrong := misfit(*part))), None)
+    return next(filter(None, starmap(misfit, parts)), None)

@@ -15,7 +15,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, product, takewhile
+from itertools import chain, pairwise, product, starmap, takewhile
 from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
@@ -338,9 +338,8 @@ def _outside(
 
 def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
     """The tests at which the ways of these ranks part; ranks without a way are left out."""
-    sides = [
-        with_ways for side in apart.sides if (with_ways := [rank for rank in side if rank in ways])
-    ]
+    recorded = ([rank for rank in side if rank in ways] for side in apart.sides)
+    sides = list(filter(None, recorded))
     chains: dict[int, list[_At]] = {}
     closest = _closest(ways, *sides[:2]) if len(sides) > 1 else ()
     for index, side in enumerate(sides if closest else ()):
@@ -569,9 +568,9 @@ def _of_its_own(
     for key, places in lines.items():
         statement = statement_at(steps[places[0]].file, steps[places[0]].line)
         issued = (*(steps[at].issued for at in places), steps[-1].issued)
-        led = [
-            before < after for before, after in pairwise(bisect_left(turns, at) for at in issued)
-        ]
+        led = []
+        for before, after in pairwise(bisect_left(turns, at) for at in issued):
+            led.append(before < after)
         rounds, misses = led.count(True), led.count(False)
         if statement is None or not statement.decides or not rounds or not misses:
             continue
@@ -706,21 +705,19 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
         if any(name == part or name.startswith(f"{part}.") for name in _sets(at) for part in parts)
         or at.statement.first <= line <= at.statement.last
     )
-    return [at for at in [next(setters, None)] if at]
+    return list(filter(None, [next(setters, None)]))
 
 
 def _sets(parted: _At) -> Set[str]:
     """The names that the statement sets, or one of the ranks before their ways met again: `if skip:
     continue`."""
-    ran = {
-        (step.file, step.line)
-        for steps in parted.alone
-        for step in steps
-        if step.depth == parted.depth
-    }
-    return parted.statement.stores.union(
-        *(statement.stores for line in ran if (statement := statement_at(*line)))
-    )
+    ran = set()
+    for steps in parted.alone:
+        for step in steps:
+            if step.depth == parted.depth:
+                ran.add((step.file, step.line))
+    statements = filter(None, starmap(statement_at, ran))
+    return parted.statement.stores.union(*(statement.stores for statement in statements))
 
 
 def _standing(steps: Iterable[TraceStep]) -> list[TraceStep]:
@@ -756,12 +753,10 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]
     for test, way in zip(place.tests, ways, strict=True) if branches else ():
         after = way[_place_of(test, way) + 1 :]
         inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
-        reads |= {
-            name
-            for statement in inside
-            if statement.decides or statement.returns
-            for name in statement.names
-        }
+        for statement in inside:
+            if statement.decides or statement.returns:
+                for name in statement.names:
+                    reads.add(name)
     if branches:
         return _set_before(branches, _made_of(reads, place.tests, ways))
     return []
@@ -792,7 +787,7 @@ def _place_of(test: TraceStep, way: Sequence[TraceStep]) -> int:
 def _statements(steps: Iterable[TraceStep]) -> list[Statement]:
     """The statements that these steps ran, each once."""
     places = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
-    return [statement for place in places if (statement := statement_at(*place))]
+    return list(filter(None, starmap(statement_at, places)))
 
 
 def _line_of(parted: _At) -> tuple[str, int]:

@@ -344,7 +344,7 @@ class Stacks:
         each line can raise, and whatever an interrupted call has left is overwritten here."""
         number = len(self._codes)
         frames = walk(frame)
-        outward = [str(line) for line in reversed(frames)]
+        outward = list(map(str, reversed(frames)))
         event = StackSeen(stack=number, frames=outward, call_site=call_site(frames))
         sources = sources_under(frame)
         self.frames[number:] = [frames]

@@ -455,11 +455,12 @@ class ThreadsStand(Event):
 
     @classmethod
     def of(cls, stood: list[Stood], at_ns: int) -> ThreadsStand:
-        threads = [
-            {"n": thread["thread"], "f": thread["frames"]}
-            | ({"x": thread["error"]} if "error" in thread else {})
-            for thread in stood
-        ]
+        threads = []
+        for thread in stood:
+            threads.append(
+                {"n": thread["thread"], "f": thread["frames"]}
+                | ({"x": thread["error"]} if "error" in thread else {})
+            )
         return cls(at_ns=at_ns, threads=threads)
 
     @property

@@ -42,7 +42,7 @@ def to_plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [to_plain(item) for item in value]
+        items = list(map(to_plain, value))
         if isinstance(value, tuple):
             return tuple(items)
         return items
@@ -64,11 +64,10 @@ def traceback_text(error: BaseException) -> str:
 
 def site_of(error: BaseException) -> str | None:
     """The innermost line of the program itself that an exception passed through."""
-    lines = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if kind_of(frame.filename) == "program"
-    ]
+    lines = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        if kind_of(frame.filename) == "program":
+            lines.append(f"{frame.filename}:{frame.lineno}")
     if lines:
         return lines[-1]
     return None

@@ -324,9 +324,9 @@ def _replica(
     }
     if len({*rates.values()}) > 1:
         replica["rates"] = rates
-    made = {
-        sum(mark.step is not None and not mark.before for mark in mine) for mine in marks.values()
-    }
+    made = set()
+    for mine in marks.values():
+        made.add(sum(mark.step is not None and not mark.before for mark in mine))
     if part == "parameter" and not replica["steps"] and len(made) == 1 and 0 not in made:
         replica["over"] = "training"
     elif here.keys() == held.get((*moment[:2], False), {}).keys():  # nobody averaged gradients

@@ -100,13 +100,12 @@ def texts_of_cells(pickled: bytes) -> dict[str, str]:
 
     Another process needs them to show the code.
     """
-    return {
-        file: "".join(entry[2])
-        for file, entry in list(linecache.cache.items())
-        if len(entry) == 4
-        and file.encode(errors="surrogatepass") in pickled
-        and not os.path.exists(file)
-    }
+    texts = {}
+    for file, entry in list(linecache.cache.items()):
+        named = file.encode(errors="surrogatepass") in pickled
+        if len(entry) == 4 and named and not os.path.exists(file):
+            texts[file] = "".join(entry[2])
+    return texts
 
 
 def know_cells(texts: dict[str, str]) -> None:

@@ -250,9 +250,9 @@ class Trace:
             return
         code, line, issued = self._stood
         statement = self._test_at(code.co_filename, line)
-        pairs = [
-            told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())
-        ]
+        pairs = []
+        for name in statement.keys if statement else ():
+            pairs.append(told_of(name, _named(frame, name)))
         values = tuple(pair for pair in pairs if pair and type(pair[1]) in (str, int))
         if values:
             self.keyed.append((issued, values))

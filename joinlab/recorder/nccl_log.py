@@ -34,7 +34,7 @@ def rings_in(text: bytes) -> list[tuple[int, ...]]:
     >>> rings_in(b"n:1:2 [0] NCCL INFO Channel 00/02 :    0   1   3   2")
     [(0, 1, 3, 2)]
     """
-    matches = (_RING.search(line) for line in text.splitlines())
+    matches = map(_RING.search, text.splitlines())
     return [tuple(map(int, match[1].split())) for match in matches if match]
 
 
@@ -46,7 +46,7 @@ class NcclLog:
     ) -> None:
         """Create it before NCCL's first communicator: NCCL reads its variables then."""
         self._tail: LogTail | None = None
-        if any(environ.get(name) for name in OWN):
+        if any(map(environ.get, OWN)):
             return
         if environ.get("TORCH_NCCL_USE_COMM_NONBLOCKING", "0") != "0":
             return  # lines may come after those of another communicator

@@ -40,7 +40,7 @@ class RecordedTrace(Trace):
         """Write a step at once, since it may be the last. The values of its tensors follow with the
         next step."""
         if self._late:
-            self._log.write(TraceStepped(values=[list(pair) for pair in self._late]))
+            self._log.write(TraceStepped(values=list(map(list, self._late))))
         self._late = ()
         if step.issued != self._at:
             self._at, self._written = step.issued, 0
@@ -50,7 +50,7 @@ class RecordedTrace(Trace):
         unsure = isinstance(step.values, list)
         self._late = step.values if unsure else ()
         event = "cut" if self._written == MOST_BETWEEN else step.event
-        values = [] if unsure else [list(pair) for pair in step.values]
+        values = [] if unsure else list(map(list, step.values))
         self._log.write(
             TraceStepped(step=[event, step.depth, step.file, step.function, step.line, values])
         )

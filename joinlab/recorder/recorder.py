@@ -426,14 +426,13 @@ class Recorder:
         self.waits.end(calls)
 
     def _in_flight(self, group: RecordedGroup | None) -> list[RecordedCall]:
-        return [
-            call
-            for call in self.completions.open_calls()
-            if call.group.backend == "gloo"
-            and call.kind.collective
-            and call.work is not None
-            and (group is None or call.group is group)
-        ]
+        calls = []
+        for call in self.completions.open_calls():
+            collective = call.group.backend == "gloo" and call.kind.collective
+            asked = group is None or call.group is group
+            if collective and asked and call.work is not None:
+                calls.append(call)
+        return calls
 
     def cuda_reader(self) -> ValueReader:
         """The reader of this process's groups on GPUs, made on first use."""

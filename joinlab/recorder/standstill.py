@@ -67,7 +67,7 @@ def stacks() -> list[Stood]:
     threads = list[Stood]()
     for ident, frame in frames_of[:MOST_THREADS]:
         if ident != own_thread:
-            frames = [str(frame_) for frame_ in reversed(walk(frame))]
+            frames = list(map(str, reversed(walk(frame))))
         else:
             frames = []
         if not frames:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import product, takewhile
+from itertools import chain, product, takewhile
 
 import polars as pl
 
@@ -166,7 +166,7 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
     if parting.clash is not None and not parting.slot.pair:
         if _refused_there(scene, parting.slot):
             return None
-        return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
+        return _before(scene, parting.slot, list(map(parting.ranks, parting.sides)))
     if parting.clash is None and headline.form in _MET:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]
@@ -334,7 +334,7 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
     left out.
     """
     paths = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
-    steps = (step for path in paths.values() for step in path)
+    steps = chain.from_iterable(paths.values())
     calls = by_key(
         ((row["group"], row["rank"], row["peer"], row["op"]), (index, row)) for index, row in steps
     )
@@ -414,10 +414,8 @@ def _has_keys(timeline: Timeline) -> bool:
         ~pl.col("origin").fill_null("").str.contains("(", literal=True)
     )
     places = (site.rpartition(":") for site in program_calls["call_site"].drop_nulls().unique())
-    return any(
-        line.isdecimal() and (test := statement_at(file, int(line))) and test.keys
-        for file, _, line in places
-    )
+    lines = [statement_at(file, int(line)) for file, _, line in places if line.isdecimal()]
+    return any(statement is not None and statement.keys for statement in lines)
 
 
 def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:

@@ -213,10 +213,11 @@ class FixTarget:
     def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
         """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
         torch or dist."""
-        called = [
-            next((key for key, value_there in self.names.items() if value_there is module), "")
-            for module in (torch, dist)
-        ]
+        called = []
+        for module in (torch, dist):
+            called.append(
+                next((key for key, value_there in self.names.items() if value_there is module), "")
+            )
         reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
         if all(called):
             return (f"{name} = {called[0]}.tensor({value})", reduced)
@@ -539,11 +540,10 @@ def _module(place: FixTarget) -> Iterator[Edited]:
     if not nodes or any("backward" in ast.unparse(node) for node in nodes):
         return
     calls = (node for block in nodes for node in ast.walk(block) if isinstance(node, ast.Call))
-    ends = [
-        place.span(call.func)[1]
-        for call in calls
-        if dotted(call.func) in place.models and call.lineno in place.sites
-    ]
+    ends = []
+    for call in calls:
+        if dotted(call.func) in place.models and call.lineno in place.sites:
+            ends.append(place.span(call.func)[1])
     if ends:
         yield Edited("module", place, place.changed(*((end, end, ".module") for end in ends)))
 
@@ -595,11 +595,10 @@ def _leaves(branch: ast.If) -> bool:
 
 def _is_for_some_ranks(place: FixTarget) -> bool:
     """Whether the test reads nothing but the rank's number."""
-    values = [
-        (read["ranks"], read["value"])
-        for read in place.tests[-1]["values"]
-        if "(" not in read["name"]
-    ]  # no len()
+    values = []
+    for read in place.tests[-1]["values"]:
+        if "(" not in read["name"]:  # no len()
+            values.append((read["ranks"], read["value"]))
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 
 
@@ -658,7 +657,7 @@ def _join(place: FixTarget) -> Iterator[Edited]:
         yield Edited("join", place, text)
         after = copy(place)
         after.read(text)
-        if len([call for call in after.own_calls(after.tree) if after.joins(call)]) == 1:
+        if len(list(filter(after.joins, after.own_calls(after.tree)))) == 1:
             for moved in _behind(after):
                 yield Edited("join, behind", place, moved.after)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -109,13 +110,12 @@ class Evidence:
     ) -> Line:
         """A line about the ranks of each side and these calls; `details`: its other fields, and facts
         for its words."""
-        plain = [list(side) for side in sides]
-        fields = {
-            name: details.pop(name)
-            for name in ("ranks", "meant", "lines", "values")
-            if name in details
-        }
-        fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
+        plain = list(map(list, sides))
+        fields = {}
+        for name in ("ranks", "meant", "lines", "values"):
+            if name in details:
+                fields[name] = details.pop(name)
+        fields.setdefault("ranks", tuple(sorted(set(chain.from_iterable(plain)))))
         return Line(
             kind,
             form,
@@ -155,11 +155,8 @@ class Evidence:
         if self.parting.clash is None:
             return None
         slot = self.parting.slot
-        return next(
-            slot_there
-            for rank, seq in slot.calls.items()
-            if (slot_there := self.slot_of.get((rank, slot.group, seq)))
-        )
+        slots = (self.slot_of.get((rank, slot.group, seq)) for rank, seq in slot.calls.items())
+        return next(filter(None, slots))
 
     @cached_property
     def gone(self) -> list[int]:
@@ -174,11 +171,10 @@ class Evidence:
     def blocked(self) -> Mapping[str, Blocked]:
         """What each call lacks, by the rule of its group's backend."""
         # A record without its beginning does not show which ranks took part.
-        groups = {
-            name: ranks
-            for name, ranks in self.groups.items()
-            if name not in self.meta.get("skipped", {})
-        }
+        groups = {}
+        for name, ranks in self.groups.items():
+            if name not in self.meta.get("skipped", {}):
+                groups[name] = ranks
         backend = str(self.meta.get("backend"))
         return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
 
@@ -207,14 +203,10 @@ class Evidence:
     def held_by(self, key: Key) -> Key | None:
         """The rank's own earlier call that holds this one up."""
         blockers = self.blocked.get(key[1], {}).get((key[0], key[2]), ())
-        return next(
-            (
-                self.key_of(blocker, key[1])
-                for blocker in blockers
-                if blocker.rank == key[0] and blocker.seq is not None
-            ),
-            None,
-        )
+        for blocker in blockers:
+            if blocker.rank == key[0] and blocker.seq is not None:
+                return self.key_of(blocker, key[1])
+        return None
 
     @staticmethod
     def key_of(blocker: Blocker, group: str) -> Key:

@@ -119,7 +119,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         and 0 < many < now[rank, line]
         and timeline.ends[rank].kind is EndKind.FINISHED
     ]
-    edits: Any = [asdict(edit) for edit in edited.edits()]
+    edits: Any = list(map(asdict, edited.edits()))
     fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": passed}
     if len(set(trained)) > 1:
         fix["uneven"] = trained

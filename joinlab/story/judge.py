@@ -174,16 +174,17 @@ def _with_endings(scene: Evidence, headline: Line) -> Line:
     groups = by_key(
         ((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
     )
-    ends = [
-        {
-            "ranks": ranks,
-            "kind": kind,
-            "pending": pending,
-            "runs": runs,
-            "good": good(scene.ends[ranks[0]]),
-        }
-        for (kind, pending, runs), ranks in groups.items()
-    ]
+    ends = []
+    for (kind, pending, runs), ranks in groups.items():
+        ends.append(
+            {
+                "ranks": ranks,
+                "kind": kind,
+                "pending": pending,
+                "runs": runs,
+                "good": good(scene.ends[ranks[0]]),
+            }
+        )
     return replace(headline, facts={**headline.facts, "ends": ends})
 
 

@@ -63,7 +63,7 @@ class Story:
         as "pieces"."""
         lines = []
         for line in self.lines:
-            pieces = [asdict(piece) for piece in pieces_of(line)]
+            pieces = list(map(asdict, pieces_of(line)))
             lines.append(
                 asdict(line)
                 | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces}
@@ -71,7 +71,7 @@ class Story:
         return {
             "provenance": self.provenance,
             "lines": lines,
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "ranks": list(map(asdict, self.ranks)),
         }
 
     def json(self) -> str:

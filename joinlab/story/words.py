@@ -155,9 +155,7 @@ def who(ranks: Sequence[int]) -> Piece:
 
 def sides(line: Line) -> list[tuple[int, ...]]:
     """The ranks of each side of a line, one side per call."""
-    return [
-        tuple(ranks) for ranks in line.facts.get("sides") or [[call.rank] for call in line.calls]
-    ]
+    return list(map(tuple, line.facts.get("sides") or [[call.rank] for call in line.calls]))
 
 
 def noun(line: Line, index: int, quote: bool = True) -> Piece:

@@ -86,7 +86,8 @@ def _sources(line: Line) -> Iterator[str]:
     for one in line.lines:
         if one.text:
             yield _cited(one)
-            yield from (f"  called from {_cited(via)}" for via in one.via[:CALLERS])
+            for via in one.via[:CALLERS]:
+                yield f"  called from {_cited(via)}"
 
 
 def _cited(line: SourceLine) -> str:

@@ -70,7 +70,7 @@ def _words(fields: Mapping[str, object]) -> str:
 
 
 def _numbers(row: Mapping[str, Any]) -> int:
-    return sum(prod(shape) for shape in row["shape"])
+    return sum(map(prod, row["shape"]))
 
 
 # ---- a small DDP

@@ -43,7 +43,7 @@ def _largest_last(case: Situation) -> Numbers:
     have joined."""
     numbers = [[*rank_numbers] for rank_numbers in _numbers(case)]
     longest = max(numbers, key=len)
-    largest = max((rank_numbers for rank_numbers in numbers if rank_numbers), key=max)
+    largest = max(filter(None, numbers), key=max)
     position = largest.index(max(largest))
     longest[-1], largest[position] = largest[position], longest[-1]
     return numbers
@@ -106,11 +106,10 @@ def _notify(answer: Answer, case: Situation) -> None:
     numbers = _numbers(case.even())
     timeline, situation = _judged(answer, numbers, "none")
     for rank, rank_numbers in enumerate(numbers):
-        rows = [
-            row
-            for row in issued(timeline, rank)
-            if _is_notice(row) or "join()" not in row["origin"]
-        ]
+        rows = []
+        for row in issued(timeline, rank):
+            if _is_notice(row) or "join()" not in row["origin"]:
+                rows.append(row)
         notices = sum(map(_is_notice, rows))
         if notices != len(rank_numbers):
             raise Wrong(

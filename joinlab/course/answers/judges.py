@@ -224,9 +224,9 @@ def _made_by_ddp(
     counts: tuple[int, ...], gradients: tuple[float, ...], by_all: bool
 ) -> list[float]:
     def program(rank: int, inputs: Any) -> list[float]:
-        scaled = [
-            input * gradients[rank] / (rank + 1) for input in inputs
-        ]  # the scenario multiplies by rank + 1
+        scaled = []  # the scenario multiplies by rank + 1
+        for input in inputs:
+            scaled.append(input * gradients[rank] / (rank + 1))
         return scenarios.gradients(rank, scaled, divide_by_initial_world_size=by_all)
 
     longest = max(range(len(counts)), key=counts.__getitem__)
@@ -244,11 +244,10 @@ def _gradient(answer: Answer, case: Situation) -> None:
             {*case.counts} - {max(case.counts)} | {0}
         ):  # at each, some have just joined
             if step < len(made):
-                remaining = [
-                    gradient
-                    for gradient, count in zip(gradients, case.counts, strict=True)
-                    if count > step
-                ]
+                remaining = []
+                for gradient, count in zip(gradients, case.counts, strict=True):
+                    if count > step:
+                        remaining.append(gradient)
                 ranks_text = (
                     "1 rank that is" if len(remaining) == 1 else f"{len(remaining)} ranks that are"
                 )
@@ -482,7 +481,7 @@ in_order = Judge(
         ((0,), (0,)),
         ((3, 1, 2, 0), (3, 1, 2, 0)),
         ((0, 1, 2),) * 2,
-        *(_orders(case) for case in distinct(lambda case: max(case.counts), SHORT)),
+        *map(_orders, distinct(lambda case: max(case.counts), SHORT)),
     ),
     lambda rng: _orders(draw(rng)),
     _in_order,

@@ -150,13 +150,14 @@ def _reduces(
         [row for row in issued(played.timeline, rank) if row["origin"] == GRADIENTS]
         for rank in range(ranks)
     ]
-    wanted = [i for i in range(1, steps + 1) if reduces(i)]
+    wanted = list(filter(reduces, range(1, steps + 1)))
     quantity = "how often each rank reduced its gradients"
-    compare([len(rank_rows) for rank_rows in rows], [len(wanted)] * ranks, situation, quantity)
-    by_input = [
-        [sum(values) / ranks, 1.0] + ([values[0] / ranks, 1 / ranks] if partly else [])
-        for values in zip(*inputs, strict=True)
-    ]
+    compare(list(map(len, rows)), [len(wanted)] * ranks, situation, quantity)
+    by_input = []
+    for values in zip(*inputs, strict=True):
+        by_input.append(
+            [sum(values) / ranks, 1.0] + ([values[0] / ranks, 1 / ranks] if partly else [])
+        )
     parts = [by_input[begin:end] for begin, end in zip([0, *wanted], wanted, strict=False)]
     separately = [sorted(map(sum, zip(*part, strict=True))) for part in parts]
     in_all = [sorted(map(sum, zip(*by_input[:end], strict=True))) for end in wanted]
@@ -206,9 +207,10 @@ def _reports(played: PlayedAnswer) -> None:
     _exchanged(played, played.in_second_input, " in the second input")
     mean = (played.case.ranks + 1) / 2  # of the losses 1, 2, ...
     printed = [[*_numbers(text)] for text in played.timeline.output]
-    right = [
-        line for line in printed[0] if any(isclose(number, mean, rel_tol=5e-3) for number in line)
-    ]
+    right = []
+    for line in printed[0]:
+        if any(isclose(number, mean, rel_tol=5e-3) for number in line):
+            right.append(line)
     if len(right) != 1 or len(printed[0]) != 1 or any(printed[1:]):
         lines = "; ".join(
             f"rank {rank} {text.strip()!r:.60}" for rank, text in enumerate(played.timeline.output)
@@ -224,7 +226,7 @@ def _numbers(text: str) -> Iterator[list[float]]:
     for line in text.splitlines():
         numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line)
         if numbers:
-            yield [float(number) for number in numbers]
+            yield list(map(float, numbers))
 
 
 def _stops(played: PlayedAnswer) -> None:
@@ -240,7 +242,7 @@ def _stops(played: PlayedAnswer) -> None:
 
 
 def _skips(played: PlayedAnswer) -> None:
-    inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
+    inputs = list(map(played.case.inputs, range(played.case.ranks)))
     del inputs[1][1]  # the bad one
     played.trained_on(inputs)
     sums = [sum(map(sum, inputs)), sum(map(len, inputs))]
@@ -252,7 +254,7 @@ def _skips(played: PlayedAnswer) -> None:
 
 def _saves(played: PlayedAnswer) -> None:
     _trains(played)
-    wanted = [float(rank) for rank in range(played.case.ranks)]
+    wanted = list(map(float, range(played.case.ranks)))
     compare(played.returns[0], wanted, played.given, "what rank 0 returns")
     _exchanged(played, played.after_training, " after the last backward")
 
@@ -277,7 +279,7 @@ def _plain_mean(case: Situation) -> float:
 
 
 def _means(played: PlayedAnswer) -> None:
-    inputs = [played.case.inputs(rank) for rank in range(played.case.ranks)]
+    inputs = list(map(played.case.inputs, range(played.case.ranks)))
     for rank, rank_inputs in enumerate(inputs):
         worked = sum(row["origin"] == GRADIENTS for row in issued(played.timeline, rank))
         quantity = f"of how many inputs rank {rank} reduced the gradients"
@@ -296,7 +298,8 @@ def _stream(inputs: Fed, case: Situation) -> Iterator[torch.Tensor]:
     """A rank's inputs as a stream. One that is longer than the shortest does not end by itself."""
     yield from inputs
     if len(inputs) > min(case.counts):
-        yield from (torch.tensor([float(i)]) for i in range(LONGER))
+        for i in range(LONGER):
+            yield torch.tensor([float(i)])
         raise ValueError(
             f"it has read {LONGER + len(inputs)} inputs of its stream, and the shortest stream ended after "
             f"{min(case.counts)}: a stream may be endless, so do not read it to its end"

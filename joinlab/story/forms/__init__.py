@@ -66,7 +66,7 @@ def finders(scene: Evidence) -> Iterator[Finder]:
 
 
 def cause_of(scene: Evidence) -> tuple[Line, ...]:
-    return next(lines for find in finders(scene) if (lines := find(scene)))
+    return next(filter(None, (find(scene) for find in finders(scene))))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

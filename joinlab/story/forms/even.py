@@ -65,11 +65,10 @@ def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
         return say("{} [was|were] still running when the time was up{}.", line.ranks, fits)
-    texts = [
-        ends(group["ranks"], group["kind"], group["pending"])
-        for group in line.facts["ends"]
-        if not group["good"]
-    ]
+    texts = []
+    for group in line.facts["ends"]:
+        if not group["good"]:
+            texts.append(ends(group["ranks"], group["kind"], group["pending"]))
     return say("{}{}.", listing(texts, "; "), fits)
 
 

@@ -132,7 +132,8 @@ class _Fate:
                 facts["overrun"] = bool(
                     {"dtype", "shape", "splits"} & set(self.slot_of[awaited].differs)
                 )
-        if self.rank in (sends := scene.meta.get("sends", {})):
+        sends = scene.meta.get("sends", {})
+        if self.rank in sends:
             facts["sends"] = sends[self.rank]
         left_at = scene.meta.get("left_at", {}).get(self.rank)
         if left_at is not None:
@@ -173,7 +174,7 @@ class _Fate:
                 lacks.append(self.held_up((blocker.rank, group, other_seq)))
             else:
                 lacks.append(self.absent(blocker.rank, self.rows[key]))
-        return _grouped([lack for lack in lacks if lack], self.calls)
+        return _grouped(list(filter(None, lacks)), self.calls)
 
     def held_up(self, key: Key) -> Why | None:
         """The call behind which another rank issued its part of this one."""
@@ -294,9 +295,9 @@ def _in(line: Line) -> Text:
     if "in" not in line.facts:
         return ()
     its = "their" if len(line.ranks) > 1 else "its"
-    behind = [
-        say(", behind {} own {}", its, full(line, index)) for index in line.facts.get("behind", ())
-    ]
+    behind = []
+    for index in line.facts.get("behind", ()):
+        behind.append(say(", behind {} own {}", its, full(line, index)))
     return say(" in {}{}{}", full(line, line.facts["in"]), tuple(chain(*behind)), _why(line))
 
 

@@ -57,7 +57,10 @@ def _shows(scene: Evidence, graph: WaitGraph) -> bool:
         or parting.odd not in ((), tuple(sorted(graph.ranks)))
     ):
         return False
-    shown_ranks = {rank for side in parting.present for rank in parting.ranks(side)}
+    shown_ranks = set()
+    for side in parting.present:
+        for rank in parting.ranks(side):
+            shown_ranks.add(rank)
     stuck = any(
         parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls
     )
@@ -110,10 +113,9 @@ def _keeps(line: Line) -> Text:
 
 def _words(line: Line) -> Text:
     facts: Mapping[str, Any] = line.facts
-    parts: dict[str, Part] = {
-        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact
-        for name, fact in facts.items()
-    }
+    parts: dict[str, Part] = {}
+    for name, fact in facts.items():
+        parts[name] = _call(fact) if name == "call" else (fact,) if type(fact) is int else fact
     parts |= {
         "device": "GPU" if facts.get("gpu") else "process",
         "reached": str(facts.get("reached")),

@@ -4,6 +4,7 @@ parting share."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 from joinlab.analysis.first_difference import Side
 from joinlab.analysis.matching import Slot
@@ -24,11 +25,11 @@ def causes(scene: Evidence) -> Iterator[Line]:
         return
     rows = [parting.call(slot, side[0]) for side in present]
     yield met(scene, slot, present)
-    made = [
-        (side, row, text)
-        for side, row in zip(present, rows, strict=True)
-        if row["completed_ns"] is not None and (text := conclusion(row["origin"], row["value_out"]))
-    ]
+    made = []
+    for side, row in zip(present, rows, strict=True):
+        text = conclusion(row["origin"], row["value_out"])
+        if row["completed_ns"] is not None and text:
+            made.append((side, row, text))
     if any("concluded" in text for *_, text in made):
         sides, rows = scene.sides(side for side, *_ in made), [row for _, row, _ in made]
         values = tuple(value_of(scene, side, row) for side, row, _ in made)
@@ -87,7 +88,7 @@ def given(row: CallRow, names: Collection[str]) -> str:
 
 def value_of(scene: Evidence, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
-    values = [value for number in decode_values(row["value_out"]) or () for value in number]
+    values = list(chain.from_iterable(decode_values(row["value_out"]) or ()))
     _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
     return Value(
         scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
@@ -99,10 +100,11 @@ def value_of(scene: Evidence, side: Side, row: CallRow) -> Value:
 
 def _met_words(line: Line) -> Text:
     gave = line.facts.get("given") or [""] * len(line.calls)
-    parts = [
-        say("{}'s {}{}", ranks, at_place(line, index), f" with {values}" * bool(values))
-        for index, (ranks, values) in enumerate(zip(sides(line), gave, strict=True))
-    ]
+    parts = []
+    for index, (ranks, values) in enumerate(zip(sides(line), gave, strict=True)):
+        parts.append(
+            say("{}'s {}{}", ranks, at_place(line, index), f" with {values}" * bool(values))
+        )
     if line.facts["met"]:
         verb = "met"
     elif line.facts["completed"]:
@@ -123,18 +125,16 @@ def _met_words(line: Line) -> Text:
 
 def _made_words(line: Line) -> Text:
     got = line.facts["got"]
-    parts = [
-        say("{} {}", ranks, conclusion(*got[index]) or "")
-        for index, ranks in enumerate(sides(line))
-    ]
+    parts = []
+    for index, ranks in enumerate(sides(line)):
+        parts.append(say("{} {}", ranks, conclusion(*got[index]) or ""))
     return say("{}.", listing(parts, "; "))
 
 
 def _keys_words(line: Line) -> Text:
-    parts = [
-        say("{} on {}", code(f"{value.name} = {value.value!r}"), value.ranks)
-        for value in line.values
-    ]
+    parts = []
+    for value in line.values:
+        parts.append(say("{} on {}", code(f"{value.name} = {value.value!r}"), value.ranks))
     return say("The keys of their data differ: {}.", listing(parts))
 
 

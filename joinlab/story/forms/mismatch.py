@@ -104,10 +104,10 @@ def extra(scene: Evidence) -> tuple[Line, ...]:
     if shift is None or len(extra_calls) != shift.by:
         return ()
     names = {*map(asks_of, extra_calls)}
-    counts_by_side = [
-        {scene.count(rank, extra_calls) for rank in side} for side in (shift.ahead, shift.behind)
-    ]
-    counts = [max(side_counts) for side_counts in counts_by_side]
+    counts_by_side = []
+    for side in (shift.ahead, shift.behind):
+        counts_by_side.append({scene.count(rank, extra_calls) for rank in side})
+    counts = list(map(max, counts_by_side))
     if (
         len(names) > 1
         or any(len(side_counts) > 1 for side_counts in counts_by_side)
@@ -250,9 +250,9 @@ def _extra(line: Line) -> Text:
 
 
 def _other_call(line: Line) -> Text:
-    parts = [
-        say("{} called {}", ranks, noun(line, index)) for index, ranks in enumerate(sides(line))
-    ]
+    parts = []
+    for index, ranks in enumerate(sides(line)):
+        parts.append(say("{} called {}", ranks, noun(line, index)))
     if line.facts["finished"]:
         finished = [say("{} finished", line.facts["finished"])]
     else:

@@ -67,11 +67,8 @@ def _tags(scene: Evidence) -> Iterator[Line]:
             rows = sorted(
                 scene.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND
             )
-            if (
-                len(tags := [row["tag"] for row in rows]) == 2
-                and None not in tags
-                and tags[0] != tags[1]
-            ):
+            tags = [row["tag"] for row in rows]
+            if len(tags) == 2 and None not in tags and tags[0] != tags[1]:
                 yield scene.line(
                     LineKind.NOTE, "tags", [[row["rank"]] for row in rows], rows, tags=tags
                 )
@@ -128,10 +125,11 @@ def _watchdog_words(line: Line) -> Text:
 
 
 def _tags_words(line: Line) -> Text:
-    parts = [
-        say("{}'s {} with tag {}", ranks, at_place(line, index), str(line.facts["tags"][index]))
-        for index, ranks in enumerate(sides(line))
-    ]
+    parts = []
+    for index, ranks in enumerate(sides(line)):
+        parts.append(
+            say("{}'s {} with tag {}", ranks, at_place(line, index), str(line.facts["tags"][index]))
+        )
     return say("{} met {}: NCCL ignores tags.", *parts)
 
 

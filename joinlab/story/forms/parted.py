@@ -35,7 +35,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     )
     return (
         *_lines(
-            [test for test in parting["tests"] if _branches(test)],
+            list(filter(_branches, parting["tests"])),
             scene.meta.get("parting_emulated", False),
         ),
         *left_out,
@@ -45,13 +45,15 @@ def find(scene: Evidence) -> tuple[Line, ...]:
 def _stands_there(scene: Evidence, test: Test) -> bool:
     """Whether a rank's way only ends at the line: it stood there outside any call, so it may yet
     have gone where its peers went."""
-    return any(
-        side["how"] == "issue"
-        and scene.awaited(rank) is None
-        and scene.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
-        for side in test["sides"]
-        for rank in side["ranks"]
-    )
+    for side in test["sides"]:
+        for rank in side["ranks"]:
+            if (
+                side["how"] == "issue"
+                and scene.awaited(rank) is None
+                and scene.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+            ):
+                return True
+    return False
 
 
 def _branches(test: Test) -> bool:
@@ -111,11 +113,10 @@ def _side(line: Line, side: Branch) -> Text:
     had: dict[str, list[Value]] = {}
     for value in line.values:
         had.setdefault(value.name, []).extend([value] if {*value.ranks} & {*ranks} else [])
-    texts = [
-        f"{name} = {_listed([_shown(name, value.value) for value in values_of])}"
-        for name, values_of in had.items()
-        if {*ranks} <= {rank for value in values_of for rank in value.ranks}
-    ]
+    texts = []
+    for name, values_of in had.items():
+        if {*ranks} <= {rank for value in values_of for rank in value.ranks}:
+            texts.append(f"{name} = {_listed([_shown(name, value.value) for value in values_of])}")
     values = listing([say("{}", code(text)) for text in texts])
     kind, _, location = side["text"].partition(" ")  # of an exception
     went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=location)

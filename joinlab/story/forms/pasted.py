@@ -172,14 +172,16 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     if not open_:
         return None
     refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
-    if len(kinds := _kinds(refused, numbers=True)) > 1:
+    kinds = _kinds(refused, numbers=True)
+    if len(kinds) > 1:
         return _differ(scene, kinds)
     group = max(
         (row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_)
     )
     by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
     for number in sorted(by):
-        if len(kinds := _kinds(by[number])) > 1:
+        kinds = _kinds(by[number])
+        if len(kinds) > 1:
             return _differ(scene, kinds)
     exact = _exact(scene, group)
     for number in sorted(by):
@@ -325,10 +327,9 @@ def _waiting(line: Line, name: str) -> Text:
 
 def _errors(line: Line, name: str) -> Text:
     texts = line.facts["texts"]
-    parts = [
-        say(SENTENCES[name], who=ranks, text=text)
-        for ranks, text in zip(sides(line), texts, strict=True)
-    ]
+    parts = []
+    for ranks, text in zip(sides(line), texts, strict=True):
+        parts.append(say(SENTENCES[name], who=ranks, text=text))
     if len(parts) > 2:
         further_ranks = sorted(chain(*sides(line)[2:]))
         parts[2:] = [

@@ -34,7 +34,7 @@ def not_come(scene: Evidence) -> tuple[Line, ...]:
     """The ranks that rank 0's error names."""
     for end in scene.ends:
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
-            missing = [int(rank) for rank in match[1].replace(",", " ").split()]
+            missing = list(map(int, match[1].replace(",", " ").split()))
             if all(rank < len(scene.ends) for rank in missing):
                 return (scene.headline("not_come", [missing]),)
     return ()
@@ -59,9 +59,8 @@ def left_over(scene: Evidence) -> tuple[Line, ...]:
         row = next(unmet)
         if row["op"] == Op.SEND and row["completed_ns"] is not None:
             rows = [row, *(last for _, last in received[-1:])]
-            lines = tuple(
-                line for end_row in rows if (line := scene.line_of(end_row, (end_row["rank"],)))
-            )
+            lines_of_rows = (scene.line_of(end_row, (end_row["rank"],)) for end_row in rows)
+            lines = tuple(filter(None, lines_of_rows))
             details = {
                 "ranks": (row["rank"], row["peer"]),
                 "sent": len(sent),
@@ -82,11 +81,10 @@ def left_over(scene: Evidence) -> tuple[Line, ...]:
 def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
     """The first gradients that met of two inputs, where both ranks ran the backward pass of both,
     by no_sync()."""
-    ran = {
-        (span["rank"], span["input"])
-        for span in scene.timeline.rows("spans")
-        if span["name"] == "backward"
-    }
+    ran = set()
+    for span in scene.timeline.rows("spans"):
+        if span["name"] == "backward":
+            ran.add((span["rank"], span["input"]))
     rows_of_all = scene.folding.matched.rows
     only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if are_gradients([row])}
     for slot in scene.parting.slots:
@@ -123,7 +121,7 @@ def two_models(scene: Evidence) -> tuple[Line, ...]:
 def _averaged(
     scene: Evidence, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object
 ) -> tuple[Line, ...]:
-    present = [tuple(ranks) for ranks in sides]
+    present = list(map(tuple, sides))
     rows = [scene.parting.call(slot, side[0]) for side in present]
     headline = scene.headline(form, scene.sides(present), rows, **facts)
     return (headline, meeting.met(scene, slot, present))
@@ -186,17 +184,16 @@ def _left_over(line: Line) -> Text:
 
 
 def _out_of_phase(line: Line) -> Text:
-    parts = [
-        say("{}'s of {}", ranks, input_text)
-        for ranks, input_text in zip(sides(line), line.facts["inputs"], strict=True)
-    ]
+    parts = []
+    for ranks, input_text in zip(sides(line), line.facts["inputs"], strict=True):
+        parts.append(say("{}'s of {}", ranks, input_text))
     return say("Gradients of different inputs were averaged: {}.", listing(parts))
 
 
 def _two_models(line: Line) -> Text:
-    parts = [
-        say("{}'s {}", ranks, at_place(line, index)) for index, ranks in enumerate(sides(line))
-    ]
+    parts = []
+    for index, ranks in enumerate(sides(line)):
+        parts.append(say("{}'s {}", ranks, at_place(line, index)))
     return say("Gradients of two models were averaged: {}.", listing(parts))
 
 

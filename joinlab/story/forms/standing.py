@@ -150,10 +150,9 @@ def _look(line: Line) -> Text:
 
 
 def _apart_words(line: Line) -> Text:
-    parts = [
-        say("{} stand[s|] at {}", ranks, short_site(source_line.site))
-        for ranks, source_line in zip(sides(line), line.lines, strict=True)
-    ]
+    parts = []
+    for ranks, source_line in zip(sides(line), line.lines, strict=True):
+        parts.append(say("{} stand[s|] at {}", ranks, short_site(source_line.site)))
     elsewhere = say(", others elsewhere") if line.facts["more"] else ()
     return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 

@@ -99,7 +99,7 @@ def _told(
     both = scene.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
     if one_line:
-        facts = {"tensors": [tensor(row) for row in rows]}
+        facts = {"tensors": list(map(tensor, rows))}
     else:
         facts = {}
     sides = [both[0], both[0], both[1], both[1]]
