@@ -142,16 +142,19 @@ def _reductions(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
         timeline.spans["rank"] == rank, timeline.spans["name"] == "backward"
     )
     begun = dict(spans.select("input", "begin_ns").iter_rows())
-    rows = [row for row in issued(timeline, rank) if row["input"]]
-    return [
-        {
-            "input": row["input"],
-            "op": row["op"],
-            "numbers": _numbers(row),
-            "gradients computed before it": (row["enqueued_ns"] - begun[row["input"]]) // SECOND,
-        }
-        for row in rows
-    ]
+    described: list[dict[str, object]] = []
+    for row in issued(timeline, rank):
+        if row["input"]:
+            computed = (row["enqueued_ns"] - begun[row["input"]]) // SECOND
+            described.append(
+                {
+                    "input": row["input"],
+                    "op": row["op"],
+                    "numbers": _numbers(row),
+                    "gradients computed before it": computed,
+                }
+            )
+    return described
 
 
 def _hand_out(answer: Answer, case: Situation) -> None:
