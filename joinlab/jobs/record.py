@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -280,7 +279,6 @@ def _about() -> dict[str, object]:
         "command": sys.argv,
         "world_size": _number(SIZE_NAMES),
         "job": list(map(os.environ.get, JOB_NAMES)),
-        "wall_ns": time.time_ns(),
         # identifies this process even if its pid is reused
         "process": psutil.Process().create_time(),
     }

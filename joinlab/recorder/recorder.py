@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
@@ -170,6 +171,7 @@ class Recorder:
             RankBegins(
                 rank=self.rank,
                 time_ns=self._now(),
+                wall_ns=time.time_ns(),  # at once: a job's ranks are compared by the difference
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 coalesced=[],  # a group in which calls are says so later

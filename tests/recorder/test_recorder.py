@@ -477,3 +477,20 @@ def test_a_bucket_in_flight_when_the_pass_raises_is_still_listened_to(buckets) -
     issue(1)
     recorder.reducer.gave_up(RuntimeError("a hook failed"))
     assert set(listeners) == {1}
+
+
+def test_a_rank_s_clock_and_the_wall_clock_are_read_together(tmp_path, monkeypatch):
+    """What a job says of itself may take long to find out, and ranks are compared by the
+    difference."""
+    path = tmp_path / "rank-0.0.jsonl"
+    reads = []
+    log = EventLog(path, print)
+    recorder = Recorder(log, 0)
+    monkeypatch.setattr(recorder, "_now", lambda: reads.append("own") or 5)
+    monkeypatch.setattr(
+        "joinlab.recorder.recorder.time.time_ns", lambda: reads.append("wall") or 1005
+    )
+    recorder.begin({"command": ["train.py"]})
+    log.close()
+    begun = json.loads(path.read_text().splitlines()[0])
+    assert (begun["t"], begun["wall"], reads) == (5, 1005, ["own", "wall"])
