@@ -193,11 +193,11 @@ class FirstDifference:
 
     def collectives(self, rank: int) -> list[CallRow]:
         """The collectives that a rank issued in the clash's group."""
-        return [
-            self.call(self.slots[index], rank)
-            for index in self._collectives
-            if rank in self.slots[index].calls
-        ]
+        calls = []
+        for index in self._collectives:
+            if rank in self.slots[index].calls:
+                calls.append(self.call(self.slots[index], rank))
+        return calls
 
     @cached_property
     def shift(self) -> Lead | None:

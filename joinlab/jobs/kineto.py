@@ -197,7 +197,7 @@ def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dic
     return groups
 
 
-def _ranks_told(arguments: Mapping[str, Any]) -> tuple[int, ...]:
+def _ranks_told(arguments: Mapping[str, object]) -> tuple[int, ...]:
     """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of
     uneven places."""
     ranks = _ranks(arguments.get("Process Group Ranks"))

@@ -258,11 +258,11 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     if not possible:
         return {}
     furthest = {rank: max(done[rank] for done in possible) for rank in remaining}
-    return {
-        rank: (start + index, _culprits(rank, index, remaining, furthest))
-        for rank, index in furthest.items()
-        if index < len(remaining[rank])
-    }
+    stuck = {}
+    for rank, index in furthest.items():
+        if index < len(remaining[rank]):
+            stuck[rank] = start + index, _culprits(rank, index, remaining, furthest)
+    return stuck
 
 
 def _share(group: GroupCalls) -> bool:

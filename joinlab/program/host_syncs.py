@@ -95,7 +95,7 @@ def reads_host_memory(frame: FrameType) -> bool:
 
 
 @cache
-def _kernels() -> tuple[Any, Any]:
+def _kernels() -> tuple[object, object]:
     """Register the kernels. They stay, and are called in threads that observe alone."""
     fallthrough: Any = torch.library.Library("_", "IMPL", _KEY_NAME)  # type: ignore[no-untyped-call]
     fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
@@ -107,7 +107,7 @@ def _kernels() -> tuple[Any, Any]:
     return fallthrough, aten
 
 
-def _synced(op: Any, waits: Waits) -> Callable[..., Any]:
+def _synced(op: Any, waits: Waits) -> Callable[..., object]:
     def synced(keys: Any, *args: object, **kwargs: object) -> object:
         sync = getattr(_here, "sync", None)
         frame = sys._getframe(1)

@@ -88,7 +88,7 @@ class CallKind:
     awaits: bool = False
     rebuilds: bool = False
     collective: bool = field(init=False)
-    look: tuple[Any, ...] = field(init=False)
+    look: tuple[object, ...] = field(init=False)
     """A key that is equal for calls of two ranks that fit."""
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class GroupFacts(Protocol):
     label: str
     backend: str
     host_waits: bool
-    kinds: dict[tuple[Any, ...], CallKind]
+    kinds: dict[tuple[object, ...], CallKind]
 
     @property
     def ranks(self) -> Sequence[int]: ...
@@ -125,7 +125,7 @@ def kind_of(
     stacks: Stacks,
     stack: int,
     method: Method,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     ins: Sequence[torch.Tensor],
     outs: Sequence[torch.Tensor],
 ) -> CallKind:
@@ -173,14 +173,14 @@ def kind_of(
 def plain_kind(
     group: GroupFacts,
     method: Method,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     ins: Sequence[torch.Tensor],
     outs: Sequence[torch.Tensor],
 ) -> CallKind:
     """What the network has to know of a call, wherever it was issued from."""
     op, tensors = method.op, ins or outs
     dtype, shape = dtype_of(tensors), [list(tensor.shape) for tensor in tensors]
-    options: dict[str, Any] = {**options_of(op, group.ranks, args)}
+    options: dict[str, object] = {**options_of(op, group.ranks, args)}
     if op is Op.ALL_TO_ALL:
         options["splits"] = splits_of(method, args, len(group.ranks))
     host_waits = group.host_waits or op is Op.BARRIER

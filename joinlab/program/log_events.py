@@ -75,7 +75,7 @@ Positive = Annotated[int, _whole(1)]
 Rank = Annotated[int, _is_rank]
 Ranks = Annotated[list[int], is_ranks]
 OpName = Annotated[str, {*Op}.__contains__]
-Tensor = Annotated[list[Any], _is_tensor]
+Tensor = Annotated[list[object], _is_tensor]
 """The elements of one tensor."""
 Unchecked = Annotated[Any, lambda value: value is not MISSING]
 
@@ -95,7 +95,7 @@ class EventField(NamedTuple):
     name: str
     key: str
     fits: Check
-    default: Any
+    default: object
 
 
 _FIELDS: dict[type[Event], dict[str, EventField]] = {}
@@ -154,7 +154,7 @@ def _check_of(hint: object) -> Check:
 def encode(event: Event) -> dict[str, Any]:
     """The event as the object that a log holds."""
     kind = type(event)
-    plain: dict[str, Any] = {"e": _CODES[kind]}
+    plain: dict[str, object] = {"e": _CODES[kind]}
     for item in _FIELDS[kind].values():
         value = getattr(event, item.name)
         if item.default is MISSING or value != item.default:
@@ -182,7 +182,7 @@ def decode(plain: Mapping[str, Any]) -> Event | None:
     return kind(**values)
 
 
-def encode_fields(kind: type[Event], values: Mapping[str, Any]) -> dict[str, Any]:
+def encode_fields(kind: type[Event], values: Mapping[str, object]) -> dict[str, object]:
     """Some fields of an event, by their keys in a log; those that are None are left out."""
     return {
         item.key: values[item.name]

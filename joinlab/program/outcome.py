@@ -30,7 +30,7 @@ def versions(nccl: str | None = None) -> Versions:
     return {"joinlab": __version__, "python": python, "torch": str(torch.__version__), "nccl": nccl}
 
 
-def to_plain(value: object) -> Any:
+def to_plain(value: object) -> object:
     """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, other
     values unchanged."""
     if isinstance(value, torch.Tensor):

@@ -33,7 +33,7 @@ class Repr:
         return self.text
 
 
-def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = ()) -> Any:
+def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = ()) -> object:
     """What `json.dumps` accepts, from any value; `store` keeps the npy bytes of an array and
     returns their name.
 
@@ -119,7 +119,7 @@ def _array(npy: bytes) -> np.ndarray[Any, Any]:
     return np.lib.format.read_array(io.BytesIO(npy), allow_pickle=False)
 
 
-def decode(data: object, fetch: Callable[[str], bytes]) -> Any:
+def decode(data: object, fetch: Callable[[str], bytes]) -> object:
     """The value that `encode` wrote; `fetch` returns the npy bytes of a name. ValueError for what
     it never wrote."""
     if isinstance(data, list):

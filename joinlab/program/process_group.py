@@ -48,7 +48,7 @@ class Method:
     outs: int | None
     form: Form = Form.LIST
 
-    def tensors(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def tensors(self, args: Sequence[object]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The input and the output tensors; the same list if a call replaces its input."""
         ins = tensors_in(args[self.ins]) if self.ins is not None else []
         if self.outs == self.ins:
@@ -143,7 +143,7 @@ def batching(batch: Any) -> Any:
     one, two ranks that both send first would wait for each other.
     """
 
-    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[object]:
         c10d._check_p2p_op_list(p2p_op_list)
         group: Any = p2p_op_list[0].group or c10d._get_default_group()
         if getattr(group, "backend", None) != "nccl":
@@ -237,7 +237,7 @@ def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         return None
 
 
-def options_key(op: Op, args: tuple[Any, ...]) -> Any:
+def options_key(op: Op, args: tuple[Any, ...]) -> object:
     """A hashable key that differs if `options_of` does, and is cheaper: most calls repeat an
     earlier one's options."""
     if op is Op.BARRIER or not args:
@@ -270,7 +270,7 @@ class Options(TypedDict, total=False):
     tag: int | None
 
 
-def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
+def options_of(op: Op, ranks: Sequence[int], args: tuple[object, ...]) -> Options:
     """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a
     Timeline.
 
@@ -337,7 +337,7 @@ def _reduce_op_name(reduce_op: Any) -> str:
         return str(value.name).lower()
 
 
-def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:
+def name_backend(data: dict[str, object], backend: str) -> dict[str, object]:
     """DDP's logging data for a group that C++ knows by another name, since it casts groups named
     "gloo" and "nccl".
 

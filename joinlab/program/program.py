@@ -19,7 +19,7 @@ from joinlab.errors import LaunchError, ProgramError
 if TYPE_CHECKING:
     import torch
 
-Program = Callable[[int, Any], Any]
+Program = Callable[[int, Any], object]
 
 MAX_RANKS = 16
 """More processes than this teach nothing new, and few machines cope with them."""
@@ -73,7 +73,7 @@ class Inputs:
         return torch.ones(1)
 
 
-def call_program(program: Program, rank: int, inputs: Inputs) -> Any:
+def call_program(program: Program, rank: int, inputs: Inputs) -> object:
     """Call the program. A function of its own, so that the stacks of calls end here."""
     return program(rank, inputs)
 

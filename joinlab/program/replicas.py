@@ -151,7 +151,7 @@ class Replicas(Models):
         self._issued = issued
         self._undefined = undefined
         self._parameters: dict[int, Any] = {}  # by id, those that are compared
-        self._optimizers: list[Any] = []
+        self._optimizers: list[object] = []
         self._bytes = 0
         self._steps = 0
         self._most = 0 if at_end else MAX_STEPS

@@ -287,7 +287,7 @@ class Trace:
             return values
         return tuple(values)
 
-    def _length(self, name: str, value: Any) -> tuple[str, Plain] | None:
+    def _length(self, name: str, value: object) -> tuple[str, Plain] | None:
         """The length of an object whose class says it, such as a DataLoader's; its `__len__` is no
         step of the way."""
         kind = type(value)
@@ -342,7 +342,7 @@ def _monitor(way: Trace) -> None:
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")
         events = monitoring.events
-        callbacks: dict[int, Callable[..., Any]] = {
+        callbacks: dict[int, Callable[..., object]] = {
             events.PY_START: _told("call"),
             events.PY_RESUME: _told("call"),
             events.PY_RETURN: _told("return"),
@@ -377,7 +377,7 @@ def _unmonitor() -> None:
         monitoring.free_tool_id(TOOL)
 
 
-def _told(event: str) -> Callable[..., Any]:
+def _told(event: str) -> Callable[..., object]:
     disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
 
     def callback(code: CodeType, *_: object) -> object:

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 
-def exclude_all(owners: Iterable[Any], package: str) -> None:
+def exclude_all(owners: Iterable[object], package: str) -> None:
     """Keep it from tracing the functions of these modules and classes that belong to `package`, and
     what they call."""
     for owner in owners:

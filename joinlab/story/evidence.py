@@ -143,11 +143,11 @@ class Evidence:
 
     @cached_property
     def slot_of(self) -> dict[Key, Slot]:
-        return {
-            (rank, slot.group, seq): slot
-            for slot in self.matched.slots
-            for rank, seq in slot.calls.items()
-        }
+        slots = {}
+        for slot in self.matched.slots:
+            for rank, seq in slot.calls.items():
+                slots[rank, slot.group, seq] = slot
+        return slots
 
     @cached_property
     def clash(self) -> Slot | None:

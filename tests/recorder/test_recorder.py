@@ -3,6 +3,7 @@ changes nothing."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from collections.abc import Callable
