@@ -529,7 +529,11 @@ def test_two_pictures_have_one_axis():
     data, one = told(joinlab.compare(left, right))
     other = data["runs"][one["beside"]]
     assert one["apart"].startswith("They part")
-    assert [each["scene"]["head"][0][0] for each in (one, other)] == ["1.9", "today"]
+    heads = ["".join(text for text, *_ in each["scene"]["head"]) for each in (one, other)]
+    assert [" ".join(head.split()) for head in heads] == [
+        "1.9: Rank 0 hangs.",
+        "today: Rank 1 hangs.",
+    ]
     mine, yours = one["scene"]["columns"], other["scene"]["columns"]
     assert [(each["size"], each["far"]) for each in mine] == [
         (each["size"], each["far"]) for each in yours
