@@ -155,11 +155,11 @@ def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
     """The collectives that the answer issued on a rank, without those of DDP's construction and
     bucket rebuild."""
     rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
-    return [
-        row
-        for row in rows
-        if "construction" not in row["origin"] and "rebuild" not in row["origin"]
-    ]
+    of_program: list[Mapping[str, Any]] = []
+    for row in rows:
+        if "construction" not in row["origin"] and "rebuild" not in row["origin"]:
+            of_program.append(row)
+    return of_program
 
 
 def call(answer: Answer, arguments: Sequence[object], situation: str) -> object:

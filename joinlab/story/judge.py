@@ -79,7 +79,7 @@ def _follow(scene: Evidence, source: TraceSource) -> None:
 
 def _is_emulated_unasked(timeline: Timeline) -> bool:
     """Whether this is a failed launch whose program may simply be run again: without GPUs, short,
-    and without side effects."""
+    without side effects, and without a rank that may be in an endless loop."""
     meta = timeline.meta
     return (
         bool(timeline.rerun)
@@ -90,6 +90,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
         and not meta.get("side_effects")
         and not all(map(good, timeline.ends))
         and all(end.kind is not EndKind.KILLED for end in timeline.ends)
+        and all(end.proven for end in timeline.ends if end.kind is EndKind.HUNG)
     )
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,18 @@ def test_where_the_emulation_ends_otherwise_nothing_is_taken_from_it(
     story = joinlab.diagnose(failed)
     assert not story.of(LineKind.PARTING)
     assert story.texts(LineKind.FIX)[0].startswith("No fix was tried")
+
+
+def test_a_program_that_may_be_in_an_endless_loop_is_not_run_again() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        while rank == 0:
+            time.sleep(0.01)
+        dist.barrier()
+
+    timeline = joinlab.launch(
+        program, (1, 1), "gloo", on_output=None, progress=False, no_progress=0.5
+    )
+    assert not any(end.proven for end in timeline.ends)
+    again = list(timeline.rerun)
+    assert joinlab.diagnose(timeline).of(LineKind.FIX)[0].form == "untried"
+    assert timeline.rerun == again
