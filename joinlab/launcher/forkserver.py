@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING
 
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
-from joinlab.launcher.forkclient import CHOOSES_GPUS, COUNT, RUN
+from joinlab.launcher.forkclient import CALLS, CHOOSES_GPUS, COUNT, RUN
+from joinlab.launcher.frames import frame
 from joinlab.launcher.isolated import answer
 from joinlab.launcher.keeper import Keeper
 from joinlab.launcher.memory import collapse_memory
@@ -103,6 +104,15 @@ def _prepare(warm: bool) -> tuple[dict[str, object], Recorder]:
     return hello, recorder
 
 
+def _refusal(kind: bytes, text: str) -> bytes:
+    """What is read where an answer to a request of this kind is expected."""
+    if kind == RUN:
+        return frame({"error": text})
+    if kind == CALLS:
+        return f"\n{text}".encode()  # the pid comes first, and there is none
+    return json.dumps({"error": text}).encode() + b"\n"
+
+
 def _count_gpus(link: socket.socket) -> None:
     """Answer how many GPUs a process with these variables sees, and NCCL's version."""
     import torch
@@ -163,10 +173,7 @@ class Server:
                 pid = os.fork()
             except OSError as error:
                 with suppress(OSError):
-                    link.sendall(
-                        json.dumps({"error": f"could not start a process: {error}"}).encode()
-                        + b"\n"
-                    )
+                    link.sendall(_refusal(data, f"could not start a process: {error}"))
                 link.close()
                 continue
             if pid == 0:

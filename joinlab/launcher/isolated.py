@@ -136,6 +136,8 @@ def _why(answer: str, seconds: float) -> str:
         return (
             f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
         )
+    if answer.startswith("could not start a process"):
+        return f"{answer}. Too many processes run for this user."
     fatal = re.match(r"Fatal Python error: (.*)", answer)
     if fatal:
         return f"it crashes Python ({fatal[1]}){place}."

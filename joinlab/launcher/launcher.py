@@ -38,6 +38,7 @@ from joinlab.program.program import (
     check_inputs,
     check_program,
     check_seed,
+    current_folder,
     program_name,
 )
 from joinlab.program.sources import source_of
@@ -173,6 +174,7 @@ def _run(
     no_progress: float,
     ways: bool,
 ) -> Timeline:
+    current_folder()  # without one the server cannot start, which would say something else
     server = ForkServer.get()
     counts = meta["inputs"]
     machine = server.machine()

@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.launcher import launcher, monitor
-from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher import forkserver, isolated, launcher, monitor
+from joinlab.launcher.forkclient import RUN, ForkServer
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.spares import SPARES
 from joinlab.program.kept import KEPT
@@ -295,6 +295,44 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> N
     total = 12 * ((1 << 20) + 1) + len("first line\nlast line\n")
     assert f"[joinlab left out {total - 2 * KEPT:,} bytes of {total:,} here]" in output
     assert len(output) < 2 * KEPT + 100
+
+
+# ------------------------------------------------------------------------------------------ what
+# cannot start
+
+
+def test_a_server_that_may_not_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit of processes. Its answer has the form that a reader of each request
+    expects."""
+
+    def refused(self: ForkServer, request: object, kind: bytes = RUN) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(forkserver._refusal(kind, "could not start a process: [Errno 11] no"))
+        return ours
+
+    SPARES.close()
+    isolated.leave()
+    run(plain)
+    SPARES.close()
+    monkeypatch.setattr(ForkServer, "open", refused)
+    with pytest.raises(LaunchError, match=r"could not start a process: .* try fewer"):
+        run(plain)
+    with pytest.raises(isolated.Lost, match=r"could not start a process: .*Too many processes"):
+        isolated.apart(len, [], name="a list", seconds=10)
+
+
+def test_a_current_folder_that_is_gone_is_what_a_launch_complains_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server cannot start in one: MKL does not find itself there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(ForkServer, "get", MagicMock(side_effect=LaunchError("MKL")))
+    with pytest.raises(LaunchError, match="current folder"):
+        run(plain)
 
 
 # ------------------------------------------------------------------------------------------ who may
