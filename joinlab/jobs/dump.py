@@ -346,14 +346,15 @@ def _calls(
         -1 if code in left_out else texts.kind(_kind_of(entry_fields, groups))
         for code, entry_fields in enumerate(fields)
     ]
-    number, paired, ids, *times = _numbers(entries)
     calls = DumpCalls(
-        array("i", map(kinds.__getitem__, codes)),
-        texts.numbered_stacks([entry["frames"] for entry in entries]),
-        number,
-        paired,
-        _seqs(map(fields.__getitem__, codes), ids),
-        *times,
+        kind=array("i", map(kinds.__getitem__, codes)),
+        stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
+        number=_numbers(entries, "collective_seq_id"),
+        paired=_numbers(entries, "p2p_seq_id"),
+        seq=_seqs([fields[code].group for code in codes], _numbers(entries, "op_id")),
+        enqueued_ns=_numbers(entries, "time_created_ns"),
+        started_ns=_numbers(entries, "time_discovered_started_ns"),
+        completed_ns=_numbers(entries, "time_discovered_completed_ns"),
     )
     return calls, {entry_fields.number: entry_fields.group for entry_fields in fields}
 
@@ -545,28 +546,9 @@ def _ids(frames: Sequence[object] | None) -> tuple[int, ...]:
     return tuple(map(id, frames or ()))
 
 
-_NUMBERS = (
-    "collective_seq_id",
-    "p2p_seq_id",
-    "op_id",
-    "time_created_ns",
-    "time_discovered_started_ns",
-    "time_discovered_completed_ns",
-)
-
-
-def _numbers(entries: Sequence[dict[str, object]]) -> list[array[int]]:
-    """The fields _NUMBERS of all entries, with 0 for null. TypeError if one is not an integer."""
-    if entries:
-        return [*map(_column, zip(*map(itemgetter(*_NUMBERS), entries), strict=True))]
-    return [array("q") for _ in _NUMBERS]
-
-
-def _column(values: tuple[Any, ...]) -> array[int]:
-    try:
-        return array("q", values)
-    except TypeError:  # some are null
-        return array("q", [value or 0 for value in values])
+def _numbers(entries: Sequence[dict[str, object]], name: str) -> array[int]:
+    """One field of all entries, with 0 for null. TypeError if it is not an integer."""
+    return array("q", [value or 0 for value in map(itemgetter(name), entries)])
 
 
 class _EntryFields(NamedTuple):
@@ -619,12 +601,9 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     return match["backend"] or "nccl", op.value, int(match["peer"]) if match["peer"] else None
 
 
-def _seqs(fields: Iterable[_EntryFields], ids: array[int]) -> array[int]:
+def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
     """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or
     repeat."""
-    if min(ids, default=0) > 0 and len({*ids}) == len(ids):
-        return array("q", [id - 1 for id in ids])
-    names = [entry_fields.group for entry_fields in fields]
     if len(set(zip(names, ids, strict=True))) == len(ids) and min(ids, default=0) > 0:
         return array("q", [id - 1 for id in ids])
     counts: dict[str, int] = {}
