@@ -218,13 +218,15 @@ def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete,
     # or got more or less than was given in all, they did not.
     sizes = [elements_of(row["shape"]) or 0 for row in members if row["op"] == Op.ALL_GATHER]
-    if len(set(sizes)) > 1:
-        for row in members:
-            received = decode_values(row["value_out"])
-            fits = not received or sum(map(len, received)) == sum(sizes)
-            if row["completed_ns"] is None or not fits:
-                return _differing(frozenset(carried)) or ("shape",)
-    return _differing(frozenset(carried))
+    fields = _differing(frozenset(carried))
+    if fields or len(set(sizes)) < 2:
+        return fields
+    for row in members:
+        received = decode_values(row["value_out"])
+        fits = not received or sum(map(len, received)) == sum(sizes)
+        if row["completed_ns"] is None or not fits:
+            return ("shape",)
+    return ()
 
 
 def elements_in(row: CallRow) -> int | None:

@@ -246,7 +246,7 @@ class Reading:
         completed it."""
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
-        size = np.array(list(map(len, self.groups.values())))[self.group[first]]
+        size = self._group_sizes[self.group[first]]
         kinds = np.where(
             self.paired, np.uint64(0), self.kinds
         )  # a send and its recv differ, as they should
@@ -264,8 +264,12 @@ class Reading:
         places = np.zeros(len(self.names) * self.world_size, np.int64)
         for number, members in enumerate(self.groups.values()):
             places[number * self.world_size + np.array(members, np.int64)] = np.arange(len(members))
-        sizes = np.array([*map(len, self.groups.values())])
-        return misfits_of(self.calls["splits"], self.slot, sizes[self.group], places[self.place])
+        sizes = self._group_sizes[self.group]
+        return misfits_of(self.calls["splits"], self.slot, sizes, places[self.place])
+
+    @cached_property
+    def _group_sizes(self) -> Numbers:
+        return np.array(list(map(len, self.groups.values())), np.int64)
 
     # ---------------------------------------------------------------- what is told one by one
 

@@ -45,18 +45,18 @@ def misfits_of(
     if not len(rows):
         return codes, involved
     rows = rows[np.argsort(slot[rows], kind="stable")]
-    known = splits.gather(rows)
-    sent, expected = (_parts(known.list.get(side), size[rows]) for side in (0, 1))
+    recorded = splits.gather(rows)
+    sent, expected = (_parts(recorded.list.get(side), size[rows]) for side in (0, 1))
     starts = np.cumsum(size[rows]) - size[rows]
     edges = np.flatnonzero(np.diff(slot[rows], prepend=-1, append=-1))
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        here = rows[begin:end]
-        peers = starts[begin:end, None] + place[here]
+        members = rows[begin:end]
+        peers = starts[begin:end, None] + place[members]
         unlike = sent[peers] != expected[peers].T
         if unlike.any():
             mistake = np.concatenate([sent[peers][unlike], np.flatnonzero(unlike)])
-            codes[slot[here[0]]] = 1 + zlib.crc32(mistake.tobytes())
-            involved[here] = unlike.any(axis=0) | unlike.any(axis=1)
+            codes[slot[members[0]]] = 1 + zlib.crc32(mistake.tobytes())
+            involved[members] = unlike.any(axis=0) | unlike.any(axis=1)
     return codes, involved
 
 

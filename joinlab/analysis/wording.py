@@ -255,11 +255,11 @@ def splits_text(splits: Sequence[Sequence[int]]) -> str:
     'sends 1, 3 and expects 2 of each'
     """
     sides = (", ".join(map(str, side[:8])) + ", ..." * (len(side) > 8) for side in splits)
-    to, of = (
+    to_each, of_each = (
         f" {word} each" * (len(side) == 1) for word, side in zip(("to", "of"), splits, strict=True)
     )
     sent, expected = sides
-    return f"sends {sent}{to} and expects {expected}{of}"
+    return f"sends {sent}{to_each} and expects {expected}{of_each}"
 
 
 # ---- calls and groups

@@ -297,14 +297,12 @@ class GroupCalls:
 
     def _only(self, condition: Callable[[IssuedCall], bool]) -> GroupCalls:
         lanes = {rank: list(filter(condition, lane)) for rank, lane in self.collectives.items()}
-        sends, recvs = (
-            {pair: list(filter(condition, calls)) for pair, calls in side.items()}
-            for side in (self.sends, self.recvs)
-        )
-        sends, recvs = (
-            {pair: calls for pair, calls in side.items() if calls} for side in (sends, recvs)
-        )
-        return replace(self, collectives=lanes, sends=sends, recvs=recvs)
+
+        def chosen(side: dict[Pair, list[IssuedCall]]) -> dict[Pair, list[IssuedCall]]:
+            calls_of = {pair: list(filter(condition, calls)) for pair, calls in side.items()}
+            return {pair: calls for pair, calls in calls_of.items() if calls}
+
+        return replace(self, collectives=lanes, sends=chosen(self.sends), recvs=chosen(self.recvs))
 
 
 ANY_SOURCE = -1

@@ -417,7 +417,7 @@ class _CallTable:
         return ", ".join(remarks)
 
     def _state(self, slot: Slot, row: CallRow) -> str:
-        """What is known of a call that is not complete."""
+        """The state of an incomplete call, as the table shows it."""
         if row["error"]:
             return "refused" if slot.refused else "failed"
         end = self.run.ends[row["rank"]]

@@ -265,7 +265,7 @@ for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 
-_device_constructors()  # kept by torch from its first call on: as they are, not as a rank has them
+_device_constructors()  # torch caches this set: fill it before a rank's functions are in place
 
 
 def _patch(patches: Patches, backend: str, pid: int) -> None:

@@ -70,7 +70,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         }
         if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
             break  # from here on the counter is not known
-        # Who refused a call may already wait in its next one, where an equal one has yet to raise.
+        # A rank may already wait in its next call while another's equal call has yet to be refused.
         refused = [_asked(call) for call in slot.values() if call.void]
         void = {
             rank for rank, call in slot.items() if not call.completed and _asked(call) in refused
@@ -115,7 +115,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
 
 
 def _asked(call: IssuedCall) -> tuple[object, ...]:
-    """What decides whether a thread of gloo's refuses it: sizes only where they are split."""
+    """The properties by which a gloo thread refuses a call; sizes count only where it splits them."""
     sizes = call.shape if call.op == Op.ALL_TO_ALL else None
     return call.op, call.dtype, call.reduce_op, sizes
 

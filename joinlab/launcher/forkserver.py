@@ -105,7 +105,7 @@ def _prepare(warm: bool) -> tuple[dict[str, object], Recorder]:
 
 
 def _refusal(kind: bytes, text: str) -> bytes:
-    """What is read where an answer to a request of this kind is expected."""
+    """The refusal of a request, in the format that its reader expects."""
     if kind == RUN:
         return frame({"error": text})
     if kind == CALLS:

@@ -38,7 +38,6 @@ from joinlab.program.program import (
     check_inputs,
     check_program,
     check_seed,
-    current_folder,
     program_name,
 )
 from joinlab.program.sources import source_of
@@ -174,7 +173,7 @@ def _run(
     no_progress: float,
     ways: bool,
 ) -> Timeline:
-    current_folder()  # without one the server cannot start, which would say something else
+    to_any_rank = rank_request(sent, meta["program"])  # first: it checks the current folder
     server = ForkServer.get()
     counts = meta["inputs"]
     machine = server.machine()
@@ -200,7 +199,7 @@ def _run(
             why = "its name is not UTF-8, which torch needs to open a file"
             raise LaunchError(no_temporary_folder(OSError(why))) from error
         to_ranks = {
-            **rank_request(sent, meta["program"]),
+            **to_any_rank,
             "folder": str(folder),
             "inputs": counts,
             "seeds": meta["seeds"],

@@ -61,8 +61,7 @@ def _parts(name: str, included: set[str]) -> list[str]:
     text = asset(name)
     needed = []
     for imported in _IMPORT.findall(text):
-        for part in _parts(imported, included):
-            needed.append(part)
+        needed.extend(_parts(imported, included))
     return [*needed, _IMPORT.sub("", text)]
 
 

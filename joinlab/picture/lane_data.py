@@ -125,8 +125,9 @@ class LaneData:
                 self._extra += len(self._runs) - before
             return self._add(run, packed)
         both = compared(timeline, beside)
+        before = len(self._runs)
         below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
-        self._extra += below == len(self._runs) - 1
+        self._extra += len(self._runs) - before
         extra = {"beside": below, "apart": shown(both.sentence)}
         run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
         return self._add(run | extra, packed)

@@ -153,10 +153,9 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
     for expression in _expressions(node):
         if isinstance(expression, (ast.comprehension, ast.NamedExpr)):
             sets.append(expression.target)
-    inner = set()
+    inner = set[str]()
     for target in sets:
-        for part in ast.walk(target):
-            inner.add(dotted(part))
+        inner.update(map(dotted, ast.walk(target)))
     if isinstance(node, (ast.Return, ast.Expr)):
         value = node.value
     else:

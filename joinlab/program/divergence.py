@@ -15,7 +15,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, product, starmap, takewhile
+from itertools import chain, islice, pairwise, product, starmap, takewhile
 from operator import gt
 from typing import NamedTuple, NotRequired, TypedDict
 
@@ -705,7 +705,7 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
         if any(name == part or name.startswith(f"{part}.") for name in _sets(at) for part in parts)
         or at.statement.first <= line <= at.statement.last
     )
-    return list(filter(None, [next(setters, None)]))
+    return list(islice(setters, 1))
 
 
 def _sets(parted: _At) -> Set[str]:
@@ -755,8 +755,7 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]
         inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
         for statement in inside:
             if statement.decides or statement.returns:
-                for name in statement.names:
-                    reads.add(name)
+                reads.update(statement.names)
     if branches:
         return _set_before(branches, _made_of(reads, place.tests, ways))
     return []

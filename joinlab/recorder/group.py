@@ -74,7 +74,7 @@ class RecordedWork(dist.Work):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[object]:
-        """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by
+        """The real future. Waits on it in C++ are recorded by reducer.py, those in Python by
         install.py."""
         self._recorder.misuse.asked(call.id for call in self._calls)
         # The program's callbacks may overwrite the tensors, so ours have to come first.

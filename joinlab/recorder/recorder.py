@@ -171,7 +171,7 @@ class Recorder:
             RankBegins(
                 rank=self.rank,
                 time_ns=self._now(),
-                wall_ns=time.time_ns(),  # at once: a job's ranks are compared by the difference
+                wall_ns=time.time_ns(),  # read next to time_ns, since their difference aligns ranks
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 coalesced=[],  # a group in which calls are says so later

@@ -221,7 +221,7 @@ def test_a_frame_is_as_high_as_what_is_in_it_after_a_click_too(
     """And the wheel, turned in a frame, scrolls the page."""
     with watched(browser, [folder.as_uri()], viewport={"width": width, "height": 900}) as page:
         page.goto((folder / name).as_uri())
-        # Not by the pointer: frames that are still drawing move what is below them.
+        # Click by script: frames that are still loading shift the page under a pointer.
         for form in page.locator("form.ask").all():
             form.locator("input").first.evaluate("(input) => input.click()")
             expect(form.locator("input").first).to_be_checked()

@@ -57,10 +57,9 @@ def _shows(scene: Evidence, graph: WaitGraph) -> bool:
         or parting.odd not in ((), tuple(sorted(graph.ranks)))
     ):
         return False
-    shown_ranks = set()
+    shown_ranks = set[int]()
     for side in parting.present:
-        for rank in parting.ranks(side):
-            shown_ranks.add(rank)
+        shown_ranks.update(parting.ranks(side))
     stuck = any(
         parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls
     )

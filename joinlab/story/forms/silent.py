@@ -213,8 +213,8 @@ def _part(part: Sequence[int]) -> Text:
 def _other_parts(line: Line) -> Text:
     parts = list(map(_part, line.facts["parts"]))
     left_out = len(parts) - FEW_PARTS
-    more = [say("{} more parts do not fit", f"{left_out}")] if left_out > 0 else []
-    return say("Also, {}.", listing([*parts[:FEW_PARTS], *more], "; "))
+    omitted = [say("{} more parts do not fit", f"{left_out}")] if left_out > 0 else []
+    return say("Also, {}.", listing([*parts[:FEW_PARTS], *omitted], "; "))
 
 
 FEW_PARTS = 3
