@@ -38,7 +38,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -628,6 +628,24 @@ class Texts:
         """The number of a kind. UnicodeEncodeError if a name in it is not valid text."""
         "".join((kind.group, kind.backend, kind.dtype or "")).encode()
         return self.kinds.setdefault(kind, len(self.kinds))
+
+    def renumbered(self, outcomes: Sequence[Dump | str], texts: Texts) -> list[Dump | str]:
+        """Dumps that were read with other texts, with the numbers of these; sentences unchanged."""
+        shapes = [self.shapes.setdefault(shape, len(self.shapes)) for shape in texts.shapes]
+        kinds = [self.kind(kind._replace(shape=shapes[kind.shape])) for kind in texts.kinds]
+        stacks = [self.stacks.setdefault(stack, len(self.stacks)) for stack in texts.stacks]
+        stacks.append(-1)  # what -1, no stack, becomes
+        renumbered: list[Dump | str] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Dump):
+                calls = replace(
+                    outcome.calls,
+                    kind=array("i", map(kinds.__getitem__, outcome.calls.kind)),
+                    stack=array("i", map(stacks.__getitem__, outcome.calls.stack)),
+                )
+                outcome = replace(outcome, calls=calls)
+            renumbered.append(outcome)
+        return renumbered
 
     def told(self, key: Any) -> _EntryFields:
         """The _Told of marshalled fields _TOLD."""

@@ -7,7 +7,6 @@ it. A file that no reader recognizes is opened as a file of Timeline.save.
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
-from joinlab.interrupts import no_collection
 from joinlab.jobs import dump, job, kineto, text
+from joinlab.jobs.parallel import read, read_all, sentence, status_of
 from joinlab.jobs.recording import is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
@@ -118,7 +117,7 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         try:
             head = _head(file)
         except (TimelineFileError, OSError) as error:
-            problems.append(_sentence(file, error))
+            problems.append(sentence(file, error))
             continue
         reader = next(
             (candidate for candidate in READERS if candidate.looks_like(file, head)), None
@@ -144,27 +143,10 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
     )
 
 
-def _status_of(file: Path) -> os.stat_result:
-    """The status of a regular file. A pipe or a device is refused, since reading it might never
-    end."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise TimelineFileError(
-            f"cannot open {str(file)!r}: it is not a regular file. Name a file or a folder."
-        )
-    return status
-
-
 def _head(file: Path) -> bytes:
-    _status_of(file)
+    status_of(file)
     with file.open("rb") as opened:
         return opened.read(_HEAD_BYTES)
-
-
-def _sentence(file: Path, error: TimelineFileError | OSError) -> str:
-    if isinstance(error, TimelineFileError):
-        return str(error)
-    return f"cannot open {str(file)!r}: it cannot be read ({error.strerror or error}). The others were read."
 
 
 def _told(timeline: Timeline) -> Timeline:
@@ -189,42 +171,12 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
     texts = dump.Texts()
     dumps: list[dump.Dump] = []
     while series and not dumps:
-        dumps = _read(series.pop(0), texts, problems)
+        dumps = read_all(series.pop(0), texts, problems)
     for paths in series:
         problems.append(f"{dump.left_out(paths)}: part of another series")
     if not dumps:
         raise TimelineFileError(problems[0])
     return job.timeline_of(dumps, texts, problems)
-
-
-def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
-    """The readable dumps, in the order of the files; `problems` names the others."""
-    dumps = []
-    with no_collection():
-        for file in files:
-            try:
-                dumps.append(read(file, texts))
-            except (TimelineFileError, OSError) as error:
-                problems.append(_sentence(file, error))
-    return dumps
-
-
-def read(file: Path, texts: dump.Texts) -> dump.Dump:
-    """The dump or trace in a file. Raises TimelineFileError, which names it, or OSError."""
-    size = _status_of(file).st_size
-    if size > dump.MAX_BYTES:
-        raise TimelineFileError(
-            f"cannot open {str(file)!r}: it has {size:,} bytes, and a dump may have {dump.MAX_BYTES:,}. "
-            "Set TORCH_FR_BUFFER_SIZE lower for the next run."
-        )
-    data, whole = file.read_bytes(), True
-    if kineto.looks_zipped(data):
-        data, whole = kineto.unzipped(file, data)
-    if kineto.is_trace(data):
-        return kineto.check(file, data, texts)
-    if not whole:
-        raise TimelineFileError(f"cannot open {str(file)!r}: it is cut short. Copy it again.")
-    return dump.check(file, dump.parsed(file, data), texts)
 
 
 def _series(files: Sequence[Path]) -> list[list[Path]]:
