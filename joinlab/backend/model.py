@@ -66,7 +66,10 @@ class Rank(Protocol):
     """
 
     rank: int
-    gone: bool
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process has ended."""
 
     @property
     def stuck(self) -> bool:
@@ -79,7 +82,7 @@ class Rank(Protocol):
     def ended(self, call: EmulatedCall) -> None:
         """One of its calls is no longer open."""
 
-    def completed(self, call: EmulatedCall) -> None:
+    def completed(self, call: EmulatedCall) -> object:
         """One of its calls is complete, or has failed."""
 
     def wake(self) -> None:

@@ -307,7 +307,7 @@ class _Lane:
             case Destroy():
                 host.flush(_group(host, step.group))
             case Sleep():
-                host.sleep(round(step.seconds * 1e9))
+                host.sleep(step.seconds)
             case _ as never:
                 assert_never(never)
 

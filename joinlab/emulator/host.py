@@ -16,7 +16,6 @@ import signal
 import sys
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -24,14 +23,15 @@ from typing import Any, NoReturn, Protocol
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.payload import CallPart, parts_of
+from joinlab.backend.turns import HostWait
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.own import Own
 from joinlab.emulator.progress import InputProgress
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.scheduler import Baton, RankEnded, current
-from joinlab.emulator.waits import ThreadWait, ThreadWaits
+from joinlab.emulator.waits import ThreadWaits
 from joinlab.errors import LaunchError
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
 from joinlab.program.log_events import CallIssued, FunctionText, RankBegins
@@ -120,7 +120,10 @@ class Host:
         self.log = RankLog(rank)
         self.take = self.log.take
         self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
-        self.calls: list[EmulatedCall] = []
+        self._weak: Host = weakref.proxy(self)
+        self.futures = Futures()
+        self.waits = ThreadWaits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
+        self.calls = self.waits.calls
         self.replicas = Replicas(self.take, self.calls.__len__)
         self.misuse = Misuse(self.take)
         self.eager = (
@@ -133,9 +136,6 @@ class Host:
         self._kept: list[
             object
         ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
-        self._weak: Host = weakref.proxy(self)
-        self.futures = Futures()
-        self.waits = ThreadWaits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
         self.reducer = Reducer(self.waits, self.futures)
         self.progress = InputProgress(
             self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer
@@ -278,7 +278,7 @@ class Host:
 
     def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
         """The host waits inside these calls, until `wake`."""
-        self.waits.stand_still(ThreadWait(calls, why=why))
+        self.waits.stand_still(HostWait(calls, why=why))
 
     def reach(self, ns: int) -> None:
         """The host has come to this time, if it was not there yet."""
@@ -299,15 +299,7 @@ class Host:
         self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0
     ) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
-        group = calls[0].group
-        limited = (
-            group.fabric.streams or calls[0].op is not Op.REDUCE_SCATTER
-        )  # a LambdaWork (ProcessGroupGloo.cpp,
-        if timeout_ns and limited:  # PyTorch v2.13.0) takes no time limit
-            self._wait_briefly(calls, timeout_ns)
-            return
-        if group.limit_ns:
-            self._wait_briefly(calls, group.limit_ns, of_group=True)
+        if self.waits.within_limit(calls, timeout_ns):
             return
         self.reducer.wait(calls, explicit)
         if calls[0].kind.rebuilds:
@@ -317,78 +309,28 @@ class Host:
                 self.orders.kill(self, told, calls)
                 raise RankEnded
 
-    def _wait_briefly(
-        self, calls: Sequence[EmulatedCall], timeout_ns: int, of_group: bool = False
-    ) -> None:
-        """Work.wait(timeout), or a wait in a group of gloo that has one: virtual time passes, up to
-        the timeout.
-
-        A group's timeout counts from when the call is issued, and is that of its worker, which then
-        fails.
-        """
-        for call in calls:
-            until = (call.ready_ns if of_group else self.waits.now) + timeout_ns
-            if self.waits.for_host_until(call, until):
-                continue
-            call.group.fabric.flush()  # what needs no other rank is done by now
-            if call.done and call.ended_ns <= until:
-                self.waits.for_host([call])
-                continue
-            ms = timeout_ns // 1_000_000
-            fabric = call.group.fabric
-            if of_group:
-                error = fabric.group_timed_out(call, ms)
-            else:
-                error = fabric.timed_out(call, ms)
-            call.expire(error)
-            raise error
-
     def synchronize(self) -> None:
         """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL,
         awaited or not."""
-        on_streams = [
-            call for call in self.calls if call.group.fabric.streams and call.error is None
-        ]
         self.misuse.all_asked()
-        late = [call for call in on_streams if not (call.done and call.ended_ns <= self.waits.now)]
-        if late:
-            self.waits.for_host(late)
-        self.waits.sync()
+        self.waits.synchronize()
 
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
-        if group.fabric.streams:
-            pending = []
-            for call in self.calls:
-                if call.group.label == group.label and call.error is None:
-                    pending.append(call)
-            if pending:
-                self.waits.for_host(pending)
-        else:
-            self.drain(group)
+        self.closing = ""
+        self.waits.flush(group)
 
-    def drain(self, group: Group | None = None, closing: str = "") -> None:
-        """Wait for the collectives on gloo that are in flight (of `group`).
-
-        A group's destructor waits for its worker threads: when it is destroyed, or when the process
-        ends (`closing`).
-        """
+    def drain(self, closing: str) -> None:
+        """Its process ends (`closing`): it waits for its collectives on gloo that are in flight."""
         self.closing = closing
-        for call in self.calls:
-            of_group = group is None or call.group.label == group.label
-            worker = (
-                call.op not in POINT_TO_POINT and not call.group.fabric.streams
-            )  # one carries it out
-            if of_group and worker and not call.settled and not call.expired:
-                with suppress(RuntimeError):  # the destructor tells no one that it has failed
-                    self.waits.for_host([call])
+        self.waits.drain()
 
     # ------------------------------------------------------------------------------------ the
     # process it stands for
 
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
-        if not self.waits.thread.doomed:
+        if not self.waits.turn.doomed:
             self.told(text)
 
     def told(self, text: str) -> None:

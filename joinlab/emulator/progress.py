@@ -149,5 +149,5 @@ class InputProgress:
         return number
 
     def _end(self, number: int) -> None:
-        if not self._waits.thread.doomed:
+        if not self._waits.turn.doomed:
             self._take(SpanEnds(span=number, time_ns=self._waits.now))

@@ -18,9 +18,10 @@ import torch
 from torch.autograd import Variable
 
 from joinlab.backend.model import EmulatedCall
+from joinlab.backend.turns import HostWait
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.futures import Futures, outputs
-from joinlab.emulator.waits import ThreadWait, ThreadWaits
+from joinlab.emulator.waits import ThreadWaits
 from joinlab.program.process_group import values_in
 
 
@@ -77,7 +78,7 @@ class Reducer:
         if call.future is None:
             waits, streams = self._waits, call.group.fabric.streams
             if streams and not waits.stuck:
-                waits.stand_still(ThreadWait([call], of_stream=True))
+                waits.stand_still(HostWait([call], of_stream=True))
             past = call.done and call.error is None and call.ended_ns <= waits.now
             if streams or past or self.typed_futures or self._in_finalize():
                 if not streams:

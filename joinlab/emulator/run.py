@@ -88,7 +88,7 @@ class Emulation:
             with one_at_a_time(), self._isolation:
                 bound_kinds()  # here, where no other emulation runs
                 self.baton.run(
-                    [host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up
+                    [host.waits.turn for host in self.hosts], self.knobs.timeout_s, self._give_up
                 )
         except KeyboardInterrupt:
             raise LaunchInterrupted(
@@ -215,7 +215,7 @@ class Emulation:
             return
         host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else _awaited(host), text)
         self._depart(host)
-        self.baton.doom(host.waits.thread)
+        self.baton.doom(host.waits.turn)
 
     def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
         """Its backend aborts its process at that time. Ranks whose clocks are behind act first
@@ -240,7 +240,7 @@ class Emulation:
     def _abort(self, host: Host) -> None:
         """End the rank at its next wait. Until its process is gone the others go on, but it no
         longer answers them."""
-        host.waits.thread.doomed = self.judged
+        host.waits.turn.doomed = self.judged
         if not self.judged:
             host.waits.yield_if_ready()
         for fabric, place in self._on_gloo(host):
@@ -360,7 +360,7 @@ class Emulation:
         except Exception as error:
             self.unmodelled("the calls that the ranks wait for", error)
             return
-        if self.baton.somebody_is_ready:
+        if self.baton.turns.ready:
             return
         living = [host for host in self.hosts if not host.gone]
         ahead = [host for host in living if host.waits.let_go()]  # only their streams wait
@@ -385,7 +385,7 @@ class Emulation:
                 text = f"no rank can go on; this one waits {why or 'for a call'}"
             text = "; ".join(filter(None, (host.closing, text)))
             host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
-            self.baton.doom(host.waits.thread)
+            self.baton.doom(host.waits.turn)
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """The stream of a rank that was let go would have moved on after all, and its host has
@@ -405,7 +405,7 @@ class Emulation:
         self.judged = True
         for host in self.hosts:
             if not host.gone:
-                self.baton.doom(host.waits.thread)
+                self.baton.doom(host.waits.turn)
 
     def broken(self, text: str) -> LaunchError:
         """Return no Timeline but raise this error: what real ranks would do is not modelled, or not

@@ -15,13 +15,13 @@ Where a rank can be, and what moves it. Each arrow names the method that moves i
 
                wake, doom                 _hand
     WAITING ────────────────► RUNNABLE ───────────► RUNNING ───► OVER
-       ▲    (pushed on _ready)         (gate opens)    │   _leave
+       ▲    (pushed on `ready`)       (gate opens)    │   _leave
        └───────────────────────────────────────────────┘
                               wait
 
 Invariants, true whenever a rank runs:
 - Exactly one living rank is RUNNING, and it is `_holder`. The gates of all others are closed.
-- A rank is on the heap `_ready` exactly if it is RUNNABLE (`queued`), and it is there once.
+- A rank is on the heap `turns.ready` exactly if it is RUNNABLE (`queued`), and it is there once.
 - The gate of a rank is released only by `_hand`, once for each time that the rank acquires it.
 - `_switched(old, new)` runs between two ranks, in the thread that gives the baton away.
 
@@ -44,7 +44,6 @@ start, leaves no rank behind.
 from __future__ import annotations
 
 import ctypes
-import heapq
 import sys
 import threading
 import weakref
@@ -54,6 +53,7 @@ from time import monotonic, sleep  # a program may replace those of the module
 from types import CodeType
 from typing import Any
 
+from joinlab.backend.turns import RankTurn, RankWaits, Turns
 from joinlab.errors import LaunchError
 from joinlab.interrupts import LOOK_S, HeldInterrupts
 from joinlab.program.labels import kind_of
@@ -84,45 +84,22 @@ class RankEnded(BaseException):
     """Ends a rank's thread from within, wherever it waits. Programs should not catch it."""
 
 
-class RankThread:
+class RankThread(RankTurn):
     """One rank's thread, and where it is in the drawing above.
 
-    index    its rank
     host     whatever the rank is to the caller; `current()` returns it
     body     what the thread runs
-    now      its virtual clock, ns
     began    it has had a turn
-    doomed   it is to end where it next waits
-    over     it has ended, or is no longer waited for
-    queued   it is runnable
-    until    when its wait ends by itself, on its virtual clock; None: it does not
     gate     closed (acquired) unless `_hand` has just given it the baton
     """
 
-    __slots__ = (
-        "began",
-        "body",
-        "doomed",
-        "gate",
-        "host",
-        "index",
-        "now",
-        "over",
-        "queued",
-        "thread",
-        "until",
-    )
+    __slots__ = ("began", "body", "gate", "host", "thread")
 
-    def __init__(self, index: int, host: object, body: Callable[[], None]) -> None:
-        self.index = index
+    def __init__(self, rank: int, host: object, body: Callable[[], None]) -> None:
+        super().__init__(rank)
         self.host = host
         self.body = body
-        self.now = 0
         self.began = False
-        self.doomed = False
-        self.over = False
-        self.queued = False
-        self.until: int | None = None
         self.gate = threading.Lock()
         self.gate.acquire()
         self.thread: threading.Thread | None = None
@@ -186,12 +163,7 @@ class Baton:
         self, switched: Callable[[object, object], None], stalled: Callable[[bool], None]
     ) -> None:
         self._switched = switched
-        self._stalled = stalled
-        self._ranks: list[RankThread] = []
-        self._ready: list[tuple[int, int]] = []  # a heap of (virtual clock, index)
-        self._timers: list[
-            tuple[int, int]
-        ] = []  # a heap of (virtual clock, index): waits that end by themselves
+        self.turns = Turns[RankThread](stalled)
         self._holder: RankThread | None = None
         self._all_over = threading.Event()
         self._ending = False
@@ -208,9 +180,7 @@ class Baton:
         """
         if rank.doomed:
             raise RankEnded
-        rank.until = until
-        if until is not None:
-            heapq.heappush(self._timers, (until, rank.index))
+        self.turns.wait_until(rank, until)
         following = self._next()
         if following is not rank:
             self._hand(following)
@@ -219,71 +189,15 @@ class Baton:
         if rank.doomed:
             raise RankEnded
 
-    def wake(self, rank: RankThread) -> None:
-        """Make a waiting rank runnable."""
-        if not rank.queued and not rank.over:
-            rank.queued = True
-            heapq.heappush(self._ready, (rank.now, rank.index))
-
-    def yield_turn(self, rank: RankThread, asks: bool = True) -> None:
-        """Let every other runnable rank that is not ahead of this one run first.
-
-        Ranks that wait may have to be let go here, too, if it `asks`: one that asks
-        `is_completed()` in a loop never waits, so `stalled(True)` would never be called.
-        """
-        if asks and not self._ready:
-            self._stalled(False)
-        self.wake(rank)
-        self.wait(rank)
-
-    @property
-    def somebody_is_ready(self) -> bool:
-        """Whether any rank could run now."""
-        return bool(self._ready)
-
     def doom(self, rank: RankThread) -> None:
         """End this rank where it waits: it gets a turn, in which `wait` raises."""
         rank.doomed = True
-        self.wake(rank)
+        self.turns.wake(rank)
 
     def _next(self) -> RankThread:
-        """Take the runnable rank that is furthest behind off the heap.
-
-        A rank that was ended while it was on the heap is still there, and is passed over.
-        """
-        while True:
-            timed_out = self._timer_due()
-            if timed_out is not None:
-                return timed_out
-            if not self._ready:
-                self._stalled(True)
-            _, index = heapq.heappop(self._ready)
-            rank = self._ranks[index]
-            rank.queued = False
-            if not rank.over:
-                return rank
-
-    def _timer_due(self) -> RankThread | None:
-        """The rank whose wait with a time limit ends before any runnable rank has its turn; its
-        clock is set to then.
-
-        Ranks that are not there yet may hold messages back that others do not need: `stalled` lets
-        those go first.
-        """
-        while self._timers:
-            until, index = self._timers[0]
-            rank = self._ranks[index]
-            if rank.over or rank.queued or rank.until != until:  # it has been woken meanwhile
-                heapq.heappop(self._timers)
-            elif self._ready and self._ready[0][0] <= until:
-                return None
-            else:
-                self._stalled(False)
-                if not rank.queued and not (self._ready and self._ready[0][0] <= until):
-                    heapq.heappop(self._timers)
-                    rank.now = max(rank.now, until)
-                    return rank
-        return None
+        following = self.turns.next()
+        assert following is not None  # `stalled` wakes or dooms a rank
+        return following
 
     def _hand(self, rank: RankThread) -> None:
         """Give the baton to `rank`. From `release` on this thread and that one both run: touch
@@ -310,7 +224,7 @@ class Baton:
         rank.over = True
         if self._ending and self._holder is not rank:
             return  # it was left alone, and the others were ended without it
-        if all(one.over for one in self._ranks):
+        if all(one.over for one in self.turns.ranks):
             self._holder = None
             self._switched(rank.host, None)
             self._all_over.set()
@@ -329,14 +243,14 @@ class Baton:
         deadline passes ("deadline") or the user interrupts ("interrupt"). Raises LaunchError if the
         machine gives too few threads.
         """
-        self._ranks = list(ranks)
+        self.turns.ranks = list(ranks)
         try:
             for rank in ranks:
                 rank.thread = threading.Thread(
-                    target=self._live, args=(rank,), name=f"rank {rank.index}", daemon=True
+                    target=self._live, args=(rank,), name=f"rank {rank.rank}", daemon=True
                 )
                 rank.thread.start()
-                self.wake(rank)
+                self.turns.wake(rank)
             until = monotonic() + deadline_s
             self._hand(self._next())
             while not self._all_over.wait(min(LOOK_S, max(0.0, until - monotonic()))):
@@ -359,13 +273,15 @@ class Baton:
     def _end_all(self, give_up: Callable[[str], None], reason: str) -> None:
         give_up(reason)
         self._ending = True
-        for rank in self._ranks:
+        for rank in self.turns.ranks:
             rank.doomed = True
             rank.over = rank.over or not _started(rank)
-        for rank in self._ranks:  # the holder ends first, and hands on to one that is doomed too
+        for (
+            rank
+        ) in self.turns.ranks:  # the holder ends first, and hands on to one that is doomed too
             if rank is not self._holder:
-                self.wake(rank)
-        if self._holder is None and self._ready:  # the first turn was never given
+                self.turns.wake(rank)
+        if self._holder is None and self.turns.ready:  # the first turn was never given
             self._hand(self._next())
         with ExitStack() as stack:
             ended = self._interrupt_holder(stack)
@@ -374,7 +290,7 @@ class Baton:
             if stuck is not None:
                 stuck.over, stuck.thread = True, None
                 _take_back_interrupt()
-            if not all(rank.over for rank in self._ranks):
+            if not all(rank.over for rank in self.turns.ranks):
                 self._hand(self._next())
                 self._all_over.wait(ABANDON_S)
 
@@ -382,7 +298,7 @@ class Baton:
         """Interrupt the rank that holds the baton until all have ended; False if one does not."""
         until = monotonic() + ABANDON_S
         at_most = monotonic() + IMPORT_S
-        while not all(rank.over for rank in self._ranks) and not self._all_over.wait(GRACE_S):
+        while not all(rank.over for rank in self.turns.ranks) and not self._all_over.wait(GRACE_S):
             holder = self._holder
             now = monotonic()
             if now > until:
@@ -402,7 +318,14 @@ class Baton:
 
 _BATON: set[CodeType] = {
     method.__code__
-    for method in (Baton.wait, Baton.yield_turn, Baton.doom, Baton._next, Baton._hand, Baton._leave)
+    for method in (
+        Baton.wait,
+        RankWaits.yield_turn,
+        Baton.doom,
+        Baton._next,
+        Baton._hand,
+        Baton._leave,
+    )
 }
 
 

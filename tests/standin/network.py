@@ -122,10 +122,10 @@ class _Session(Session):
         """Take what has come; wait for it if no rank can go on, and some compute."""
         while True:
             living = {link: rank for rank, link in self.links.items() if rank not in self.over}
-            patience = None if self.away and not self.ready else 0
+            patience = None if self.away and not self.turns.ready else 0
             for link in select.select(list(living), [], [], patience)[0]:
                 self._take(living[link], receive(link))
-            if self.ready or not self.away:
+            if self.turns.ready or not self.away:
                 return
 
     def _take(self, rank: int, message: Any) -> None:
@@ -152,7 +152,7 @@ class _Session(Session):
     def _next_request(self, host: SessionRank) -> Any:
         while not self.requests[host.rank]:
             self.away.add(host.rank)
-            host._hand_over()
+            host.pause()
         return self.requests[host.rank].popleft()
 
     def _answer(self, host: SessionRank, what: str, *args: Any) -> Any:
