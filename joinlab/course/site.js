@@ -1,5 +1,5 @@
-// Questions that show their answer once a choice is made, frames as high as what is in them, and the projector:
-// one question a screen, its choices with a counter for a show of hands.
+// Questions that show their answer once a choice is made, live views that load when they come near, and the
+// projector: one question a screen, its choices with a counter for a show of hands.
 
 for (const form of document.querySelectorAll("form.ask"))
   form.addEventListener("change", (event) => {
@@ -11,11 +11,29 @@ for (const form of document.querySelectorAll("form.ask"))
       more.hidden = false;
   });
 
-addEventListener("message", ({ data, source }) => {
-  for (const frame of document.querySelectorAll("iframe"))
-    if (frame.contentWindow === source && data?.joinlab > 0)
-      frame.style.height = `${data.joinlab + 2}px`;
-});
+/** A script of this site, once. @type {Record<string, Promise<unknown>>} */
+const scripts = {};
+const script = (source) =>
+  (scripts[source] ??= new Promise((done) => {
+    const made = document.createElement("script");
+    Object.assign(made, { src: source, onload: done });
+    document.head.append(made);
+  }));
+
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      near.unobserve(target);
+      const { figure } = target.dataset;
+      script(figure.replace(/[^/]*$/, "joinlab.js"))
+        .then(() => script(`${figure}.js`))
+        .then(() => joinlab.draw(target));
+    }
+  },
+  { rootMargin: "800px" },
+);
+for (const place of document.querySelectorAll("[data-figure]")) near.observe(place);
 
 const main = document.querySelector("main"),
   forms = [...document.querySelectorAll("form.ask")];

@@ -3,8 +3,9 @@
     python -m joinlab.course.site out/site notebooks    # what `make site` runs
 
 `essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions,
-the loops side by side, the table of endings. Each page is self-contained and makes no network
-request.
+the loops side by side, the table of endings. Live views stand in the pages themselves: their script
+and their runs are files in the folder `figures`, which load when a view comes near. No page makes a
+network request.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
+from joinlab.picture.assets import figures_script
 from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.first_screen import scene
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
-from joinlab.picture.page import Position, write_html, write_sliders
+from joinlab.picture.page import Position, runs_of, write_html, write_sliders
+from joinlab.picture.svg import svg
 from joinlab.picture.tables import slots
 from joinlab.story.judge import tell
 from joinlab.story.words import ENDINGS, ends
@@ -75,13 +79,14 @@ def write_site(
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms"):
         (folder / name).mkdir(parents=True)
+    (folder / "figures" / "joinlab.js").write_text(figures_script(), "utf-8")
     (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
     for symptom in symptoms:
         (folder / "symptoms" / f"{symptom.name}.html").write_text(
-            _symptom(symptom, folder / "symptoms"), "utf-8"
+            _symptom(symptom, folder / "figures"), "utf-8"
         )
     (folder / "symptoms" / "index.html").write_text(_symptoms(symptoms), "utf-8")
-    (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
+    (folder / "collectives.html").write_text(_collectives(folder / "figures"), "utf-8")
     (folder / "gpus.html").write_text(_gpus(), "utf-8")
     write_notebooks(notebooks, folder / "notebooks")
     (folder / "sheet.html").write_text(_sheet(), "utf-8")
@@ -134,8 +139,9 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             picture = moving(ONCE, once=True)
             yield f'<figure class="wide">{picture}<figcaption>{caption}</figcaption></figure>'
         elif block == "bench":
-            write_handout(figures / "all.html", progress=False)
-            yield _framed("all", "All six cases", "", "All six cases, modelled.")
+            page = write_handout(figures / "all.html", progress=False)
+            run = _shipped(4, (5, 6), "nccl", "today")
+            yield _live(page, run, "All six cases, modelled.")
         elif block == "ask":
             yield _question(arguments, list(iter(lines.__next__, ":::")))
         elif block == "loops":
@@ -164,28 +170,44 @@ def _figure(arguments: str, figures: Path) -> str:
         (Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era))
         for inputs in positions
     )
-    write_sliders(
-        f"Case {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html"
-    )
+    heading = f"Case {case}: {start.program.partition(': ')[2]}"
+    page = write_sliders(heading, runs, start, figures / f"{name}.html")
     label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
     one_of = _one_of(case, (first, second), era)
-    if one_of:
-        caption = f"{label}, modelled: {one_of}"
-    else:
-        caption = f"{label}, modelled."
-    return _framed(name, label, options.get("after", ""), caption)
+    caption = f"{label}, modelled{': ' * bool(one_of)}{one_of or '.'}"
+    run = _shipped(case, (first, second), "nccl", era)
+    return _live(page, run, caption, after=options.get("after", ""))
 
 
-def _framed(name: str, label: str, after: str, caption: str, address: str = "") -> str:
-    """A page of `figures` as a figure; `after` is the question until whose answer it is hidden."""
-    if after:
-        hidden = f' class="answer" data-after="{after}" hidden'
-    else:
-        hidden = ""
-    source = f"figures/{name}.html{address}"
+def _live(
+    page: Path,
+    run: Timeline,
+    caption: str,
+    *,
+    home: str = "",
+    number: int = 0,
+    position: str = "",
+    after: str = "",
+) -> str:
+    """A figure with a live view of a run of a page of `figures`, which has been written.
+
+    run       what stands there until the view is drawn, on paper, and without scripts
+    home      the way to the site's first page
+    number    of the run, among those of the page
+    position  where the view stands at first, as an address has it
+    after     the question until whose answer the figure is hidden
+    """
+    page.with_suffix(".js").write_text(runs_of(page), "utf-8")
+    picture = in_both_themes(svg(scene(run)))
+    (page.parent / f"{page.stem}-{number}.svg").write_text(picture, "utf-8")
+    width, height = re.findall(r' (?:width|height)="(\d+)"', picture.partition(">")[0])
+    hidden = f' answer" data-after="{after}" hidden' if after else '"'
+    source = f"{home}figures/{page.stem}"
     return (
-        f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="{source}"></iframe>'
-        f'<figcaption>{caption} <a href="{source}">Alone on a page</a></figcaption></figure>'
+        f'<figure class="wide{hidden}><div class="live" data-figure="{source}" data-run="{number}" '
+        f'data-position="{position}"><img loading="lazy" src="{source}-{number}.svg" width="{width}" '
+        f'height="{height}" alt="{escape(tell(run).sentence)}"></div><figcaption>{caption} '
+        f'<a href="{source}.html#{position}">Alone on a page</a></figcaption></figure>'
     )
 
 
@@ -197,7 +219,7 @@ def _slots(words: str) -> str:
     options = dict(pair.split("=") for pair in words.split())
     first, second = map(int, options["inputs"].split(","))
     run = _shipped(int(options["case"]), (first, second), "nccl", options["era"])
-    picture = in_both_themes(slots(run, int(options["from"])).svg())
+    picture = slots(run, int(options["from"])).svg()
     return (
         f'<figure class="wide answer" data-after="{options["after"]}" hidden>{picture}'
         "<figcaption>The same calls in words: what each rank puts in, reads, and concludes.</figcaption></figure>"
@@ -247,8 +269,9 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
         for inputs in product(range(1, MOST_ON_CLOCK + 1), repeat=2)
     )
     label = f"Case {options['case'][0]} on the clock"
-    write_sliders(label, runs, start, figures / f"{name}.html")
-    return _framed(name, label, options["after"], f"{caption} Modelled.", "#clock")
+    page = write_sliders(label, runs, start, figures / f"{name}.html")
+    run = emulate(programs[start.program], start.inputs, latency=LATENCY)
+    return _live(page, run, f"{caption} Modelled.", position="clock", after=options["after"])
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
@@ -390,15 +413,16 @@ def _ended(timeline: Timeline) -> str:
 # ---- the symptoms
 
 
-def _symptom(symptom: Symptom, folder: Path) -> str:
-    """The page of one symptom; also write its run into `folder`, as a separate page."""
+def _symptom(symptom: Symptom, figures: Path) -> str:
+    """The page of one symptom; also write its run into `figures`, as a separate page."""
     runs = {
         backend: emulate(symptom.program, symptom.inputs, backend=backend)
         for backend in symptom.backends
     }
-    write_html(
+    names = {backend: "NCCL" if backend == "nccl" else backend for backend in runs}
+    page = write_html(
         {f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()},
-        folder / _run(symptom),
+        figures / f"{symptom.name}.html",
     )
     cured = [
         emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends
@@ -406,28 +430,22 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
     assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), (
         symptom.name
     )
-    sentences = "".join(
-        f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(tell(run).sentence)}</p>"
-        for backend, run in runs.items()
-    )
+    body = f"<h1>{_code(symptom.title)}</h1>"
+    for number, (backend, run) in enumerate(runs.items()):
+        caption = f"With {_counts(symptom.inputs)} inputs on {names[backend]}, modelled."
+        body += _live(page, run, caption, home="../", number=number)
+        body += f"<p><b>On {names[backend]}.</b> {escape(tell(run).sentence)}</p>"
     if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
-        sentences += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
-    engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)
-    body = (
-        f'<h1>{_code(symptom.title)}</h1><figure><iframe title="The run" src="{_run(symptom)}"></iframe>'
-        f"<figcaption>With {_counts(symptom.inputs)} inputs, modelled.</figcaption></figure>{sentences}"
+        body += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
+    body += (
         f"<h2>The program</h2>{_python(symptom.text)}"
         f"<h2>The cause</h2><p>{_code(symptom.cause)}</p><h2>The cure</h2><p>{_code(symptom.cure)}</p>"
-        f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {engines}.</p>'
+        f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {" and ".join(names.values())}.</p>'
         f'<p class="soft">Reported as {escape(", ".join(symptom.reports))}. Run it yourself: '
         f"<code>joinlab.emulate(joinlab.scenarios.symptoms.{symptom.name}, {symptom.inputs})</code>. "
         f'<a href="index.html">All symptoms</a></p><p class="soft">{SHOW_ITS_LOG}</p>'
     )
     return _page(symptom.title, body, home="../")
-
-
-def _run(symptom: Symptom) -> str:
-    return f"{symptom.name}-run.html"
 
 
 def _symptoms(symptoms: Sequence[Symptom]) -> str:
@@ -592,19 +610,17 @@ joinlab.compare(real, joinlab.cases.documented(4))         # beside the thread, 
 """
 
 
-def _collectives(folder: Path) -> str:
+def _collectives(figures: Path) -> str:
     """The page of all collectives: what each rank held before and after, and the lanes."""
     runs = {name: emulate(getattr(scenarios, name), (1, 1, 1)) for name in COLLECTIVES}
-    write_html(runs, folder / "collectives-runs.html")
+    page = write_html(runs, figures / "collectives.html")
     rows = "".join(
         f'<h2 id="{name}"><code>{name}</code></h2>{_python(getsource(getattr(scenarios, name)))}'
-        f"{who_holds(run)._repr_html_()}"
-        for name, run in runs.items()
+        f"{who_holds(run)._repr_html_()}{_live(page, run, 'The calls, modelled.', number=number)}"
+        for number, (name, run) in enumerate(runs.items())
     )
     return _page(
-        "Collectives",
-        f"<h1>Collectives</h1><p>Three ranks, on a model of NCCL.</p>{rows}<h2>The calls</h2>"
-        '<figure><iframe title="The runs" src="collectives-runs.html"></iframe></figure>',
+        "Collectives", f"<h1>Collectives</h1><p>Three ranks, on a model of NCCL.</p>{rows}"
     )
 
 

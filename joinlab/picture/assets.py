@@ -4,6 +4,7 @@ load."""
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from base64 import b64encode
 from functools import cache
@@ -52,6 +53,14 @@ def packed_script(name: str) -> str:
     """The same as a module that unpacks it, a third as long: a widget's module travels with it."""
     packed = gzip.compress(script(name).encode(), mtime=0)
     return _UNPACKS % b64encode(packed).decode()
+
+
+def figures_script() -> str:
+    """What draws views within other pages, with its style, for a <script src>: that loads from a folder,
+    too, where no module does."""
+    text = re.sub(r"(?m)^export ", "", script("figures.js"))
+    styles = json.dumps(style("view.css", "first.css", "figures.css"), ensure_ascii=False)
+    return f'"use strict";(() => {{const joinlabStyles = {styles};\n{text}}})();\n'
 
 
 def _parts(name: str, included: set[str]) -> list[str]:

@@ -7,14 +7,13 @@ security policy forbids network requests. The same timelines always give the sam
 
 from __future__ import annotations
 
-import json
 import os
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import chain, product
 from pathlib import Path
+from typing import NamedTuple
 
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
@@ -32,14 +31,13 @@ from joinlab.timeline import Timeline
 MAX_OUTPUT = 20_000
 """Characters of a rank's output that a page shows, the last ones."""
 
-SHEETS = ("view.css", "first.css", "map.css", "page.css")
+SHEETS = ("view.css", "first.css", "map.css", "figures.css", "page.css")
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """A position of a page's controls: program, setting and inputs."""
 
     program: str
@@ -135,7 +133,8 @@ def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
     paragraphs = (f"<p>{escape(note)}</p>\n" for note in notes)
-    return shown("".join(document(tab, chain(paragraphs, _runs(named, numbers)), data, HEADING)))
+    body = chain(paragraphs, _runs(named, numbers))
+    return shown("".join(document(tab, body, data, HEADING, shown=numbers)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
@@ -192,54 +191,39 @@ def slider_page(
     heading: str,
     runs: Iterable[tuple[Position, Timeline]],
     start: Position,
-    map: Mapping[str, object] | None = None,
+    map_data: Mapping[str, object] | None = None,
     loop: Sequence[tuple[bool, str]] = (),
 ) -> str:
-    """The text of the page with sliders. `map`: of endings, as static/map.js draws it, to move by a
+    """The text of the page with sliders. `map_data`: of endings, as static/map.js draws it, to move by a
     click; `loop`: as `write_sliders`."""
     data = LaneData()
     printed: dict[str, Timeline] = {}  # one run of each program
     run_numbers: dict[Position, int] = {}
     for position, timeline in runs:
         run_numbers[position] = data.add(timeline)
-        if (position.setting, position.inputs) == (start.setting, start.inputs):
+        if position[1:] == start[1:]:
             printed[position.program] = timeline
     if start.program not in printed:
         raise ValueError(f"the controls start at {start}, which has no run; add one to runs=")
-    extra = {"map": map, "loop": loop}
-    return shown("".join(document(heading, _sliders(run_numbers, start, printed, extra), data)))
-
-
-def _sliders(
-    run_numbers: Mapping[Position, int],
-    start: Position,
-    printed: Mapping[str, Timeline],
-    extra: Mapping[str, object],
-) -> Iterator[str]:
-    programs = list(dict.fromkeys(position.program for position in run_numbers))
-    settings = list(dict.fromkeys(position.setting for position in run_numbers))
-    counts = sorted({position.inputs for position in run_numbers})
     numbers: dict[str, dict[str, dict[str, int]]] = {}
-    for position in (Position(*parts) for parts in product(programs, settings, counts)):
+    axes = map(dict.fromkeys, zip(*run_numbers, strict=True))
+    for program, setting, inputs in product(*axes):
+        position = Position(program, setting, inputs)
         if position not in run_numbers:
             raise ValueError(
                 f"the controls can be moved to {position}, which has no run; add one to runs="
             )
-        by_inputs = numbers.setdefault(position.program, {}).setdefault(position.setting, {})
-        by_inputs[",".join(f"{count}" for count in position.inputs)] = run_numbers[position]
-    inputs_at = ",".join(f"{count}" for count in start.inputs)
-    yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
-    for name, values, chosen in (
-        ("Program", programs, start.program),
-        ("Barrier", settings, start.setting),
-    ):
-        options = "".join(
-            f"<option{' selected' * (value == chosen)}>{escape(value)}</option>" for value in values
-        )
-        yield f'<select aria-label="{name}">{options}</select>\n'
-    yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
+        by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
+        by_inputs[",".join(map(str, inputs))] = run_numbers[position]
+    positions = {"runs": numbers, "map": map_data, "loop": loop, "start": start}
+    body = _sliders(printed, start.program)
+    return shown("".join(document(heading, body, data, positions=positions)))
+
+
+def _sliders(printed: Mapping[str, Timeline], program: str) -> Iterator[str]:
+    yield '<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
     yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
-    yield from still("run", printed[start.program])
+    yield from still("run", printed[program])
     yield '<div class="live"></div>\n</div>\n</section>\n'
     for number, (name, timeline) in enumerate(
         printed.items(), 1
@@ -247,8 +231,6 @@ def _sliders(
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
         yield from still(f"paper-{number}", timeline)
         yield "</section>\n"
-    text = json.dumps({"runs": numbers, **extra}, separators=(",", ":")).replace("<", "\\u003c")
-    yield f'<script type="application/json" id="positions">{text}</script>\n'
 
 
 HEADING = "What every rank really called"
@@ -261,8 +243,13 @@ def document(
     data: LaneData,
     heading: str | None = None,
     name: str = "page",
+    **extra: object,
 ) -> Iterator[str]:
-    """A page around `body`, part by part. `name`: of its script and its style sheet."""
+    """A page around `body`, part by part.
+
+    name   of its script and its style sheet
+    extra  what the script gets beside the runs, as static/types.d.ts describes it
+    """
     sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -273,8 +260,16 @@ def document(
         f'<header{" class=quiet" * (len(data) == 1)}>\n<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body
-    yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
+    packed = b64encode(data.packed(**extra)).decode()
+    yield f'</main>\n<script type="text/plain" id="data">{packed}</script>\n'
     yield f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
+
+
+def runs_of(path: Path) -> str:
+    """The runs of a page that was written, as a script for pages that show them among other things:
+    static/figures.js draws them."""
+    packed = path.read_text("utf-8").partition('id="data">')[2].partition("<")[0]
+    return f'joinlab.keep("{path.stem}","{packed}");\n'
 
 
 def still(name: str, timeline: Timeline) -> Iterator[str]:

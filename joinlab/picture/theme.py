@@ -113,8 +113,8 @@ def variables() -> str:
         return " ".join(f"--jl-{name}: {color};" for name, color in colors.items())
 
     return (
-        f":root {{ {block({'black': BLACK, 'picked': PICKED} | LIGHT)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(DARK)} }} }}\n"
+        f":root, :host {{ {block({'black': BLACK, 'picked': PICKED} | LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root, :host {{ {block(DARK)} }} }}\n"
         f'[data-jp-theme-light="true"] {{ {block(LIGHT)} }}\n'
         f'[data-jp-theme-light="false"] {{ {block(DARK)} }}\n'
     )

@@ -35,6 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def views(page: str) -> list[str]:
+    """The live views of a page: each is the way to its files, without ".js"."""
+    return re.findall(r'data-figure="([^"]+)"', page)
+
+
 def words(page: str) -> int:
     body = re.sub(r"<(script|style|svg).*?</\1>", " ", page, flags=re.DOTALL)
     return len(re.sub(r"<[^>]*>", " ", body).split())
@@ -44,7 +49,7 @@ def words(page: str) -> int:
 def test_the_story_is_short_and_has_nine_figures(folder: Path) -> None:
     page = (folder / "index.html").read_text("utf-8")
     assert words(page) <= 2900
-    assert len(re.findall(r"<figure id=", page)) == len(list((folder / "figures").iterdir())) == 9
+    assert len(set(views(page))) == page.count("data-figure=") == 9
 
 
 def test_the_loop_to_copy_is_on_it_whole() -> None:
@@ -69,7 +74,10 @@ def test_no_page_has_a_dead_link(folder: Path) -> None:
     pages = list(folder.rglob("*.html"))
     lost = []
     for page in pages:
-        for link in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', page.read_text("utf-8")):
+        text = page.read_text("utf-8")
+        links = re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', text)
+        links += [f"{view}.{kind}" for view in views(text) for kind in ("js", "html")]
+        for link in links:
             if not (page.parent / link).resolve().is_file():
                 lost.append(f"{page.relative_to(folder)}: {link}")
     assert lost == []
@@ -79,7 +87,6 @@ def test_no_page_has_a_dead_link(folder: Path) -> None:
 @pytest.mark.browser
 def test_every_page_but_a_run_leads_home_in_a_click(folder: Path) -> None:
     runs = {*(folder / "figures").iterdir(), folder / "index.html"}
-    runs |= {page for page in folder.rglob("*.html") if page.stem.endswith(("-run", "-runs"))}
     for page in {*folder.rglob("*.html")} - runs:
         assert 'index.html">Home</a>' in page.read_text("utf-8"), page.name
 
@@ -160,7 +167,8 @@ def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
 def test_every_collective_can_be_looked_up(tmp_path: Path) -> None:
     page = site._collectives(tmp_path)
     assert page.count("<h2 id=") == len(site.COLLECTIVES) == 10
-    assert (tmp_path / "collectives-runs.html").read_text("utf-8").count('class="run"') == 10
+    assert re.findall(r'data-run="(\d)"', page) == [str(number) for number in range(10)]
+    assert (tmp_path / "collectives.html").read_text("utf-8").count('class="run"') == 10
 
 
 @pytest.mark.browser
@@ -180,7 +188,8 @@ def test_answers_and_figures_appear_when_one_commits(folder: Path, browser: Any)
 @pytest.mark.slow
 def test_every_figure_is_moved_and_its_position_has_an_address(folder: Path, browser: Any) -> None:
     """With fewer inputs on rank 0 there are fewer calls; cases 1 and 6 still finish."""
-    for figure in sorted((folder / "figures").iterdir()):
+    for name in views((folder / "index.html").read_text("utf-8")):
+        figure = folder / f"{name}.html"
         with watched(browser, [folder.as_uri()], viewport={"width": 390, "height": 844}) as page:
             page.goto(figure.as_uri())
             told, whole = page.locator(".jl-headline"), page.locator("body")
@@ -203,43 +212,137 @@ def test_every_figure_is_moved_and_its_position_has_an_address(folder: Path, bro
             expect(told).to_have_text(after)
 
 
-FITS = """async () => {
-    const page = document.documentElement;
-    while (page.scrollHeight > innerHeight || page.scrollWidth > innerWidth)
+DRAWN = """async (place) => {
+    place.scrollIntoView({ block: "center" });
+    while (!place.shadowRoot?.querySelector(".jl-scene, .jl-chart svg"))
         await new Promise(requestAnimationFrame);
 }"""
-"""In a frame: wait until nothing of it is out of sight."""
+"""Of a view: bring it into sight, and wait until it is drawn."""
+
+MEASURED = """async () => {
+    const frames = async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); };
+    const high = () => document.scrollingElement.scrollHeight;
+    for (let before = 0; before !== high();) { before = high(); await frames(); }
+    const inner = [];
+    for (const place of document.querySelectorAll("[data-figure]"))
+        for (const part of [place, ...place.shadowRoot.querySelectorAll("*:not(pre, .jl-code, .jl-code *)")]) {
+            const { overflowX, overflowY } = getComputedStyle(part);
+            const [high, wide] = [part.scrollHeight - part.clientHeight, part.scrollWidth - part.clientWidth];
+            if ((overflowY === "auto" && high > 1) || (overflowX === "auto" && wide > 1))
+                inner.push(`${place.dataset.figure}: ${part.outerHTML.slice(0, 90)} ${high} ${wide}`);
+        }
+    const main = document.querySelector("main").getBoundingClientRect();
+    return {
+        inner,
+        high: Math.abs(high() - Math.max(innerHeight, main.bottom + scrollY)) < 1,
+        wide: document.scrollingElement.scrollWidth,
+    };
+}"""
+"""Once nothing moves any more: what scrolls by itself in the views of a page, but for code; whether the page is
+as high as what stands on it; and how wide it is."""
+
+
+@pytest.mark.browser
+def test_no_page_has_a_frame(folder: Path) -> None:
+    for page in folder.rglob("*.html"):
+        assert "<iframe" not in page.read_text("utf-8"), page.name
+
+
+@pytest.mark.browser
+def test_the_runs_of_a_page_and_the_script_that_draws_them_stand_beside_it(folder: Path) -> None:
+    """So that the first screen waits for neither."""
+    drawing = (folder / "figures" / "joinlab.js").stat().st_size
+    for name in ("index.html", "symptoms/early_stopping.html", "collectives.html"):
+        page = (folder / name).read_text("utf-8")
+        assert "class First" not in page and "joinlab.keep" not in page
+        assert len(page) < 100_000 < drawing
 
 
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("name", ["index.html", "symptoms/early_stopping.html", "collectives.html"])
-def test_a_frame_is_as_high_as_what_is_in_it_after_a_click_too(
+def test_a_page_is_as_high_as_what_is_on_it_after_a_click_too(
     folder: Path, browser: Any, name: str, width: int
 ) -> None:
-    """And the wheel, turned in a frame, scrolls the page."""
+    """No view scrolls by itself, and the wheel, turned over a view, scrolls the page."""
+    fits = {"inner": [], "high": True, "wide": width}
     with watched(browser, [folder.as_uri()], viewport={"width": width, "height": 900}) as page:
         page.goto((folder / name).as_uri())
-        # Click by script: frames that are still loading shift the page under a pointer.
         for form in page.locator("form.ask").all():
             form.locator("input").first.evaluate("(input) => input.click()")
             expect(form.locator("input").first).to_be_checked()
-        frames = page.locator("figure iframe").all()
-        assert len(frames) == (9 if name == "index.html" else 1)
-        for frame in frames:
-            frame.scroll_into_view_if_needed()
-            inside = frame.content_frame
-            inside.locator(".jl-opener").first.click()
-            inside.locator("body").evaluate(FITS)
-            for box in inside.locator(".jl-col rect").all()[:1]:  # on the clock there are none
+        places = page.locator("[data-figure]").all()
+        assert len(places) == {"i": 9, "s": 2, "c": 10}[name[0]]
+        for place in places:
+            place.evaluate(DRAWN)
+        assert page.evaluate(MEASURED) == fits
+        for place in places:
+            place.scroll_into_view_if_needed()
+            for box in place.locator(".jl-col rect").all()[:1]:  # on the clock there are none
                 box.click(force=True)  # its word lies on it
-                inside.locator("body").evaluate(FITS)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        before = page.evaluate("scrollY")
-        frames[-1].hover(position={"x": width / 4, "y": 30})
-        page.mouse.wheel(0, -200)
-        page.wait_for_function("(before) => scrollY < before", arg=before)
+                expect(place.locator(".jl-told")).to_be_visible()
+            place.locator(".jl-opener").click()
+        assert page.evaluate(MEASURED) == fits
+        for place in places:
+            place.evaluate("(place) => place.scrollIntoView()")
+            before = page.evaluate("scrollY")
+            box = place.locator(".jl-picture").first.bounding_box()
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+            page.mouse.wheel(0, -150)
+            page.wait_for_function("(before) => scrollY < before", arg=before)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_view_in_a_page_leaves_the_page_s_address_and_keys_alone(
+    folder: Path, browser: Any
+) -> None:
+    with watched(browser, [folder.as_uri()], viewport={"width": 1440, "height": 900}) as page:
+        page.goto((folder / "index.html").as_uri())
+        address, title = page.url, page.title()
+        place = page.locator("[data-figure='figures/even']")
+        place.evaluate(DRAWN)
+        dots = place.locator(".jl-dotrow").first
+        dots.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(dots).to_have_attribute("aria-valuenow", "2")
+        place.locator(".jl-scrub").focus()
+        page.keyboard.press("t")
+        expect(place.locator(".jl-turner")).to_have_attribute("aria-pressed", "true")
+        other = page.locator("[data-figure='figures/right']")
+        other.evaluate(DRAWN)
+        expect(other.locator(".jl-turner")).to_have_attribute("aria-pressed", "false")
+        assert (page.url, page.title()) == (address, title)
+        page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+        place.locator(".jl-opener").click()
+        place.get_by_role("button", name="copy link").click()
+        page.wait_for_function("window.copied")
+        copied = page.evaluate("copied")
+        assert copied.startswith((folder / "figures" / "even.html").as_uri())
+        page.goto(copied)
+        expect(page.locator(".jl-dotrow").first).to_have_attribute("aria-valuenow", "2")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_without_scripts_and_on_paper_a_still_stands_in_place_of_a_view(
+    folder: Path, browser: Any
+) -> None:
+    address = (folder / "index.html").as_uri()
+    with watched(browser, [folder.as_uri()], java_script_enabled=False) as page:
+        page.goto(address)
+        for picture in page.locator("[data-figure] img").all():
+            expect(picture).to_be_visible()
+        expect(page.get_by_role("link", name="Alone on a page")).to_have_count(9)
+    with watched(browser, [folder.as_uri()]) as page:
+        page.goto(address)
+        place = page.locator("[data-figure='figures/even']")
+        place.evaluate(DRAWN)
+        for media, live in (("print", False), ("screen", True)):
+            page.emulate_media(media=media)
+            expect(place.locator("img")).to_be_visible(visible=not live)
+            expect(place.locator(".jl")).to_be_visible(visible=live)
 
 
 @pytest.mark.browser

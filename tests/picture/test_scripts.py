@@ -52,7 +52,7 @@ def test_the_scripts_are_typed_and_a_wrong_type_is_found(tsc, tmp_path):
     assert wrong and found.splitlines() == wrong
 
 
-@pytest.mark.parametrize("name", ["widget.js", "board.js", "page.js"])
+@pytest.mark.parametrize("name", ["widget.js", "board.js", "page.js", "figures.js"])
 def test_modules_are_joined_below_those_that_they_need(name):
     joined = script(name)
     assert not re.search(r"(?m)^import ", joined)
@@ -63,7 +63,7 @@ def test_modules_are_joined_below_those_that_they_need(name):
     assert joined.index("export class Scene") < joined.index("new Scene")
 
 
-@pytest.mark.parametrize("name", ["widget.js", "board.js", "page.js"])
+@pytest.mark.parametrize("name", ["widget.js", "board.js", "page.js", "figures.js"])
 def test_a_joined_module_parses(name, tmp_path):
     if not shutil.which("node"):
         pytest.skip("no node to parse a script with")

@@ -3,12 +3,16 @@
 
 import { decode } from "./columns.js";
 
+/** @param {string} packed as base64 */
+export const bytesOf = (packed) => Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+
 /** @param {Uint8Array | DataView} bytes @returns {Promise<LaneData>} */
 export async function unpack(bytes) {
   const sent = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const whole = sent[0] === 0x1f ? await unzip(sent) : sent; // small data is not compressed
   const behind = whole.indexOf(0); // JSON holds no NUL; the columns follow one
   const data = JSON.parse(new TextDecoder().decode(whole.subarray(0, behind)));
+  data.size = sent.length;
   let at = behind + 1;
   for (const { columns } of data.runs) if (columns) at = decode(columns, whole, at);
   return data;

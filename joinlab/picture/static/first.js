@@ -218,8 +218,9 @@ export class First {
     this.card = button("picture to share", "Save headline, lanes, code and fix as one PNG", () =>
       this.share(),
     );
+    const alone = this.get("alone"); // the address of a page of its own, where it is part of another
     const link = button("copy link", "Copy a link to this view", async () => {
-      await navigator.clipboard.writeText(location.href);
+      await navigator.clipboard.writeText(alone ? `${alone}#${this.hash}` : location.href);
       link.textContent = "copied";
     });
     link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
@@ -285,6 +286,11 @@ export class First {
     this.play.stop();
     this.observer.disconnect();
     for (const [event, listener] of this.followed) this.model.off(event, listener);
+  }
+
+  /** Whether the wheel is the page's. */
+  get inside() {
+    return self !== top || !!this.get("alone");
   }
 
   // -- what is shown
@@ -459,7 +465,7 @@ export class First {
     if (axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
       names.push(
-        `<span>${self === top ? "" : "Ctrl + "}wheel: zoom · drag: pan · double-click: all</span>`,
+        `<span>${this.inside ? "Ctrl + " : ""}wheel: zoom · drag: pan · double-click: all</span>`,
       );
     write(this.legend, this.covered.length ? "" : names.join(""));
   }
@@ -650,11 +656,20 @@ export class First {
     this.show_(at);
   }
 
-  /** The position as an address has it: a call's number and a fraction, ms, or a row. */
+  /** The position as an address has it: a call's number and a fraction, ms, or a row.
+   * @returns {Record<string, string>} */
   get address() {
     const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at));
     if (this.axis === "time") return { clock: at };
     return this.whole ? { row: at } : at ? { at } : {};
+  }
+
+  /** What stands behind the "#" of an address. */
+  get hash() {
+    const parts = Object.entries(this.address);
+    return parts
+      .map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
+      .join("&");
   }
 
   /** Go where an address points. @param {URLSearchParams} asked */
@@ -877,7 +892,8 @@ export class First {
     view.seek(null);
     const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
     for (const one of findAll(place, left)) one.remove();
-    const sheets = [...document.styleSheets, ...document.adoptedStyleSheets],
+    const { adoptedStyleSheets, styleSheets } = /** @type {Document} */ (place.getRootNode()),
+      sheets = [...styleSheets, ...adoptedStyleSheets],
       css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
       high = view.view.offsetHeight,
       size = { width: CARD, height: CARD / 2 },

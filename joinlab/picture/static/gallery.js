@@ -2,7 +2,8 @@
 
 import { element, find, findAll } from "./dom.js";
 import { First } from "./first.js";
-import { asked, data, follow, show } from "./page.js";
+import { data, follow } from "./page.js";
+import { show } from "./positions.js";
 import { Scene } from "./scene.js";
 import { Store } from "./store.js";
 
@@ -12,10 +13,9 @@ import { Store } from "./store.js";
 const NOMINAL = 800; // px for which a small picture is drawn, before it is made small
 
 class Gallery extends First {
-  /** @param {HTMLElement} root @param {HTMLElement} place @param {Told} told */
-  constructor(root, place, told) {
+  /** @param {HTMLElement} root @param {Told} told */
+  constructor(root, told) {
     super(root, new Store({}));
-    this.place = place;
     this.told = told;
     this.radios = /** @type {HTMLInputElement[]} */ (findAll(document, ".gallery input"));
     this.many = told.fabrics.length;
@@ -35,14 +35,15 @@ class Gallery extends First {
       radio.addEventListener("change", () => this.go());
       radio.addEventListener("keydown", (event) => this.walk(event, at));
     });
-    this.moved = () =>
-      follow(this, {
-        case: String(1 + this.program),
-        on: String(1 + this.fabric),
-        inputs: this.inputs.value,
-      });
-    this.arrive();
-    addEventListener("hashchange", () => this.arrive());
+  }
+
+  get address() {
+    return {
+      case: String(1 + this.program),
+      on: String(1 + this.fabric),
+      inputs: this.inputs.value,
+      ...super.address,
+    };
   }
 
   get chosen() {
@@ -60,10 +61,9 @@ class Gallery extends First {
     return this.chosen % this.many;
   }
 
-  /** Go where the address points. */
-  arrive() {
-    const said = asked(),
-      program = Number(said.get("case") ?? this.program + 1) - 1,
+  /** Go where an address points. @param {URLSearchParams} said */
+  arrive(said) {
+    const program = Number(said.get("case") ?? this.program + 1) - 1,
       fabric = Number(said.get("on") ?? this.fabric + 1) - 1;
     if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
     const radio = this.radios[program * this.many + fabric];
@@ -124,7 +124,7 @@ class Gallery extends First {
       "heading",
       [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean).join(": "),
     );
-    show(this.place, this, number);
+    show(this, data, number);
     this.announce(ended);
   }
 
@@ -146,7 +146,6 @@ class Gallery extends First {
   }
 }
 
-{
-  const place = find(document, ".run-view");
-  new Gallery(find(place, ".live"), place, JSON.parse(find(document, "#gallery").textContent));
-}
+const told = JSON.parse(find(document, "#gallery").textContent),
+  gallery = new Gallery(find(document, ".live"), told);
+follow(gallery, (said) => gallery.arrive(said));

@@ -74,8 +74,7 @@ export class Grid extends Lanes {
       const pinch = event.ctrlKey || event.metaKey,
         aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
         whole = this.span >= this.extent && (aside || event.deltaY > 0);
-      // In a frame the wheel is the page's, whose scrolling is not seen here.
-      const scrolls = self !== top || performance.now() - scrolled < 300;
+      const scrolls = this.view.inside || performance.now() - scrolled < 300;
       if (whole || (!pinch && !aside && scrolls)) return;
       event.preventDefault();
       if (aside && !pinch) this.go(this.from + event.deltaX / this.per);
@@ -899,7 +898,8 @@ export class Grid extends Lanes {
       { calls, lanes } = this,
       across = this.turned ? event.clientX - box.left : event.clientY - box.top,
       lane = lanes[Math.floor((across - this.side) / this.pitch)],
-      hit = document.elementFromPoint(event.clientX, event.clientY)?.getAttribute("data-slot");
+      root = /** @type {Document} */ (this.chart.getRootNode()),
+      hit = root.elementFromPoint(event.clientX, event.clientY)?.getAttribute("data-slot");
     if (hit) return this.select(Number(hit));
     if (lane === undefined) return;
     let [found, near] = [-1, 12 / this.per];

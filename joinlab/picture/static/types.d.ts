@@ -99,6 +99,11 @@ interface LaneData {
   facts: [name: string, said: string][];
   told: [first: number[], rest: number[], stack: number, made: number][];
   runs: RawRun[];
+  /** Bytes that came. */
+  size: number;
+  positions?: Positions;
+  /** The numbers of a page's runs, from top to bottom. */
+  shown?: number[];
   ahead?: Record<string, number>;
 }
 
@@ -188,5 +193,15 @@ interface Stop {
   jump?: boolean;
 }
 
+/** The run of each program, setting and inputs, and where the controls stand at first. */
+interface Positions {
+  runs: Record<string, Record<string, Record<string, number>>>;
+  map: import("./map.js").MapData;
+  loop: [boolean, string][];
+  start: [program: string, setting: string, inputs: number[]];
+}
+
+declare var joinlabStyles: string;
+declare var joinlab: any;
 declare var joinlabViews: number | undefined;
 declare var joinlabRanks: number | undefined;

@@ -1,0 +1,37 @@
+// Views among other things on a page, each in a shadow root: the styles of neither reach the other, and the
+// address stays the page's. It is no module, which a browser would not load from a folder.
+
+import { bytesOf, unpack } from "./data.js";
+import { element } from "./dom.js";
+import { mount } from "./first.js";
+import { Positions, show } from "./positions.js";
+import { Store } from "./store.js";
+
+const sheet = new CSSStyleSheet();
+sheet.replaceSync(joinlabStyles);
+
+/** The runs of a page, by its name. @type {Record<string, Promise<LaneData>>} */
+const kept = {};
+
+globalThis.joinlab = {
+  /** @param {string} name @param {string} packed */
+  keep(name, packed) {
+    kept[name] = unpack(bytesOf(packed));
+  },
+
+  /** @param {HTMLElement} place */
+  async draw(place) {
+    const { figure, run, position = "" } = place.dataset,
+      data = await kept[figure.replace(/.*\//, "")],
+      live = element("div", { class: "live" }),
+      root = place.attachShadow({ mode: "open" });
+    root.adoptedStyleSheets = [sheet];
+    root.append(element("div", {}, element("slot", { class: "still" }), live));
+    const model = new Store({ alone: new URL(`${figure}.html`, location.href).href }),
+      said = new URLSearchParams(position);
+    if (data.positions) return new Positions(live, model, data).arrive(said);
+    const view = mount(live, model);
+    show(view, data, data.shown[Number(run)]);
+    view.goTo(said);
+  },
+};

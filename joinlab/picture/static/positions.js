@@ -1,0 +1,143 @@
+// A view that shows the run of one position of its controls at a time.
+
+import { element } from "./dom.js";
+import { dots, wireDots } from "./dots.js";
+import { First } from "./first.js";
+import { ENDS, Hand } from "./hand.js";
+import { EndingMap } from "./map.js";
+import { clamp } from "./text.js";
+
+/** Show a run in place of its still. @param {First} view @param {LaneData} data @param {number} number */
+export function show(view, data, number) {
+  view.root.parentElement.classList.add("drawn");
+  view.show(data, data.runs[number]);
+}
+
+/** @param {string} label @param {object} values @param {string} chosen @returns {any} */
+const choice = (label, values, chosen) =>
+  element(
+    "select",
+    { "aria-label": label },
+    ...Object.keys(values).map((value) =>
+      element("option", { value, selected: value === chosen }, value),
+    ),
+  );
+
+export class Positions extends First {
+  /** @param {HTMLElement} root @param {Model} model @param {LaneData} sent */
+  constructor(root, model, sent) {
+    super(root, model);
+    this.sent = sent;
+    const { runs, map, loop, start } = sent.positions,
+      place = root.parentElement;
+    this.endings = map;
+    this.map = map && new EndingMap((counts) => this.go(counts));
+    if (this.map) {
+      place.prepend(this.map.whole);
+      place.classList.add("mapped");
+    }
+    this.runs = runs;
+    const [first, second, counts] = start;
+    this.first = this.counts = counts;
+    /** @type {HTMLSelectElement} */
+    const program = (this.program = choice("Program", runs, first));
+    /** @type {HTMLSelectElement} */
+    const setting = (this.setting = choice("Barrier", runs[first], second));
+    this.loop = loop;
+    this.tools.querySelector(".jl-own").append(...(loop.length ? [] : [program]), setting);
+    if (loop.length) {
+      this.hand = new Hand(this);
+      const size = (sent.size / 750000).toFixed(1); // as text, a third more
+      const held = `This page holds all its ${sent.runs.length} runs, ${size} MB: none is computed here.`;
+      this.story.before(element("div", { class: "jl-bar" }, program, this.turner, held));
+    }
+    for (const one of [program, setting]) one.addEventListener("change", () => this.go());
+    this.most = Math.max(...Object.keys(this.here).join().split(",").map(Number));
+    wireDots(
+      this.stage,
+      () => this.counts,
+      this.most,
+      (counts) => this.go(counts),
+    );
+  }
+
+  get address() {
+    return {
+      case: String(this.case),
+      barrier: String(this.setting.selectedIndex),
+      inputs: this.counts.join(),
+      ...super.address,
+    };
+  }
+
+  /** Go where an address points. @param {URLSearchParams} said */
+  arrive(said) {
+    const inputs = said.get("inputs") ?? this.first.join();
+    const { program, setting } = this,
+      n = Number(said.get("case") ?? this.case) - 1;
+    program.selectedIndex = clamp(n, 0, program.length - 1);
+    if (said.has("barrier"))
+      setting.selectedIndex = clamp(Number(said.get("barrier")), 0, setting.length - 1);
+    this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
+    this.goTo(said);
+  }
+
+  get here() {
+    return this.runs[this.program.value][this.setting.value];
+  }
+
+  /** @param {number[]} counts */
+  go(counts = this.counts) {
+    if (!(counts.join() in this.here)) return;
+    this.counts = counts;
+    this.map?.draw(this.endings, counts);
+    show(this, this.sent, this.here[counts.join()]);
+  }
+
+  // -- the loop in hand
+
+  get case() {
+    return this.program.selectedIndex + 1;
+  }
+
+  /** The run of a case with these inputs. @param {number} n */
+  runOf(n) {
+    return this.runs[this.program.options[n - 1].value][this.setting.value][this.counts.join()];
+  }
+
+  /** @param {number} n */
+  toneOf(n) {
+    return this.sent.runs[this.runOf(n)].scene.tone;
+  }
+
+  /** @param {number} n */
+  glance(n) {
+    show(this, this.sent, this.runOf(n));
+    return true;
+  }
+
+  /** @param {number} n */
+  take(n) {
+    this.program.selectedIndex = n - 1;
+    this.go();
+  }
+
+  get before() {
+    return 186;
+  }
+
+  /** @param {number} lane */
+  headHeight(lane) {
+    return 48;
+  }
+
+  /** @param {number} lane */
+  head(lane) {
+    return dots(lane, this.counts[lane], this.most, false, (n) => {
+      const tone = this.sent.runs[this.here[this.counts.with(lane, n).join()]]?.scene.tone;
+      if (!tone) return null;
+      const color = `color-mix(in srgb, var(--jl-${tone === "good" ? "right" : tone}) 30%, transparent)`;
+      return { sign: ENDS[tone][0], color };
+    });
+  }
+}
