@@ -42,11 +42,9 @@ from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.assets import figures_script
 from joinlab.picture.both_themes import in_both_themes
-from joinlab.picture.first_screen import scene
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, runs_of, write_html, write_sliders
-from joinlab.picture.svg import svg
 from joinlab.picture.tables import slots
 from joinlab.story.judge import tell
 from joinlab.story.words import ENDINGS, ends
@@ -79,18 +77,21 @@ def write_site(
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms"):
         (folder / name).mkdir(parents=True)
-    (folder / "figures" / "joinlab.js").write_text(figures_script(), "utf-8")
-    (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
+    figures = folder / "figures"
+    texts = {
+        "figures/joinlab.js": figures_script(),
+        "index.html": essay(figures, notebooks),
+        "symptoms/index.html": _symptoms(symptoms),
+        "collectives.html": _collectives(figures),
+        "gpus.html": _gpus(),
+        "sheet.html": _sheet(),
+        "answers.html": _answers(),
+    }
     for symptom in symptoms:
-        (folder / "symptoms" / f"{symptom.name}.html").write_text(
-            _symptom(symptom, folder / "figures"), "utf-8"
-        )
-    (folder / "symptoms" / "index.html").write_text(_symptoms(symptoms), "utf-8")
-    (folder / "collectives.html").write_text(_collectives(folder / "figures"), "utf-8")
-    (folder / "gpus.html").write_text(_gpus(), "utf-8")
+        texts[f"symptoms/{symptom.name}.html"] = _symptom(symptom, figures)
+    for name, text in texts.items():
+        (folder / name).write_text(text, "utf-8")
     write_notebooks(notebooks, folder / "notebooks")
-    (folder / "sheet.html").write_text(_sheet(), "utf-8")
-    (folder / "answers.html").write_text(_answers(), "utf-8")
     return folder / "index.html"
 
 
@@ -140,8 +141,7 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             yield f'<figure class="wide">{picture}<figcaption>{caption}</figcaption></figure>'
         elif block == "bench":
             page = write_handout(figures / "all.html", progress=False)
-            run = _shipped(4, (5, 6), "nccl", "today")
-            yield _live(page, run, "All six cases, modelled.")
+            yield _live(page, "All six cases, modelled.")
         elif block == "ask":
             yield _question(arguments, list(iter(lines.__next__, ":::")))
         elif block == "loops":
@@ -175,13 +175,11 @@ def _figure(arguments: str, figures: Path) -> str:
     label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
     one_of = _one_of(case, (first, second), era)
     caption = f"{label}, modelled{': ' * bool(one_of)}{one_of or '.'}"
-    run = _shipped(case, (first, second), "nccl", era)
-    return _live(page, run, caption, after=options.get("after", ""))
+    return _live(page, caption, after=options.get("after", ""))
 
 
 def _live(
     page: Path,
-    run: Timeline,
     caption: str,
     *,
     home: str = "",
@@ -189,24 +187,26 @@ def _live(
     position: str = "",
     after: str = "",
 ) -> str:
-    """A figure with a live view of a run of a page of `figures`, which has been written.
+    """A figure with a live view of a run of a page of `figures`, which has been written. Its still
+    stands there until the view is drawn, on paper, and without scripts.
 
-    run       what stands there until the view is drawn, on paper, and without scripts
     home      the way to the site's first page
     number    of the run, among those of the page
     position  where the view stands at first, as an address has it
     after     the question until whose answer the figure is hidden
     """
     page.with_suffix(".js").write_text(runs_of(page), "utf-8")
-    picture = in_both_themes(svg(scene(run)))
-    (page.parent / f"{page.stem}-{number}.svg").write_text(picture, "utf-8")
-    width, height = re.findall(r' (?:width|height)="(\d+)"', picture.partition(">")[0])
+    picture = re.findall("<svg.*?</svg>", page.read_text("utf-8"), re.DOTALL)[number]
+    look = re.search(' (width=.*? height=".*?").* aria-label(=".*?")', picture)
+    assert look, page
+    still = f"{page.stem}-{number}.svg"
+    (page.parent / still).write_text(in_both_themes(picture), "utf-8")
     hidden = f' answer" data-after="{after}" hidden' if after else '"'
     source = f"{home}figures/{page.stem}"
     return (
         f'<figure class="wide{hidden}><div class="live" data-figure="{source}" data-run="{number}" '
-        f'data-position="{position}"><img loading="lazy" src="{source}-{number}.svg" width="{width}" '
-        f'height="{height}" alt="{escape(tell(run).sentence)}"></div><figcaption>{caption} '
+        f'data-position="{position}"><img loading="lazy" src="{home}figures/{still}" {look[1]} '
+        f"alt{look[2]}></div><figcaption>{caption} "
         f'<a href="{source}.html#{position}">Alone on a page</a></figcaption></figure>'
     )
 
@@ -270,8 +270,7 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
     )
     label = f"Case {options['case'][0]} on the clock"
     page = write_sliders(label, runs, start, figures / f"{name}.html")
-    run = emulate(programs[start.program], start.inputs, latency=LATENCY)
-    return _live(page, run, f"{caption} Modelled.", position="clock", after=options["after"])
+    return _live(page, f"{caption} Modelled.", position="clock", after=options["after"])
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
@@ -433,7 +432,7 @@ def _symptom(symptom: Symptom, figures: Path) -> str:
     body = f"<h1>{_code(symptom.title)}</h1>"
     for number, (backend, run) in enumerate(runs.items()):
         caption = f"With {_counts(symptom.inputs)} inputs on {names[backend]}, modelled."
-        body += _live(page, run, caption, home="../", number=number)
+        body += _live(page, caption, home="../", number=number)
         body += f"<p><b>On {names[backend]}.</b> {escape(tell(run).sentence)}</p>"
     if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
         body += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
@@ -616,7 +615,7 @@ def _collectives(figures: Path) -> str:
     page = write_html(runs, figures / "collectives.html")
     rows = "".join(
         f'<h2 id="{name}"><code>{name}</code></h2>{_python(getsource(getattr(scenarios, name)))}'
-        f"{who_holds(run)._repr_html_()}{_live(page, run, 'The calls, modelled.', number=number)}"
+        f"{who_holds(run)._repr_html_()}{_live(page, 'The calls, modelled.', number=number)}"
         for number, (name, run) in enumerate(runs.items())
     )
     return _page(
