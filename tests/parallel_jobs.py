@@ -443,6 +443,7 @@ def told(job: Job) -> str | None:
     none     no rank
     another  another rank, or several ranks, with or without the culprit, as if all of them were
     """
+    from joinlab.analysis.reasons import MayWait
     from joinlab.analysis.waiting import who_waits
     from joinlab.jobs.dump import Texts, check
     from joinlab.jobs.job import timeline_of
@@ -458,7 +459,7 @@ def told(job: Job) -> str | None:
     if named - culprits or any(not culprits & {*ranks} for ranks in blamed.either):
         return "another"
     if job.fault == "died":
-        return "exact" if any(why.form == "may_wait" for why in blamed.unclear) else "none"
+        return "exact" if any(isinstance(why, MayWait) for why in blamed.unclear) else "none"
     return "exact" if named == culprits else "some" if named else "either" if some else "none"
 
 

@@ -38,7 +38,8 @@ import joinlab
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import read
 from joinlab.errors import LaunchError
-from joinlab.story.forms import said
+from joinlab.story.forms.fix import TriedEdit
+from joinlab.story.forms.parted import AtTest
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
@@ -220,7 +221,7 @@ class Check:
             for line in self.story.lines:
                 allowed = line.kind in (LineKind.HEADLINE, LineKind.FATE)
                 noted = line.kind is LineKind.NOTE and self.row.note
-                if not allowed and not (noted and re.search(self.row.note, said(line))):
+                if not allowed and not (noted and re.search(self.row.note, line.sentence)):
                     yield f"ALARM: a {line.kind} ({line.form})"
             if self.text and "every call met" not in self.text.partition("\n")[0]:
                 yield f"ALARM: {self.story.sentence}"
@@ -286,10 +287,11 @@ class Check:
         found = self.story.of(LineKind.PARTING)
         known, odd = self.sites("parts", "may", "raised", "innocent"), set(self.row.odd)
         for line in found:
+            assert isinstance(line, AtTest)
             unknown = line.lines and short(line.lines[0].site) not in known
             if unknown and not self.row.healthy and not self.row.silent:
                 yield f"FALSE parting: {short(line.lines[0].site)} {line.lines[0].text.strip()}"
-            for rank, other in pairs(side["ranks"] for side in line.facts["went"]):
+            for rank, other in pairs(side["ranks"] for side in line.went):
                 alike = {rank, other} <= odd or not odd & {rank, other}
                 if alike and len(odd) < len(self.row.inputs):
                     yield f"FALSE parting: ranks {rank} and {other} went the same way"
@@ -306,8 +308,8 @@ class Check:
             for site in () if line.edits else sites_of(line)[:1]:
                 if site in innocent or (site not in known and known and line.kind is LineKind.FIX):
                     yield f"MISLEADING {line.kind}: {site}"
-            if line.edits and self.row.admits and not re.search(self.row.admits, said(line)):
-                yield f"MISLEADING fix: it does not say its price: {said(line)}"
+            if line.edits and self.row.admits and not re.search(self.row.admits, line.sentence):
+                yield f"MISLEADING fix: it does not say its price: {line.sentence}"
         for pattern in self.row.misleads:
             if found := re.search(pattern, self.text):
                 yield f"MISLEADING: it says {found[0]!r}"
@@ -348,8 +350,8 @@ class Check:
             for edit in line.edits:
                 if self.launched:
                     yield f"FALSE fix: a launched program was run again, and edited in line {edit.begin}"
-            if line.edits:
-                yield from self.tried(line.edits, line.facts.get("fewer", False))
+            if isinstance(line, TriedEdit):
+                yield from self.tried(line.edits, line.fix["fewer"])
 
     def tried(self, edits: Iterable[Edit], fewer: bool = False) -> Iterator[str]:
         """Whether every rank finishes with these edits, and trains on as many inputs unless the fix

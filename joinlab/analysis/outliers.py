@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
+from joinlab.analysis.reasons import AnotherWay, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
@@ -40,14 +41,6 @@ Role = tuple[object, ...]
 Place = tuple[Role, bool, int]
 """A group's role, whether the call is a send or recv, and its number: among the group's
 collectives, else its seq."""
-
-
-class Why(NamedTuple):
-    """Evidence about some ranks: the name of its sentence in story/forms/kept_waiting.py, and the
-    facts in it."""
-
-    form: str
-    facts: Mapping[str, Any]
 
 
 class _PathCall(NamedTuple):
@@ -231,9 +224,7 @@ class Paths:
             return None
         call = _difference(self._known[rank], self._known[model])
         assert call is not None
-        return Why(
-            "another_way", {"rank": rank, "against": sorted(against), "where": self._named(call)}
-        )
+        return AnotherWay(rank, sorted(against), self._named(call))
 
     def _fits(self, rank: int, peer: int) -> bool:
         key = frozenset((rank, peer))

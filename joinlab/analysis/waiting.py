@@ -37,8 +37,28 @@ from itertools import chain, product
 
 import polars as pl
 
-from joinlab.analysis.outliers import Paths, Why
+from joinlab.analysis.outliers import Paths
 from joinlab.analysis.reading import read
+from joinlab.analysis.reasons import (
+    AllReached,
+    Awaited,
+    CallName,
+    CircleOf,
+    Ended,
+    MayWait,
+    NoCounterpart,
+    NoneApart,
+    NotBegun,
+    OddOne,
+    OneOf,
+    OneStands,
+    OneWaits,
+    OtherCalls,
+    PartedFrom,
+    Stopped,
+    StreamBehind,
+    Why,
+)
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
 from joinlab.ops import COUNTERPART, FACTS, NEEDS_ALL, Needs
@@ -187,14 +207,10 @@ class _JobFacts:
             return self.enqueued[group, rank]
         return call.number - 1
 
-    def told(self, call: OpenCall | _Odd) -> dict[str, object]:
-        """A call as plain data."""
+    def named(self, call: OpenCall | _Odd) -> CallName:
+        """A call as the watchdog names it."""
         op = call.op if isinstance(call, OpenCall) else ""
-        return {
-            "op": op,
-            "number": call.number,
-            "group": group_text(self.timeline.meta, call.group),
-        }
+        return CallName(op, call.number, group_text(self.timeline.meta, call.group))
 
     def has_ended(self, rank: int) -> bool:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
@@ -403,13 +419,8 @@ class _Finding:
         if len(circle) > 1:
             self.either.append(circle)
         elif level := self.job.level(rank) - self.after.keys():
-            facts = {
-                "rank": rank,
-                "waiter": first.rank,
-                "call": self.job.told(first.call),
-                "level": sorted(level),
-            }
-            self.doubts.append(Why("one_stands", facts))
+            call = self.job.named(first.call)
+            self.doubts.append(OneStands(rank, first.rank, call, sorted(level)))
             self.either.append((rank, *level))
             return
         self._name(circle, _why(self.job, circle, first, edges, parted=ranks != circle))
@@ -438,9 +449,7 @@ class _Finding:
             and not job.has_ended(sinks[0])
             and (len(sinks) > 1 or not self.paths.behind(sinks[0], waiter))
         ):
-            self.doubts.append(
-                Why("one_waits", {"rank": waiter, "call": job.told(first.call), "on": sinks})
-            )
+            self.doubts.append(OneWaits(waiter, job.named(first.call), sinks))
             self.either.append((waiter, *sinks))
             self.culprits = []
 
@@ -475,7 +484,7 @@ class _Finding:
         """Cases that the record leaves open."""
         job = self.job
         for rank, missing in job.absent:
-            yield Why("may_wait", {"ranks": [rank], "absent": [missing], "group": ""})
+            yield MayWait([rank], [missing], "")
         for group, recorded in job.members.items():
             stuck, absent = (
                 [member for member in recorded if (group, member) in job.open],
@@ -483,7 +492,7 @@ class _Finding:
             )
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
-                yield Why("may_wait", {"ranks": stuck, "absent": sorted(absent), "group": name})
+                yield MayWait(stuck, sorted(absent), name)
         for odd in job.odds:
             if not odd.usual:
                 if tuple(sorted(odd.here)) in either:
@@ -494,17 +503,17 @@ class _Finding:
                 # the ops alone may differ
                 if len(forms) != len(odd.forms):
                     forms = {**odd.forms}
-                issued = [[[*ranks], form] for form, ranks in forms.items()]
-                yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})
+                issued = [(ranks, form) for form, ranks in forms.items()]
+                yield OtherCalls(job.named(odd), issued, wrong)
                 return
         waiting = {rank for wait in self.waits for rank in (wait.rank, wait.on)}
         standing = {call.rank for call in job.open.values()} - waiting
         if standing and self.waits:
-            yield Why("all_reached", {"ranks": sorted(standing)})
+            yield AllReached(sorted(standing))
         elif standing and either:
-            yield Why("one_of", {"ranks": [*either[0]]})
+            yield OneOf(either[0])
         elif standing and not job.unknown:
-            yield Why("none_apart", {})
+            yield NoneApart()
 
 
 _OpenCalls = dict[tuple[str, int], OpenCall]
@@ -599,8 +608,7 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
 
 
 def _why_odd(job: _JobFacts, rank: int, odd: _Odd) -> Why:
-    facts = {"call": job.told(odd), "most": [*odd.forms[odd.usual]], "usual": odd.usual}
-    return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], **facts})
+    return OddOne(rank, odd.wrong[rank], job.named(odd), odd.forms[odd.usual], odd.usual)
 
 
 def _why(
@@ -608,28 +616,21 @@ def _why(
 ) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait to report."""
     call, reached = first.call, first.reached
-    facts: dict[str, object] = {
-        "call": job.told(call),
-        "gpu": backend_of(job.timeline.meta, call.group) != "gloo",
-    }
+    name, gpu = job.named(call), backend_of(job.timeline.meta, call.group) != "gloo"
     if len(circle) > 1:
-        return Why("circle_of", facts | {"ranks": list(circle)})
+        return CircleOf(circle, name, gpu)
     (rank,) = circle
     place = (call.group, call.number, call.op)
     waiting_here = {
         edge.rank for edge in edges if (edge.call.group, edge.call.number, edge.call.op) == place
     }
     elsewhere = {edge.rank for edge in edges} - waiting_here
-    facts |= {
-        "rank": rank,
-        "waiting": sorted(waiting_here),
-        "elsewhere": sorted(elsewhere),
-        "reached": reached,
-    }
+    facts = (rank, name, gpu, sorted(waiting_here), sorted(elsewhere), reached)
     if job.has_ended(rank):
-        return Why("ended", facts | {"kind": job.ends[rank].kind.value})
+        return Ended(*facts, job.ends[rank].kind)
+    form: type[Awaited] = Stopped if call.number else NoCounterpart
     if parted:
-        return Why("parted_from", facts)
-    if first.enqueued:
-        return Why("not_begun" if reached in (None, call.number - 1) else "stream_behind", facts)
-    return Why("stopped" if call.number else "no_counterpart", facts)
+        form = PartedFrom
+    elif first.enqueued:
+        form = NotBegun if reached in (None, call.number - 1) else StreamBehind
+    return form(*facts)

@@ -23,7 +23,7 @@ from joinlab.analysis.wording import good, group_text, ranks_text, short_site, s
 from joinlab.ops import CallRow, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
-from joinlab.story.lines import Line
+from joinlab.story.lines import Headline, Line
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -230,7 +230,7 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     return report
 
 
-def _title(run: Timeline, headline: Line, width: int) -> str:
+def _title(run: Timeline, headline: Headline, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
     named_counts = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)

@@ -48,7 +48,7 @@ from joinlab.picture.page import Position, runs_of, write_html, write_sliders
 from joinlab.picture.tables import slots
 from joinlab.story.judge import tell
 from joinlab.story.words import ENDINGS, ends
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import Timeline
 
 ENGINES = {
     "NCCL, today": ("nccl", "today"),
@@ -397,13 +397,13 @@ def _thread_s(number: int, inputs: tuple[int, int]) -> str:
 
 
 def _ended(timeline: Timeline) -> str:
-    groups = tell(timeline).headline.facts["ends"]
-    if all(group["good"] for group in groups):
+    groups = tell(timeline).headline.ends
+    if all(group.good for group in groups):
         return '<span class="good">both finish</span>'
     if len(groups) == 1:
-        return f"both {ENDINGS[EndKind(groups[0]['kind'])].many}"
+        return f"both {ENDINGS[groups[0].kind].many}"
     texts = (
-        "".join(piece.text for piece in ends(group["ranks"], group["kind"], group["pending"]))
+        "".join(piece.text for piece in ends(group.ranks, group.kind, group.pending))
         for group in groups
     )
     return escape("; ".join(texts))

@@ -74,6 +74,7 @@ def on_ranks(
         __tracebackhide__ = True
         from joinlab.emulator.emulate import emulate
         from joinlab.launcher.launcher import launch as launched
+        from joinlab.story.forms.fix import Untried
         from joinlab.story.judge import diagnose
 
         @functools.wraps(function)
@@ -98,7 +99,7 @@ def on_ranks(
             call = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
             lines = []
             for line in story.lines:
-                lines.append(replace(line, facts={"how": call}) if line.form == "untried" else line)
+                lines.append(replace(line, how=call) if isinstance(line, Untried) else line)
             pytest.fail(str(replace(story, lines=tuple(lines))), pytrace=False)
         return timeline
 

@@ -28,7 +28,10 @@ from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
 from joinlab.picture.rows import DrawnSlot, RowKind, kind, plan, unlike
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import even, pieces_of, said
+from joinlab.story.forms.even import Even
+from joinlab.story.forms.fates import Raised
+from joinlab.story.forms.mismatch import WrongAnswer
+from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.timeline import EndKind, Timeline
@@ -506,9 +509,8 @@ class _ScreenBuilder:
             None,
         )
         shift, odd = self.parting.shift, self.parting.odd
-        all_met = (
-            self.story.headline.form == "wrong_answer"
-        )  # its calls met: none is loud for its absence
+        # its calls met: none is loud for its absence
+        all_met = isinstance(self.story.headline, WrongAnswer)
         if focus is None or shift is None or shift.by != 1 or not odd or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
@@ -592,7 +594,7 @@ class _ScreenBuilder:
     def _pieces(self, line: Line) -> tuple[ScreenPiece, ...]:
         """The words of a line of the story, each noun with the kind of the call that it names."""
         pieces = []
-        for piece in pieces_of(line):
+        for piece in line.pieces():
             if piece.call is None:
                 call = None
             else:
@@ -607,17 +609,14 @@ class _ScreenBuilder:
 
     def _headline(self) -> tuple[ScreenPiece, ...]:
         line = self.story.headline
-        ends = line.facts.get("ends", ())
-        well = all(group["good"] for group in ends)
-        if well and line.form in even.WORDS:
+        well = all(group.good for group in line.ends)
+        if well and isinstance(line, Even):
             return (ScreenPiece(self.story.sentence, tone="good"),)
-        without_endings = "".join(
-            piece.text for piece in self._pieces(replace(line, facts={**line.facts, "ends": ()}))
-        )
+        without_endings = "".join(piece.text for piece in self._pieces(replace(line, ends=())))
         plain: Tone = (
             "warn" if well and not line.calls else ""
         )  # replicas that differ: no noun has a colour
-        tone: Tone = "warn" if all(group["good"] or group["pending"] for group in ends) else "bad"
+        tone: Tone = "warn" if all(group.good or group.pending for group in line.ends) else "bad"
         pieces, length = [], 0
         for piece in self._pieces(line):
             cut = max(0, min(len(piece.text), len(without_endings) - length))
@@ -634,7 +633,7 @@ class _ScreenBuilder:
             (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
         )
         if edit is None:
-            return ScreenPiece("".join(map(said, self.story.of(LineKind.FIX)[:1])))
+            return ScreenPiece("".join(self.story.texts(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
         if self.timeline.meta.get("engine") == "launched":
             how = "Tried, emulated"
@@ -704,7 +703,7 @@ class _ScreenBuilder:
     def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
         """The ranks that stand at a line, in a few characters."""
         notes = self.story.of(LineKind.NOTE)
-        left_out = sum(line.facts["count"] for line in notes if line.form == "left_out")
+        left_out = sum(note.count for note in notes if isinstance(note, LeftOut))
         if kind is LineKind.PARTING and left_out:
             return f"{len(ranks)} of {len(ranks) + left_out} ranks compared"
         if len(ranks) == self.timeline.world_size > NARROW:
@@ -721,7 +720,7 @@ class _ScreenBuilder:
             for line in self.story.lines
             if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
         ]
-        lines += [line for line in self.story.of(LineKind.FATE) if line.form == "raised"]
+        lines += [line for line in self.story.of(LineKind.FATE) if isinstance(line, Raised)]
         edit: Edit | None = next(
             (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
         )

@@ -9,14 +9,15 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, product, takewhile
+from itertools import product, takewhile
 
 import polars as pl
 
+from joinlab.analysis.exchanges import CallPath, paths_of, unpaired
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
-from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow, Op
+from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence import (
     Apart,
@@ -32,13 +33,16 @@ from joinlab.program.divergence import (
 from joinlab.program.steps import is_made_by_join
 from joinlab.program.traces import ALL, Trace, Window
 from joinlab.story.evidence import Evidence
+from joinlab.story.forms.mismatch import Circle, OtherData
+from joinlab.story.forms.silent import OutOfPhase, ReplicasDiffer, TwoModels
+from joinlab.story.forms.swapped import OtherOrder
 from joinlab.story.lines import Line
 from joinlab.timeline import EndKind, Timeline, TraceSource
 
 MAX_RANKS = 64
 """In a larger job, only some ranks of each side are followed."""
 
-_MET = ("other_order", "out_of_phase", "two_models")
+_MET = (OtherOrder, OutOfPhase, TwoModels)
 """Headlines about calls that met but were not meant for each other."""
 
 
@@ -103,7 +107,7 @@ def _without_roles(
         Role(side["ranks"], ways[side["ranks"][0]].steps, places)
         for side, places in zip(test["sides"], zip(*parts, strict=True), strict=True)
     )
-    return rounds if rounds or headline.form == "circle" else tests
+    return rounds if rounds or isinstance(headline, Circle) else tests
 
 
 def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
@@ -117,7 +121,7 @@ def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
     inside = {f"{test['file']}:{line}" for line in lines}
     rows = {
         (rank, row["group"], row["seq"]): (place, row)
-        for rank, path in _paths(scene.timeline, ranks).items()
+        for rank, path in paths_of(scene.timeline, ranks).items()
         for place, row in path
     }
     met = []
@@ -156,29 +160,30 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
     parting, ends, timeline = scene.parting, scene.ends, scene.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
-    if headline.form == "circle" and sends and (split := _unpaired(timeline, sends)) is not None:
-        return split
-    if headline.form == "circle" and (lacking := _lacking(scene, headline)):
-        slot, *further = lacking
-        if further:
-            return None
-        return _before(scene, slot, [sorted(slot.calls), slot.absent])
+    if isinstance(headline, Circle):
+        if sends and (split := _unpaired(timeline, sends)) is not None:
+            return split
+        if lacking := _lacking(scene, headline):
+            slot, *further = lacking
+            if further:
+                return None
+            return _before(scene, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
         if _refused_there(scene, parting.slot):
             return None
         return _before(scene, parting.slot, list(map(parting.ranks, parting.sides)))
-    if parting.clash is None and headline.form in _MET:
-        sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
+    if parting.clash is None and isinstance(headline, _MET):
+        sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
     split = _unpaired(timeline, sends)
     if split is not None:
         return split
-    if headline.form == "replicas_differ":
-        by_step = by_key((step, int(rank)) for rank, step in headline.facts["steps"].items())
-        two = [by_step[step] for step in sorted(by_step)[-2:]]
+    if isinstance(headline, ReplicasDiffer):
+        by_step = by_key((step, int(rank)) for rank, step in headline.replica["steps"].items())
+        two: Sequence[Sequence[int]] = [by_step[step] for step in sorted(by_step)[-2:]]
         if len(two) < 2:
-            two = headline.facts["sides"]
+            two = headline.sides
         if len(two) > 1:
             return Apart(two, dict.fromkeys(_some(two), ALL), replicas=True)
         return None
@@ -198,7 +203,7 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
     ):  # and no call tells them apart
         ranks = _some((raised_outside, well))
         return Apart(
-            (raised_outside, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks))
+            (raised_outside, well), dict.fromkeys(ranks, ALL), _places(paths_of(timeline, ranks))
         )
     return None
 
@@ -216,7 +221,7 @@ def _refused_there(scene: Evidence, slot: Slot) -> bool:
     return 0 < len(refused) == len(slot.absent) and {row["call_site"] for row in refused} == sites
 
 
-def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
+def _places(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
     """By rank, the places of these calls; {} if join() made some of them, since more calls are then
     no lead."""
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
@@ -243,7 +248,7 @@ _RAISED = (EndKind.RAISED, EndKind.FINISHED)
 def _before(scene: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     """The windows of the followed ranks before their calls in a slot."""
     sides = sorted(sides, key=len, reverse=True)
-    paths = _paths(
+    paths = paths_of(
         scene.timeline,
         _some(sides),
         pl.col("group") == slot.group,
@@ -275,7 +280,7 @@ def _before(scene: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apar
     return Apart(sides, windows, _places(paths))
 
 
-def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list[list[int]]:
+def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, CallPath]) -> list[list[int]]:
     """The sides, each with the rank in front whose calls came longest from the same places as a
     rank's of the other."""
     kinds = [
@@ -312,41 +317,6 @@ def _place(row: CallRow) -> tuple[object, ...]:
     return row["call_site"], tuple(row["stack"] or ()), row["origin"]
 
 
-_Path = list[tuple[int, CallRow]]
-"""Calls of a rank, each with its place among all calls of the rank."""
-
-
-def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[int, _Path]:
-    """The calls of these ranks for which every expression in `which` holds."""
-    paths: dict[int, _Path] = {rank: [] for rank in ranks}
-    calls = timeline.calls.filter(pl.col("rank").is_in(ranks))
-    calls = calls.with_columns(pl.int_range(pl.len()).over("rank").alias("at")).filter(*which)
-    for row in calls.iter_rows(named=True):
-        paths[row["rank"]].append((row["at"], row))  # type: ignore[arg-type]  # polars knows no TypedDict
-    return paths
-
-
-def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
-    """Per pair of ranks, the sends (or recvs) where one rank issued more than the other its
-    counterparts; and those.
-
-    A recv from any rank does not record whose send it took, so sends to a rank with such a recv are
-    left out.
-    """
-    paths = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
-    steps = chain.from_iterable(paths.values())
-    calls = by_key(
-        ((row["group"], row["rank"], row["peer"], row["op"]), (index, row)) for index, row in steps
-    )
-    both = [
-        (path, calls.get((name, peer, rank, COUNTERPART[op]), []))
-        for (name, rank, peer, op), path in calls.items()
-        if peer is not None and (name, peer, None, Op.RECV.value) not in calls
-    ]
-    surplus = [(path, counterparts) for path, counterparts in both if len(path) > len(counterparts)]
-    return sorted(surplus, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
-
-
 def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
     `mentioned`, or any."""
@@ -373,7 +343,7 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
     return None
 
 
-def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[_Path, _Path]]) -> Apart | None:
+def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]) -> Apart | None:
     """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
 
     It is compared with the ranks that issued as many such calls from the same line. A line that
@@ -384,7 +354,9 @@ def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[_Path, _Path]]) -> A
         first, row = path[len(counterparts)]
         if (row["rank"], COUNTERPART[row["op"]]) not in awaited:
             continue
-        calls = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+        calls = paths_of(
+            timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT])
+        )
         from_line = {
             rank: [(index, call) for index, call in path if call["call_site"] == row["call_site"]]
             for rank, path in calls.items()
@@ -420,10 +392,12 @@ def _has_keys(timeline: Timeline) -> bool:
 
 def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:
     """The keys of the calls that a headline says met, if each has one, and they differ."""
-    step = {"other_data": 1, "other_order": 2}.get(headline.form)
-    if step is None:
+    if isinstance(headline, OtherData):
+        calls = headline.calls
+    elif isinstance(headline, OtherOrder):
+        calls = headline.calls[::2]
+    else:
         return []
-    calls = headline.calls[::step]
     by_call: dict[tuple[object, ...], Key] = {}
     for path in _keys(scene.timeline, ways).values():
         for _, key in filter(None, path):
@@ -441,7 +415,7 @@ def _keys(
     """By group and rank, the key of each collective, with the call's place among all of its rank;
     None if it has none, or several."""
     keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
-    for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
+    for rank, path in paths_of(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)
         for index, row in path:
             (name, value), *further = keyed.get(index, (("", None),))

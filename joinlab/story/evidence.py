@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TypedDict
 
 import polars as pl
 
@@ -19,8 +19,16 @@ from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import by_key, group_text, number_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import blocked_calls
-from joinlab.story.lines import Line, LineKind, NamedCall, SourceLine
+from joinlab.story.lines import NamedCall, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
+
+
+class AboutSides(TypedDict):
+    """Fields of a Line, see there."""
+
+    ranks: tuple[int, ...]
+    sides: tuple[tuple[int, ...], ...]
+    calls: tuple[NamedCall, ...]
 
 
 class Evidence:
@@ -86,43 +94,22 @@ class Evidence:
         )
         return tuple(line for line in lines if line is not None)
 
-    def sides(self, sides: Iterable[Side]) -> list[list[int]]:
-        """The ranks of each of these sides, as plain data."""
-        return [list(self.parting.ranks(side)) for side in sides]
+    def sides(self, sides: Iterable[Side]) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each of these sides."""
+        return tuple(map(self.parting.ranks, sides))
 
-    def headline(
+    def about(
         self,
-        form: str,
-        sides: Iterable[Sequence[int]],
+        sides: Iterable[Iterable[int]],
         rows: Iterable[CallRow] = (),
-        **details: object,
-    ) -> Line:
-        """A headline about the ranks of each side and these calls; arguments as for `line`."""
-        return self.line(LineKind.HEADLINE, form, sides, rows, **details)
-
-    def line(
-        self,
-        kind: LineKind,
-        form: str,
-        sides: Iterable[Sequence[int]],
-        rows: Iterable[CallRow] = (),
-        **details: Any,
-    ) -> Line:
-        """A line about the ranks of each side and these calls; `details`: its other fields, and facts
-        for its words."""
-        plain = list(map(list, sides))
-        fields = {}
-        for name in ("ranks", "meant", "lines", "values"):
-            if name in details:
-                fields[name] = details.pop(name)
-        fields.setdefault("ranks", tuple(sorted(set(chain.from_iterable(plain)))))
-        return Line(
-            kind,
-            form,
-            calls=tuple(map(self.call, rows)),
-            facts={"sides": plain, **details},
-            **fields,
-        )
+        ranks: Sequence[int] | None = None,
+    ) -> AboutSides:
+        """The fields of a line about the ranks of each side and these calls; `ranks`: if the line is
+        not about all of these."""
+        plain = tuple(map(tuple, sides))
+        if ranks is None:
+            ranks = sorted(set(chain.from_iterable(plain)))
+        return {"ranks": tuple(ranks), "sides": plain, "calls": tuple(map(self.call, rows))}
 
     def count(self, rank: int, rows: Sequence[CallRow]) -> int:
         """How many calls a rank issued in all, of the label and group of these rows, from their

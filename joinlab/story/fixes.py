@@ -33,10 +33,13 @@ from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
+from joinlab.story.forms.even import AllFinished
 from joinlab.story.forms.fates import is_peer_gone
+from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup
+from joinlab.story.forms.silent import ReplicasDiffer
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
-GOOD = ("all_finished", "replicas_differ", "not_waited", "outside", "grouped")
+GOOD = (AllFinished, ReplicasDiffer, NotWaited, OutsideGroup, Grouped)
 """Headlines of runs whose calls all met: no edit is sought for them."""
 
 MAX_COUNTS = 24
@@ -184,7 +187,7 @@ def _raises(timeline: Timeline) -> bool:
 def _good(timeline: Timeline) -> bool:
     """Whether every rank has finished, and no call met one that it was not meant for."""
     ended = all(end.kind is EndKind.FINISHED and not end.pending for end in timeline.ends)
-    return ended and cause_of(Evidence(timeline))[0].form in GOOD
+    return ended and isinstance(cause_of(Evidence(timeline))[0], GOOD)
 
 
 def _trained(timeline: Timeline) -> list[int]:

@@ -15,7 +15,7 @@ from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.differences import parting
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
-from joinlab.story.lines import EndingLine, Line
+from joinlab.story.lines import EndingLine, Headline, Line, RankEnds
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline, TraceSource
 
@@ -149,12 +149,9 @@ def tell(timeline: Timeline) -> Story:
 def story_of(scene: Evidence) -> Story:
     """The story of a scene, for callers that need the scene, too."""
     headline, *causes = cause_of(scene)
-    headline = _with_endings(scene, headline)
-    healthy = (
-        headline.form in even.WORDS
-        and not headline.facts.get("pending")
-        and all(map(good, scene.ends))
-    )
+    assert isinstance(headline, Headline)
+    headline = replace(headline, ends=_endings(scene))
+    healthy = isinstance(headline, even.Even) and all(map(good, scene.ends))
     further_forms = (
         *(() if healthy else (parted,)),
         standing,
@@ -162,7 +159,11 @@ def story_of(scene: Evidence) -> Story:
         fates,
         notes,
     )  # ranks that all finished have not parted
-    lines = (headline, *causes, *(line for form in further_forms for line in form.find(scene)))
+    lines: tuple[Line, ...] = (
+        headline,
+        *causes,
+        *(line for form in further_forms for line in form.find(scene)),
+    )
     names = scene.meta.get("rank_names")
     if names:
         lines = tuple(replace(line, names=names) for line in lines)
@@ -170,23 +171,14 @@ def story_of(scene: Evidence) -> Story:
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
 
 
-def _with_endings(scene: Evidence, headline: Line) -> Line:
-    """The headline with the endings of ranks that did not end well, as plain data."""
+def _endings(scene: Evidence) -> tuple[RankEnds, ...]:
+    """How all ranks ended, those that ended alike together."""
     groups = by_key(
-        ((end.kind.value, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
+        ((end.kind, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
     )
-    ends = []
-    for (kind, pending, runs), ranks in groups.items():
-        ends.append(
-            {
-                "ranks": ranks,
-                "kind": kind,
-                "pending": pending,
-                "runs": runs,
-                "good": good(scene.ends[ranks[0]]),
-            }
-        )
-    return replace(headline, facts={**headline.facts, "ends": ends})
+    return tuple(
+        RankEnds(tuple(ranks), *how, good(scene.ends[ranks[0]])) for how, ranks in groups.items()
+    )
 
 
 def _end(scene: Evidence, rank: int) -> EndingLine:

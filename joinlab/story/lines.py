@@ -1,18 +1,25 @@
-"""The typed lines of a story, which hold facts and no sentences.
+"""The lines of a story. A form of line is a class: its facts are typed fields, and `words` makes its
+sentence of them.
 
-    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
+    OtherCall(ranks=(0, 1), sides=((0,), (1,)), calls=(...), finished=())
 
-A line has a `form`, which selects its sentence, and the facts behind it: ranks, calls, source lines
-and values. `joinlab.story.forms` has the words of each form; three writers make text, HTML and JSON
+`joinlab.story.forms` has the forms, each beside its finder; three writers make text, HTML and JSON
 of a Story.
 """
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from joinlab.analysis.wording import short_site, shown
+from joinlab.ops import Op
+from joinlab.story.words import Piece, Text, ends, listing, say, told
+from joinlab.timeline import EndKind
 
 Plain = str | int | float | bool | None
 
@@ -56,6 +63,26 @@ class NamedCall:
     peer: int | None = None
     tag: int = 0
     label: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its line, as a suffix: " (train.py:12)"."""
+        return f" ({short_site(self.site)})" if self.site else ""
+
+    @property
+    def peer_text(self) -> str:
+        """The other rank, as a suffix: " to rank 1"."""
+        if self.peer is None:
+            return ""
+        return f" {'to' if self.op == Op.SEND else 'from'} rank {self.peer}"
+
+    @property
+    def number_text(self) -> str:
+        """Its number, as a suffix: ", call 7"; "" if it is not known."""
+        if self.number is None:
+            return ""
+        label = self.label or str(self.number)
+        return f", call {label}" if label.isdecimal() else f", {label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +131,218 @@ class Edit:
         return cls(plain["file"], plain["begin"], tuple(plain["removed"]), tuple(plain["added"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a story.
+L = TypeVar("L")
 
-    form    selects its sentence: a name in WORDS of `joinlab.story.forms`
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def form(line: type[L]) -> type[L]:
+    """Decorates a form of line that has facts of its own, which come first where it is made."""
+    return dataclass(frozen=True, slots=True)(line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(ABC):
+    """One line of a story. Its subclasses are the forms.
+
     ranks   the ranks that it is about
+    sides   the ranks of each side, one side per call
     calls   the calls behind it
     meant   pairs of places in `calls`: calls that should have met
     lines   the lines of the program behind it
     values  the values behind it
     edits   of a fix: the edits
-    facts   other facts that its words need, as plain data
     names   what ranks are called whose numbers nothing gives
     """
 
     kind: LineKind
-    form: str
     ranks: tuple[int, ...] = ()
+    sides: tuple[tuple[int, ...], ...] = ()
     calls: tuple[NamedCall, ...] = ()
     meant: tuple[tuple[int, int], ...] = ()
     lines: tuple[SourceLine, ...] = ()
     values: tuple[Value, ...] = ()
     edits: tuple[Edit, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
+
+    inner: ClassVar[str] = ""
+    """The field whose facts are the form's."""
+
+    @abstractmethod
+    def words(self) -> Text:
+        """Its sentence."""
+
+    @property
+    def form(self) -> str:
+        """The name of its form in plain data: of OtherCall, "other_call"."""
+        return form_of(self)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of its form as plain data."""
+        plain = asdict(self).items()  # `in_`: `in` is no name in Python
+        facts = {name.rstrip("_"): fact for name, fact in plain if name not in _COMMON}
+        facts |= facts.pop(self.inner, {})
+        return facts
+
+    def plain(self) -> dict[str, object]:
+        """The line as plain data, with its words as "text" and as "pieces"."""
+        common = {name: fact for name, fact in asdict(self).items() if name in _COMMON}
+        pieces, texts = list(map(asdict, self.pieces())), {"text": self.sentence}
+        return {"form": self.form, **common, "facts": self.facts(), **texts, "pieces": pieces}
+
+    # ---------------------------------------------------------------- words
+
+    def told(self) -> Text:
+        """All its words, as a sentence."""
+        return told(self.words())
+
+    def pieces(self) -> Text:
+        """Its words as marked pieces with safe characters; joined, they are its text."""
+        return tuple(replace(piece, text=shown(self._named(piece))) for piece in self.told())
+
+    @property
+    def sentence(self) -> str:
+        return "".join(piece.text for piece in self.pieces())
+
+    def _named(self, piece: Piece) -> str:
+        """The text of a piece; ranks whose numbers nothing gives by their names."""
+        if self.names and _RANKS.fullmatch(piece.text):
+            known_names = [self.names[rank] for rank in piece.ranks if rank in self.names]
+            unnamed = len(piece.ranks) - len(known_names)
+            return ", ".join(
+                [*known_names, *[f"{unnamed} ranks that no line names"][: bool(unnamed)]]
+            )
+        return piece.text
+
+    def noun(self, index: int, quote: bool = True) -> Piece:
+        """The name of a call, in quotes if it is more than one word."""
+        call = self.calls[index]
+        name = f'"{call.name}"' if quote and " " in call.name else call.name
+        ranks = self.sides[index] if index < len(self.sides) else (call.rank,)
+        return Piece(name, call=index, ranks=ranks)
+
+    def at_place(self, index: int) -> Text:
+        """A call with its line: "barrier (train.py:12)"."""
+        return say("{}{}", self.noun(index), self.calls[index].place)
+
+    def brief(self, index: int) -> Text:
+        """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
+        number where its line is unknown."""
+        call, name = self.calls[index], self.noun(index)
+        before = (earlier.site.rpartition(":")[0] for earlier in self.calls[:index])
+        file, _, number = call.site.rpartition(":")
+        if file and file in before:
+            location = f" (:{number})"
+        else:
+            location = call.place or call.number_text
+        if call.name in PLAIN:
+            name = replace(name, text=PLAIN[call.name])
+        return name, Piece(call.peer_text + location)
+
+    def full(self, index: int) -> Text:
+        """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
+        call = self.calls[index]
+        tag = f" with tag {call.tag}" if call.tag else ""
+        group = f" of group {call.within}" if call.within else ""
+        return (
+            self.noun(index),
+            Piece(call.peer_text + tag + call.number_text + group + call.place),
+        )
+
+
+def form_of(line: object) -> str:
+    """The name of a class in plain data."""
+    return _CAPITAL.sub("_", type(line).__name__).lower()
+
+
+_COMMON = {entry.name for entry in fields(Line)} - {"sides"}
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+_RANKS = re.compile(r"[Rr]anks? [\d, -]+")
+
+PLAIN: Mapping[str, str] = {
+    "forward 1": "forward",
+    "forward 2": "forward",
+    "buffers": "forward",
+    "bucket rebuild": "forward",
+}
+"""What a headline calls DDP's calls within a step that the program makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnds:
+    """How some ranks ended alike; good: they finished and left nothing pending, or still run."""
+
+    ranks: tuple[int, ...]
+    kind: EndKind
+    pending: bool = False
+    runs: bool = False
+    good: bool = False
+
+
+LONGEST = 140
+"""Characters of a headline; in a longer one the ranks that did not end well are counted, and ENDED
+names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline(Line):
+    """The ending and its cause in one sentence.
+
+    ends  how all ranks ended
+    """
+
+    kind: LineKind = LineKind.HEADLINE
+    ends: tuple[RankEnds, ...] = ()
+
+    says_ends: ClassVar[bool] = False
+    """Whether its words already say how the ranks ended."""
+
+    def told(self) -> Text:
+        text = told(self.words())
+        if self.says_ends:
+            return text
+        sentence = told((*text, *self.endings()))
+        if sum(len(piece.text) for piece in sentence) > LONGEST:
+            sentence = told((*text, *self.endings(counted=True)))
+        return sentence
+
+    def endings(self, counted: bool = False) -> Text:
+        """The endings of ranks that did not finish, as a suffix of a headline that has not named
+        them: " Rank 1 hangs.", " 2 ranks hang."."""
+        world = sum(len(group.ranks) for group in self.ends)
+        texts = [
+            ends(group.ranks, group.kind, group.pending, world=world, counted=counted)
+            for group in self.bad_ends()
+        ]
+        return say(" {}.", told(listing(texts, "; "))) if texts else ()
+
+    def bad_ends(self) -> list[RankEnds]:
+        """How ranks ended that did not end well, as far as it is known."""
+        return [
+            group
+            for group in self.ends
+            if not group.good and not group.runs and group.kind is not EndKind.UNKNOWN
+        ]
+
+
+@form
+class Cause(Line):
+    """Which calls met or not, and what a rank made of it."""
+
+    kind: LineKind = field(default=LineKind.CAUSE, kw_only=True)
+
+
+@form
+class Fix(Line):
+    """An edit of the program, or where to look."""
+
+    kind: LineKind = field(default=LineKind.FIX, kw_only=True)
+
+
+@form
+class Note(Line):
+    """Limits of the story, and other remarks."""
+
+    kind: LineKind = field(default=LineKind.NOTE, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +356,3 @@ class EndingLine:
     pending: bool = False
     call: NamedCall | None = None
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a line's words: plain, code, or the name of what is drawn, so that a view can give
-    both one colour.
-
-    call   place in Line.calls of the call that this noun names; None: no call
-    ranks  the ranks that this noun names
-    """
-
-    text: str
-    call: int | None = None
-    ranks: tuple[int, ...] = ()
-    code: bool = False

@@ -1,7 +1,7 @@
 """The story of a run: typed lines that can be printed.
 
 story = joinlab.diagnose(timeline)
-story.headline                    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
+story.headline                    WrongAnswer(ranks=(0, 1), calls=(...), ...)
 story.of(LineKind.FIX)            the fixes
 story.ranks[1].proven             True
 print(story)                      in sentences
@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from joinlab.story.forms import pieces_of, said
-from joinlab.story.lines import EndingLine, Line, LineKind
+from joinlab.story.lines import EndingLine, Headline, Line, LineKind
 from joinlab.story.writers import html_of, text_of
 
 
@@ -37,14 +36,16 @@ class Story:
         )
 
     @property
-    def headline(self) -> Line:
+    def headline(self) -> Headline:
         """The line of the ending and its cause."""
-        return self.lines[0]
+        headline = self.lines[0]
+        assert isinstance(headline, Headline)
+        return headline
 
     @property
     def sentence(self) -> str:
         """The headline in words."""
-        return said(self.lines[0])
+        return self.headline.sentence
 
     def of(self, kind: LineKind) -> tuple[Line, ...]:
         """The lines of one kind."""
@@ -52,25 +53,18 @@ class Story:
 
     def texts(self, kind: LineKind) -> tuple[str, ...]:
         """The lines of one kind in words."""
-        return tuple(map(said, self.of(kind)))
+        return tuple(line.sentence for line in self.of(kind))
 
     def told(self, rank: int) -> str:
         """How one rank ended, and why, in a sentence or two."""
-        return next((said(line) for line in self.of(LineKind.FATE) if rank in line.ranks), "")
+        return next((line.sentence for line in self.of(LineKind.FATE) if rank in line.ranks), "")
 
     def plain(self) -> dict[str, object]:
         """The story as plain data, which `json.dumps` takes; each line with its words as "text" and
         as "pieces"."""
-        lines = []
-        for line in self.lines:
-            pieces = list(map(asdict, pieces_of(line)))
-            lines.append(
-                asdict(line)
-                | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces}
-            )
         return {
             "provenance": self.provenance,
-            "lines": lines,
+            "lines": [line.plain() for line in self.lines],
             "ranks": list(map(asdict, self.ranks)),
         }
 

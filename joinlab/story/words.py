@@ -1,20 +1,34 @@
-"""Words: turns a line's nouns into marked pieces, and endings into phrases. Every form builds its
-sentences of these.
+"""Words: marked pieces of sentences, and endings as phrases. Every form builds its sentence of
+these.
 
-say("{} wait[s|] in {}", (0,), noun(line, 0))       # pieces: "rank 0", " waits in ", "barrier"
+say("{} wait[s|] in {}", (0,), line.noun(0))        # pieces: "rank 0", " waits in ", "barrier"
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from joinlab.analysis.wording import ranks_text, short_site
-from joinlab.ops import Op
-from joinlab.story.lines import Line, NamedCall, Piece
+from joinlab.analysis.wording import ranks_text
 from joinlab.timeline import EndKind
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a line's words: plain, code, or the name of what is drawn, so that a view can give
+    both one colour.
+
+    call   place in Line.calls of the call that this noun names; None: no call
+    ranks  the ranks that this noun names
+    """
+
+    text: str
+    call: int | None = None
+    ranks: tuple[int, ...] = ()
+    code: bool = False
+
 
 Text = tuple[Piece, ...]
 Part = str | Piece | Text | Sequence[int]
@@ -74,15 +88,6 @@ def every_rank(count: int) -> str:
     if count == 1:
         return "the one rank"
     return "both ranks" if count == 2 else f"all {count} ranks"
-
-
-PLAIN: Mapping[str, str] = {
-    "forward 1": "forward",
-    "forward 2": "forward",
-    "buffers": "forward",
-    "bucket rebuild": "forward",
-}
-"""What a headline calls DDP's calls within a step that the program makes."""
 
 
 def say(template: str, *parts: Part, **named: Part) -> Text:
@@ -151,77 +156,6 @@ def told(text: Iterable[Piece]) -> Text:
 def who(ranks: Sequence[int]) -> Piece:
     """Ranks: "ranks 0-2, 4"."""
     return Piece(ranks_text(ranks), ranks=tuple(ranks))
-
-
-def sides(line: Line) -> list[tuple[int, ...]]:
-    """The ranks of each side of a line, one side per call."""
-    return list(map(tuple, line.facts.get("sides") or [[call.rank] for call in line.calls]))
-
-
-def noun(line: Line, index: int, quote: bool = True) -> Piece:
-    """The name of a line's call, in quotes if it is more than one word."""
-    call = line.calls[index]
-    name = f'"{call.name}"' if quote and " " in call.name else call.name
-    return Piece(
-        name, call=index, ranks=sides(line)[index] if index < len(sides(line)) else (call.rank,)
-    )
-
-
-def place(call: NamedCall) -> str:
-    """The line of a call, as a suffix: " (train.py:12)"."""
-    return f" ({short_site(call.site)})" if call.site else ""
-
-
-def at_place(line: Line, index: int) -> Text:
-    """A call with its line: "barrier (train.py:12)"."""
-    return say("{}{}", noun(line, index), place(line.calls[index]))
-
-
-def brief(line: Line, index: int) -> Text:
-    """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
-    number where its line is unknown."""
-    call = line.calls[index]
-    if call.peer is None:
-        peer = ""
-    else:
-        peer = f" {_to_or_from(call)} rank {call.peer}"
-    before = (earlier.site.rpartition(":")[0] for earlier in line.calls[:index])
-    file, _, number = call.site.rpartition(":")
-    if file and file in before:
-        location = f" (:{number})"
-    else:
-        location = place(call)
-    if not call.site and call.number is not None:
-        location = f", {_numbered(call)}"
-    if call.name in PLAIN:
-        name = replace(noun(line, index), text=PLAIN[call.name])
-    else:
-        name = noun(line, index)
-    return name, Piece(peer + location)
-
-
-def _to_or_from(call: NamedCall) -> str:
-    return "to" if call.op == Op.SEND else "from"
-
-
-def _numbered(call: NamedCall) -> str:
-    label = call.label or str(call.number)
-    return f"call {label}" if label.isdecimal() else label
-
-
-def full(line: Line, index: int) -> Text:
-    """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
-    call = line.calls[index]
-    if call.peer is None:
-        peer = ""
-    else:
-        peer = f" {_to_or_from(call)} rank {call.peer}"
-    peer += f" with tag {call.tag}" if call.tag else ""
-    number = f", {_numbered(call)}" if call.number is not None else ""
-    return (
-        noun(line, index),
-        Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)),
-    )
 
 
 def code(text: str) -> Piece:

@@ -8,8 +8,8 @@ from itertools import groupby
 from textwrap import wrap
 
 from joinlab.analysis.wording import short_site, shown, sign_of
-from joinlab.story.forms import pieces_of, said
-from joinlab.story.lines import Edit, Line, LineKind, SourceLine
+from joinlab.story.forms.fates import Fate
+from joinlab.story.lines import Edit, Headline, Line, LineKind, SourceLine
 from joinlab.story.words import ends, listing
 
 TAGS = {
@@ -41,7 +41,7 @@ def text_of(lines: Sequence[Line], width: int | None = None) -> str:
     for line, under in _outline(lines):
         tag = TAGS[line.kind] if line.kind is not last else ""
         last = line.kind
-        for text in (said(line), *under):
+        for text in (line.sentence, *under):
             if line.kind is LineKind.HEADLINE and not texts:
                 begin = ""
             else:
@@ -65,12 +65,12 @@ def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:
         )
 
 
-def ended_in_short(headline: Line) -> str:
+def ended_in_short(headline: Headline) -> str:
     """How the ranks ended, in a few words: "rank 1 hangs", "both ranks finished"."""
-    groups = headline.facts["ends"]
-    world = sum(len(one["ranks"]) for one in groups)
-    bad = [one for one in groups if not one["good"]] or groups
-    each = [ends(one["ranks"], one["kind"], one["pending"], one["runs"], world) for one in bad[:2]]
+    groups = headline.ends
+    world = sum(len(group.ranks) for group in groups)
+    bad = [group for group in groups if not group.good] or groups
+    each = [ends(group.ranks, group.kind, group.pending, group.runs, world) for group in bad[:2]]
     return "".join(piece.text for piece in listing(each, " · "))
 
 
@@ -122,11 +122,8 @@ def _pre(under: Sequence[str]) -> str:
 
 
 def _html(line: Line) -> str:
-    if line.kind is LineKind.FATE:
-        mark = f"{sign_of(line.form, bool(line.facts.get('pending')))} "
-    else:
-        mark = ""
-    pieces = pieces_of(line)
+    mark = f"{sign_of(line.form, line.pending)} " if isinstance(line, Fate) else ""
     return mark + "".join(
-        f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces
+        f"<code>{escape(piece.text)}</code>" if piece.code else escape(piece.text)
+        for piece in line.pieces()
     )

@@ -10,9 +10,9 @@ import pytest
 
 from joinlab import Timeline
 from joinlab.analysis.waiting import WaitGraph, who_waits
-from joinlab.story.forms import said
+from joinlab.story.forms.kept_waiting import KeepsWaiting, Shows
 from joinlab.story.judge import diagnose
-from joinlab.story.lines import Line, LineKind
+from joinlab.story.lines import LineKind
 from joinlab.timeline import Ending, EndKind
 from tests import parallel_jobs
 from tests.timelines import Writer, case_timeline
@@ -21,7 +21,7 @@ from tests.timelines import Writer, case_timeline
 def told(graph: WaitGraph) -> str:
     """What the graph shows, in the words of the story."""
     every = (*(culprit.why for culprit in graph.culprits), *graph.unclear)
-    return "\n".join(said(Line(LineKind.CAUSE, why.form, facts=why.facts)) for why in every)
+    return "\n".join(Shows(why).sentence for why in every)
 
 
 @pytest.mark.parametrize("fault", parallel_jobs.FAULTS)
@@ -172,9 +172,8 @@ def test_the_story_of_a_record_without_endings_names_the_culprit() -> None:
 
 
 def test_a_rank_that_alone_waits_keeps_no_others_waiting() -> None:
-    facts = {"sides": [[3], []], "circle": False, "waits": True}
-    line = Line(LineKind.HEADLINE, "keeps_waiting", (3,), facts=facts)
-    assert said(line) == "Rank 3 waits, and no other rank does."
+    line = KeepsWaiting(circle=False, waits=True, ranks=(3,), sides=((3,), ()))
+    assert line.sentence == "Rank 3 waits, and no other rank does."
 
 
 def test_ranks_that_wait_elsewhere_are_not_put_into_the_group() -> None:

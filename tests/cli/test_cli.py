@@ -25,7 +25,6 @@ from joinlab.cli import doctor, keeping, report
 from joinlab.cli import main as cli
 from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
-from joinlab.story.forms import said
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 from tests.drawn import timelines
@@ -451,7 +450,7 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     story, told = diagnose(timeline()), " ".join(" ".join(lines).split())
     assert lines[1].split()[:5] == story.sentence.split()[:5]
     for line in story.lines:
-        assert told.count(said(line)) == 1
+        assert told.count(line.sentence) == 1
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 

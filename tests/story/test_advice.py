@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.story.forms import said
+from joinlab.story.forms.mismatch import Alone
 from joinlab.story.judge import tell
-from joinlab.story.lines import Line, LineKind, NamedCall
+from joinlab.story.lines import LineKind, NamedCall, RankEnds
 from joinlab.timeline import RUNNING, Ending, EndKind
 
 
@@ -146,19 +146,20 @@ def test_a_headline_counts_ranks_that_did_not_end_well_where_it_would_be_long() 
     call = NamedCall(
         4, "6", 5, 6, "all-reduce", "all_reduce", "train_with_tensor_parallelism.py:17"
     )
-    bad = {"pending": False, "runs": False, "good": False}
-    ends = [
-        {"ranks": [0, 1, 4, 6, 7, 9, 11, 13], "kind": "raised", **bad},
-        {"ranks": [2, 3], "kind": "killed", **bad},
-        {"ranks": [5, 8, 10, 12], "kind": "finished", **bad, "good": True},
-    ]
-    facts: dict[str, Any] = {"sides": [[4, 6, 7]], "absent": [5], "how": "finished"}
-    headline = Line(
-        LineKind.HEADLINE, "alone", (4, 5, 6, 7), (call,), facts={**facts, "ends": ends}
+    raised = RankEnds((0, 1, 4, 6, 7, 9, 11, 13), EndKind.RAISED)
+    killed = RankEnds((2, 3), EndKind.KILLED)
+    finished = RankEnds((5, 8, 10, 12), EndKind.FINISHED, good=True)
+    headline = Alone(
+        [5],
+        "finished",
+        ranks=(4, 5, 6, 7),
+        sides=((4, 6, 7),),
+        calls=(call,),
+        ends=(raised, killed, finished),
     )
-    assert said(headline) == (
+    assert headline.sentence == (
         "Rank 5 finished; nothing meets ranks 4, 6, 7's all-reduce "
         "(train_with_tensor_parallelism.py:17). 8 ranks raised an error; 2 ranks were killed."
     )
-    few = {**facts, "ends": [ends[1], ends[2]]}
-    assert said(replace(headline, facts=few)).endswith(":17). Ranks 2, 3 were killed.")
+    few = replace(headline, ends=(killed, finished))
+    assert few.sentence.endswith(":17). Ranks 2, 3 were killed.")

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.picture.first_screen import scene
-from joinlab.story.forms import said
+from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
@@ -20,8 +20,8 @@ from tests.unseen import edited
 def changed(program, inputs, backend="nccl"):
     """What the fix does, and the lines that it puts, without indentation."""
     fix = fix_of(joinlab.emulate(program, inputs, backend))
-    assert fix.facts["tried"] > 1
-    return fix.facts, [line.strip() for edit in fix.edits for line in edit.added]
+    assert fix.fix["tried"] > 1
+    return fix.fix, [line.strip() for edit in fix.edits for line in edit.added]
 
 
 def fix_of(timeline):
@@ -282,7 +282,7 @@ def returns_too_early(rank, inputs):
 def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
     timeline = joinlab.emulate(program, (2, 2), backend)
     fix = fix_of(timeline)
-    assert (fix.facts["kind"], fix.facts["fewer"]) == (kind, False)
+    assert (fix.fix["kind"], fix.fix["fewer"]) == (kind, False)
     again = joinlab.emulate(edited(program, fix.edits), (2, 2), backend)
     assert again.returns == returns
 
@@ -322,7 +322,7 @@ def ends_well(timeline):
 def test_the_run_with_the_fix_is_kept_and_every_rank_finishes():
     timeline = joinlab.emulate(joinlab.cases.case_4, (5, 6))
     assert not timeline.mended
-    assert fix_of(timeline).facts["kind"] == "behind"
+    assert fix_of(timeline).fix["kind"] == "behind"
     assert mend(timeline) is timeline.mended[0] and ends_well(timeline.mended[0])
     assert not ends_well(timeline) and timeline.mended[0].meta["inputs"] == [5, 6]
     barriers = timeline.mended[0].calls.filter(origin="all-reduce (barrier)")
@@ -332,11 +332,12 @@ def test_the_run_with_the_fix_is_kept_and_every_rank_finishes():
 def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
     timeline = joinlab.launch(joinlab.cases.case_4, (2, 3), "gloo", on_output=None, progress=False)
     timeline.meta["side_effects"] = {0: "wrote a file"}  # or it were emulated unasked
-    assert fix_of(timeline).form == "untried" and not timeline.mended
+    assert isinstance(fix_of(timeline), Untried) and not timeline.mended
     mended = mend(timeline)
     assert mended.meta["engine"] == "emulated" and ends_well(mended)
     fix = fix_of(timeline)
-    assert fix.form == "edit" and "Tried, emulated: every rank finishes" in said(fix)
+    assert isinstance(fix, TriedEdit)
+    assert "Tried, emulated: every rank finishes" in fix.sentence
     assert mend(timeline) is mended  # it is not sought again
     assert scene(timeline).tried.text == "Tried, emulated: both finish."
 
@@ -344,7 +345,7 @@ def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
 def test_a_launched_run_that_no_edit_mends_says_so():
     timeline = joinlab.launch(own_sizes, (1, 1), "gloo", on_output=None, progress=False)
     assert mend(timeline) is None
-    assert said(fix_of(timeline)) == "Emulated, the program has no fix that joinlab knows."
+    assert fix_of(timeline) == NoFix()
 
 
 def own_sizes(rank, inputs):

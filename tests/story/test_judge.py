@@ -16,7 +16,6 @@ import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.program.outcome import text_of
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import pieces_of
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
 from joinlab.story.story import Story
@@ -47,7 +46,7 @@ def check_form(story: Story, timeline: joinlab.Timeline) -> None:
         assert "".join(piece["text"] for piece in data["pieces"]) == data["text"]
         assert data["text"][:1] == data["text"][:1].upper() and data["text"].endswith((".", "?"))
         assert all((call.rank, call.group, call.seq) in issued for call in line.calls)
-        assert all(piece.call is None or piece.call < len(line.calls) for piece in pieces_of(line))
+        assert all(piece.call is None or piece.call < len(line.calls) for piece in line.pieces())
     told = [rank for line in story.of(LineKind.FATE) for rank in line.ranks]
     assert sorted(told) == list(range(timeline.world_size))
     for rank, end in zip(story.ranks, timeline.ends, strict=True):
@@ -96,7 +95,7 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     )
     (value,) = story.headline.values
     assert (value.ranks, value.value, value.taken) == ((0,), 0.0, "all ranks have joined")
-    asked = next(piece for piece in pieces_of(story.headline) if piece.call == 0)
+    asked = next(piece for piece in story.headline.pieces() if piece.call == 0)
     assert (asked.text, asked.ranks) == ("anyone left?", (0,))
     assert 'Rank 1 hangs in "who is last?", call 19 (train.py:28)' in story.told(1)
 

@@ -8,6 +8,10 @@ from functools import partial
 
 import pytest
 
+from joinlab.program.divergence import Branch
+from joinlab.story.forms.meeting import Met
+from joinlab.story.forms.mismatch import Alone
+from joinlab.story.forms.parted import Parted
 from joinlab.story.lines import Edit, Line, LineKind, NamedCall, SourceLine
 from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
@@ -102,13 +106,7 @@ def uneven() -> tuple[Timeline, Story]:
 def story_of(*lines: Line, ends: str = "FH") -> Story:
     """A story with these lines behind a headline that says nothing wrong."""
     kinds = {"F": "finished", "H": "hung", "R": "raised"}
-    head = Line(
-        LineKind.HEADLINE,
-        "alone",
-        (0, 1),
-        (call(1),),
-        facts={"sides": [[1]], "absent": [0], "how": "finished"},
-    )
+    head = Alone([0], "finished", ranks=(0, 1), sides=((1,),), calls=(call(1),))
     ranks = tuple(EndingLine(rank, kinds[letter]) for rank, letter in enumerate(ends))
     return Story(
         (*(() if lines and lines[0].kind is LineKind.HEADLINE else (head,)), *lines),
@@ -123,13 +121,8 @@ def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Named
 
 def parted(line: str, *sides: tuple[int, ...]) -> Line:
     lines = (SourceLine(site_of("pf.f01", line)),)
-    return Line(
-        LineKind.PARTING,
-        "parted",
-        (0, 1),
-        lines=lines,
-        facts={"went": [{"ranks": side} for side in sides]},
-    )
+    went = [Branch(ranks=[*side], how="over", line=0, text="") for side in sides]
+    return Parted(0, False, went, ranks=(0, 1), lines=lines)
 
 
 GOOD = parted("for x in inputs:", (0,), (1,))
@@ -164,7 +157,8 @@ def test_ranks_that_went_the_same_way_are_not_on_two_sides() -> None:
 
 
 def test_a_line_that_the_row_has_not_is_false(uneven: tuple[Timeline, Story]) -> None:
-    cause = Line(LineKind.CAUSE, "met", (0, 1), (call(1, "net = DDP(nn.Linear(1, 1))"),))
+    calls = (call(1, "net = DDP(nn.Linear(1, 1))"),)
+    cause = Met(False, False, ranks=(0, 1), calls=calls)
     assert "FALSE line" in found(uneven, story_of(cause, GOOD))[0]
 
 

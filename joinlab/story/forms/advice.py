@@ -3,7 +3,7 @@ calls, and where to look."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 
@@ -12,8 +12,8 @@ from joinlab.analysis.wording import differing_text, short_site
 from joinlab.program.divergence import are_gradients
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, parted, standing
-from joinlab.story.lines import Line, LineKind
-from joinlab.story.words import Text, brief, code, listing, say, sides
+from joinlab.story.lines import Fix, Line, form
+from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import EndKind
 
 _DATA = {"dtype", "shape", "root", "reduce_op"}
@@ -24,10 +24,19 @@ def find(scene: Evidence, over: bool) -> tuple[Line, ...]:
     only where ranks stand is known."""
     if scene.meta.get("engine") != "recorded":
         return ()
-    lines = _where(scene)
+    lines: Iterator[Line] = _where(scene)
     if over:
         lines = chain(lines, _at_test(scene), _what_leads(scene))
     return tuple(islice(lines, 1))
+
+
+class Unused(Fix):
+    def words(self) -> Text:
+        return say(
+            "{}'s error names a cure: {} looks for parameters that a backward pass leaves out.",
+            self.ranks,
+            code("DDP(..., find_unused_parameters=True)"),
+        )
 
 
 def unused(scene: Evidence) -> Iterator[Line]:
@@ -37,18 +46,40 @@ def unused(scene: Evidence) -> Iterator[Line]:
         if "find_unused_parameters" in end.text:
             ranks.append(rank)
     if ranks:
-        yield Line(LineKind.FIX, "unused", tuple(ranks))
+        yield Unused(ranks=tuple(ranks))
+
+
+@form
+class SameWay(Fix):
+    """join: whether join() could shadow all calls of the loop"""
+
+    join: bool
+
+    def words(self) -> Text:
+        return say(
+            "Let all ranks go the same way at {}, or issue the same calls on each.", self.test()
+        )
+
+    def test(self) -> Text:
+        """The test at which the ways part."""
+        test = self.lines[0]
+        return say("{} ({})", code(parted.quoted(test.text)), short_site(test.site))
+
+
+class SameRounds(SameWay):
+    def words(self) -> Text:
+        join = say(", or wrap it in {}", code("with model.join():")) if self.join else ()
+        return say("Give every rank as many rounds of {}{}.", self.test(), join)
 
 
 def _at_test(scene: Evidence) -> Iterator[Line]:
     """The test at which the ranks' ways part, where they were recorded."""
     for line in parted.find(scene):
-        if line.form == "parted":
+        if isinstance(line, parted.Parted):
             is_loop = line.lines[0].text.startswith(("for ", "while "))
-            is_loop &= all(side["how"] not in ("raise", "call") for side in line.facts["went"])
-            form = "same_rounds" if is_loop else "same_way"
-            facts = {"join": is_loop and _can_join(scene)}
-            yield Line(LineKind.FIX, form, line.ranks, lines=line.lines, facts=facts)
+            is_loop &= all(side["how"] not in ("raise", "call") for side in line.went)
+            form = SameRounds if is_loop else SameWay
+            yield form(is_loop and _can_join(scene), ranks=line.ranks, lines=line.lines)
 
 
 def _can_join(scene: Evidence) -> bool:
@@ -66,6 +97,76 @@ def _can_join(scene: Evidence) -> bool:
     return len(between) == len(scene.ends)
 
 
+@form
+class OfCalls(Fix):
+    """Advice about the calls at which the ranks part.
+
+    differs  their properties that do
+    absent   the ranks that issued none
+    pair     whether they are a send and a recv
+    ways     whether the ways of the ranks were recorded, too
+    """
+
+    differs: Sequence[str]
+    absent: Sequence[int]
+    pair: bool
+    ways: bool
+
+
+class SameData(OfCalls):
+    def words(self) -> Text:
+        differs = differing_text(self.differs)
+        return say("Let all ranks give {} the same {}.", self.brief(0), differs)
+
+
+class ExchangeSizes(OfCalls):
+    def words(self) -> Text:
+        template = (
+            "Exchange the sizes first: what a rank sends another is what that one has to expect"
+        )
+        return say(template + " in {}.", self.brief(0))
+
+
+class WhatLeads(OfCalls):
+    def words(self) -> Text:
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            parts.append(say("{} to {}", ranks, self.brief(index)))
+        if len(parts) == 1 and self.absent and not self.pair:
+            parts.append(say("not {}", self.absent))
+        if self.pair:
+            rule = _IN_TURN
+        else:
+            rule = "All ranks have to issue the same calls in one order."
+        return say("{} Look at what leads {}.{}", rule, listing(parts), _hint(self.ways))
+
+
+class LookAtOutput(Fix):
+    def words(self) -> Text:
+        return say(
+            "Look at the last output of {}, and whether [its host|their hosts] ran out of memory.",
+            self.ranks,
+        )
+
+
+@form
+class InTurn(Fix):
+    ways: bool
+
+    def words(self) -> Text:
+        return say("{}{}", _IN_TURN, _hint(self.ways))
+
+
+_IN_TURN = "Each send needs a recv that its peer issues before it waits for another call."
+
+
+def _hint(ways: bool) -> Text:
+    """How to see more, unless that was done."""
+    if ways:
+        return ()
+    return say(" Recorded with {}, the job can name the branch.", code("joinlab record --ways"))
+
+
 def _what_leads(scene: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
     slot, present = scene.clash, scene.parting.present
@@ -75,18 +176,22 @@ def _what_leads(scene: Evidence) -> Iterator[Line]:
         kinds = set()
     if slot is not None and EndKind.KILLED not in kinds:
         rows = [meeting.placed(scene, slot, side) for side in present]
+        form: type[OfCalls] = WhatLeads
         if slot.differs and {*slot.differs} <= _DATA:
-            form = "same_data"
+            form = SameData
         elif "splits" in slot.differs:
-            form = "exchange_sizes"
-        else:
-            form = "what_leads"
-        facts = {"differs": list(slot.differs), "absent": list(slot.absent), "pair": slot.pair}
-        yield scene.line(LineKind.FIX, form, scene.sides(present), rows, **facts, ways=_ways(scene))
+            form = ExchangeSizes
+        yield form(
+            slot.differs,
+            slot.absent,
+            slot.pair,
+            _ways(scene),
+            **scene.about(scene.sides(present), rows),
+        )
     elif slot is not None and kinds == {EndKind.KILLED}:
-        yield Line(LineKind.FIX, "look_at_output", tuple(slot.absent))
+        yield LookAtOutput(ranks=tuple(slot.absent))
     elif slot is None and EndKind.HUNG in map(attrgetter("kind"), scene.ends):
-        yield Line(LineKind.FIX, "in_turn", facts={"ways": _ways(scene)})
+        yield InTurn(_ways(scene))
 
 
 def _ways(scene: Evidence) -> bool:
@@ -94,77 +199,13 @@ def _ways(scene: Evidence) -> bool:
     return bool(scene.meta.get("ways"))
 
 
+class LookThere(Fix):
+    def words(self) -> Text:
+        return say("Look at {}, where {} stood.", code(short_site(self.lines[0].site)), self.ranks)
+
+
 def _where(scene: Evidence) -> Iterator[Line]:
     """Where ranks stand outside any call."""
     for line in standing.find(scene):
-        if line.form == "stands":
-            yield Line(LineKind.FIX, "look_there", line.ranks, lines=line.lines[:1])
-
-
-# ---------------------------------------------------------------- words
-
-
-def _place(line: Line) -> Text:
-    test = line.lines[0]
-    return say("{} ({})", code(parted.quoted(test.text)), short_site(test.site))
-
-
-def _same_rounds(line: Line) -> Text:
-    if line.facts["join"]:
-        join = say(", or wrap it in {}", code("with model.join():"))
-    else:
-        join = ()
-    return say("Give every rank as many rounds of {}{}.", _place(line), join)
-
-
-def _what_leads_words(line: Line) -> Text:
-    parts = [say("{} to {}", ranks, brief(line, index)) for index, ranks in enumerate(sides(line))]
-    if len(parts) == 1 and line.facts["absent"] and not line.facts["pair"]:
-        parts.append(say("not {}", line.facts["absent"]))
-    if line.facts["pair"]:
-        rule = _IN_TURN
-    else:
-        rule = "All ranks have to issue the same calls in one order."
-    return say("{} Look at what leads {}.{}", rule, listing(parts), _hint(line))
-
-
-def _hint(line: Line) -> Text:
-    """How to see more, unless that was done."""
-    if line.facts["ways"]:
-        return ()
-    return say(" Recorded with {}, the job can name the branch.", code("joinlab record --ways"))
-
-
-_IN_TURN = "Each send needs a recv that its peer issues before it waits for another call."
-
-
-def _same_data_words(line: Line) -> Text:
-    differs = differing_text(line.facts["differs"])
-    return say("Let all ranks give {} the same {}.", brief(line, 0), differs)
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "unused": lambda line: say(
-        "{}'s error names a cure: {} looks for parameters that a backward pass leaves out.",
-        line.ranks,
-        code("DDP(..., find_unused_parameters=True)"),
-    ),
-    "same_way": lambda line: say(
-        "Let all ranks go the same way at {}, or issue the same calls on each.", _place(line)
-    ),
-    "same_rounds": _same_rounds,
-    "in_turn": lambda line: say("{}{}", _IN_TURN, _hint(line)),
-    "same_data": _same_data_words,
-    "what_leads": _what_leads_words,
-    "exchange_sizes": lambda line: say(
-        "Exchange the sizes first: what a rank sends another is what that one has to expect in {}.",
-        brief(line, 0),
-    ),
-    "look_at_output": lambda line: say(
-        "Look at the last output of {}, and whether [its host|their hosts] ran out of memory.",
-        line.ranks,
-    ),
-    "look_there": lambda line: say(
-        "Look at {}, where {} stood.", code(short_site(line.lines[0].site)), line.ranks
-    ),
-}
+        if isinstance(line, standing.Stands):
+            yield LookThere(ranks=line.ranks, lines=line.lines[:1])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 from joinlab.analysis.wording import good
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.mismatch import out_of_time
-from joinlab.story.lines import Line, LineKind
+from joinlab.story.lines import Headline, Line, form
 from joinlab.story.words import Text, ends, every_rank, listing, say
 from joinlab.timeline import EndKind
 
@@ -16,6 +16,27 @@ _BROKEN = (EndKind.RAISED, EndKind.KILLED)
 
 LONG_STILL_NS = 5_000_000_000
 """A job that was interrupted after so long without an event may have hung."""
+
+
+@form
+class Even(Headline):
+    """Ranks that did not part. world: how many there are"""
+
+    says_ends = True
+    world: int
+
+
+@form
+class CutShort(Even):
+    interrupted: bool
+
+    def words(self) -> Text:
+        if self.interrupted:
+            return say("{} [was|were] interrupted; until then every call fits.", self.ranks)
+        its = "their record" if len(self.ranks) > 1 else "its record"
+        return say(
+            "{} [was|were] running when {} broke off; until then every call fits.", self.ranks, its
+        )
 
 
 def cut_short(scene: Evidence) -> tuple[Line, ...]:
@@ -28,64 +49,56 @@ def cut_short(scene: Evidence) -> tuple[Line, ...]:
     if any(slot.differs for slot in scene.parting.slots):
         return ()
     ranks = [rank for rank, end in enumerate(scene.ends) if end.text == cut["why"]]
-    facts = {"interrupted": "interrupted" in cut["why"]}
-    return (Line(LineKind.HEADLINE, "cut_short", tuple(ranks), facts=facts),)
+    return (CutShort(len(scene.ends), "interrupted" in cut["why"], ranks=tuple(ranks)),)
+
+
+@form
+class AllFinished(Even):
+    """pending: ranks of which a call is still pending"""
+
+    pending: Sequence[int]
+
+    def words(self) -> Text:
+        everyone = every_rank(self.world)
+        if self.pending:
+            return say("{} finished, but {} left a call pending.", everyone, self.pending)
+        return say("{} finished; every call met its counterpart.", everyone)
+
+
+class AllFitSoFar(Even):
+    def words(self) -> Text:
+        return say("{}; every call fits so far.", ends(self.ranks, EndKind.UNKNOWN, runs=True))
+
+
+@form
+class SameCalls(Even):
+    """Ranks that did not end well. fits: as far as is known every call fits"""
+
+    fits: bool
+    out_of_time: bool
+
+    def words(self) -> Text:
+        fits = "; every call fits" * self.fits
+        if self.out_of_time:
+            return say("{} [was|were] still running when the time was up{}.", self.ranks, fits)
+        bad = [group for group in self.ends if not group.good]
+        texts = [ends(group.ranks, group.kind, group.pending) for group in bad]
+        return say("{}{}.", listing(texts, "; "), fits)
 
 
 def find(scene: Evidence) -> tuple[Line, ...]:
     """The headline, if every call has its partner."""
-    all_ranks = range(len(scene.ends))
+    world = len(scene.ends)
+    all_ranks = range(world)
     wrong = [rank for rank in all_ranks if not good(scene.ends[rank])]
-    facts: dict[str, object] = {"world": len(scene.ends)}
     if {end.kind for end in scene.ends} == {EndKind.FINISHED}:
-        facts["pending"] = wrong
-        return (Line(LineKind.HEADLINE, "all_finished", tuple(all_ranks), facts=facts),)
+        return (AllFinished(world, wrong, ranks=tuple(all_ranks)),)
     if not wrong:
         runs = tuple(rank for rank in all_ranks if scene.ends[rank].runs)
-        return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
+        return (AllFitSoFar(world, ranks=runs),)
     # The text may have omitted calls; and a call that never ends does not fit, though the place is
     # not known.
-    facts["fits"] = not any(
-        scene.ends[rank].kind in _BROKEN or scene.ends[rank].proven for rank in wrong
-    )
-    facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
-    return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
-
-
-def _all_finished(line: Line) -> Text:
-    pending = line.facts["pending"]
-    if pending:
-        return say(
-            "{} finished, but {} left a call pending.", every_rank(line.facts["world"]), pending
-        )
-    return say("{} finished; every call met its counterpart.", every_rank(line.facts["world"]))
-
-
-def _same_calls(line: Line) -> Text:
-    fits = "; every call fits" * bool(line.facts["fits"])
-    if line.facts["out_of_time"]:
-        return say("{} [was|were] still running when the time was up{}.", line.ranks, fits)
-    texts = []
-    for group in line.facts["ends"]:
-        if not group["good"]:
-            texts.append(ends(group["ranks"], group["kind"], group["pending"]))
-    return say("{}{}.", listing(texts, "; "), fits)
-
-
-def _cut_short(line: Line) -> Text:
-    if line.facts["interrupted"]:
-        return say("{} [was|were] interrupted; until then every call fits.", line.ranks)
-    its = "their record" if len(line.ranks) > 1 else "its record"
-    return say(
-        "{} [was|were] running when {} broke off; until then every call fits.", line.ranks, its
-    )
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "all_finished": _all_finished,
-    "cut_short": _cut_short,
-    "all_fit_so_far": lambda line: say(
-        "{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True)
-    ),
-    "same_calls": _same_calls,
-}
+    ends_of_wrong = [scene.ends[rank] for rank in wrong]
+    fits = not any(end.kind in _BROKEN or end.proven for end in ends_of_wrong)
+    over = all(map(out_of_time, ends_of_wrong))
+    return (SameCalls(world, fits, over, ranks=tuple(wrong)),)

@@ -7,16 +7,16 @@ job, what follows from its calls (`advice`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice
 from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
-from joinlab.story.lines import Edit, Line, LineKind, SourceLine
+from joinlab.story.lines import Edit, Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, say
-from joinlab.timeline import EndKind
+from joinlab.timeline import EndKind, PlainFix
 
 DOES = {
     "join": "Wrap the loop in join().",
@@ -38,23 +38,82 @@ DOES = {
 """What each kind of edit does."""
 
 
+@form
+class TriedEdit(Fix):
+    """An edit that was tried.
+
+    fix       what it does, and with how many counts of inputs it was tried
+    equal     whether each of these was equal on all ranks
+    launched  whether the run was launched, and the edited program emulated
+    """
+
+    form = "edit"
+    inner = "fix"
+    fix: PlainFix
+    equal: bool
+    launched: bool
+
+    def facts(self) -> dict[str, Any]:
+        facts = Fix.facts(self)
+        del facts["edits"]
+        return facts
+
+    def words(self) -> Text:
+        fix, passed = self.fix, self.fix["tried"]
+        fewer = " Some inputs or calls are then left out." * fix["fewer"]
+        does = DOES.get(fix["kind"], "Change these lines.")
+        if fix.get("root"):
+            does += f" It is then always rank 0, whatever {fix['root']} is."
+        if fix.get("often"):
+            before, now = fix["often"]
+            does += f" A rank then makes it more often, {now} times and not {before}."
+        if fix.get("uneven"):
+            many = ", ".join(map(str, fix["uneven"]))
+            does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
+        counts = f"{passed} of {passed} counts of inputs{', equal on all ranks' * self.equal}"
+        how = "Tried, emulated" if self.launched else "Tried"
+        return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
+
+
+class NoFix(Fix):
+    form = "none"
+
+    def words(self) -> Text:
+        return say("Emulated, the program has no fix that joinlab knows.")
+
+
 def find(scene: Evidence) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
     raised = tuple(_raised(scene))
-    fixes: Any = scene.meta.get("fixes") or ()
-    facts = {
-        "equal": len(set(scene.meta.get("inputs") or ())) == 1,
-        "launched": scene.meta.get("engine") == "launched",
-    }
-    edits = tuple(_plain(fix, facts) for fix in fixes)
+    fixes = scene.meta.get("fixes") or ()
+    equal = len(set(scene.meta.get("inputs") or ())) == 1
+    launched = scene.meta.get("engine") == "launched"
+    edits = tuple(
+        TriedEdit(fix, equal, launched, edits=tuple(map(Edit.of, fix["edits"]))) for fix in fixes
+    )
     cure = () if edits else tuple(advice.unused(scene))
     well, runs = all(map(good, scene.ends)), any(end.runs for end in scene.ends)
     if edits or raised:
         return (*cure, *raised, *edits)
     if "fixes" in scene.meta:
-        is_told = facts["launched"] and not well and not cure
-        return (Line(LineKind.FIX, "none"),) if is_told else cure
+        return (NoFix(),) if launched and not well and not cure else cure
     return cure or advice.find(scene, not runs) or (() if well or runs else _untried(scene))
+
+
+class RaisedHere(Fix):
+    def words(self) -> Text:
+        return say("Look at {}, where {} raised.", code(short_site(self.lines[0].site)), self.ranks)
+
+
+class RaisedBehind(Fix):
+    """Ranks whose error follows from a call that met a foreign one."""
+
+    def words(self) -> Text:
+        return say(
+            "Look at {}, where the ranks part: {}'s error follows from a call that met another.",
+            code(short_site(self.lines[0].site)),
+            self.ranks,
+        )
 
 
 def _raised(scene: Evidence) -> Iterator[Line]:
@@ -74,11 +133,9 @@ def _raised(scene: Evidence) -> Iterator[Line]:
     )
     if follows and (site := _parts_at(scene, follows[0])):
         lines = (SourceLine(site, "", tuple(follows)),)
-        yield Line(LineKind.FIX, "raised_behind", tuple(follows), lines=lines)
+        yield RaisedBehind(ranks=tuple(follows), lines=lines)
     for site, ranks in sites.items():
-        yield Line(
-            LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),)
-        )
+        yield RaisedHere(ranks=tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
 
 def _met_foreign_call(scene: Evidence, rank: int) -> bool:
@@ -102,9 +159,14 @@ def _parts_at(scene: Evidence, rank: int) -> str:
     return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
 
 
-def _plain(fix: Mapping[str, Any], facts: dict[str, Any]) -> Line:
-    own = {name: value for name, value in fix.items() if name != "edits"}
-    return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=own | facts)
+@form
+class Untried(Fix):
+    """how: an expression that looks for a fix"""
+
+    how: str
+
+    def words(self) -> Text:
+        return say("No fix was tried: {} looks for one.", code(self.how))
 
 
 def _untried(scene: Evidence) -> tuple[Line, ...]:
@@ -112,51 +174,4 @@ def _untried(scene: Evidence) -> tuple[Line, ...]:
     if meta.get("engine") != "launched":
         return ()
     arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
-    return (Line(LineKind.FIX, "untried", facts={"how": f"joinlab.emulate({arguments})"}),)
-
-
-# ---------------------------------------------------------------- words
-
-
-def _edit(line: Line) -> Text:
-    facts, passed = line.facts, line.facts["tried"]
-    fewer = " Some inputs or calls are then left out." * bool(facts["fewer"])
-    does = DOES.get(facts["kind"], "Change these lines.")
-    if facts.get("root"):
-        does += f" It is then always rank 0, whatever {facts['root']} is."
-    if facts.get("often"):
-        before, now = facts["often"]
-        does += f" A rank then makes it more often, {now} times and not {before}."
-    if facts.get("uneven"):
-        many = ", ".join(map(str, facts["uneven"]))
-        does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
-    counts = f"{passed} of {passed} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
-    how = "Tried, emulated" if facts["launched"] else "Tried"
-    return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
-
-
-def _untried_words(line: Line) -> Text:
-    return say("No fix was tried: {} looks for one.", code(line.facts["how"]))
-
-
-def _none_words(line: Line) -> Text:
-    return say("Emulated, the program has no fix that joinlab knows.")
-
-
-def _raised_words(line: Line) -> Text:
-    return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), line.ranks)
-
-
-def _behind_words(line: Line) -> Text:
-    template = "Look at {}, where the ranks part: {}'s error follows from a call that met another."
-    return say(template, code(short_site(line.lines[0].site)), line.ranks)
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "edit": _edit,
-    "untried": _untried_words,
-    "none": _none_words,
-    "raised_here": _raised_words,
-    "raised_behind": _behind_words,
-    **advice.WORDS,
-}
+    return (Untried(f"joinlab.emulate({arguments})"),)

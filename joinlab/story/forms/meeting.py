@@ -3,7 +3,7 @@ parting share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from joinlab.analysis.first_difference import Side
@@ -12,9 +12,69 @@ from joinlab.analysis.meanings import asks_of, conclusion
 from joinlab.analysis.wording import tensor
 from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Line, LineKind, Value
-from joinlab.story.words import Text, at_place, code, listing, say, sides
+from joinlab.story.lines import Cause, Line, Value, form
+from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import CallRow, backend_of
+
+
+@form
+class Met(Cause):
+    """The calls that met in a slot, or can never meet.
+
+    given       what each gave of what differs
+    gloo_kinds  why they never meet: on gloo they are of different kinds
+    """
+
+    met: bool
+    completed: bool
+    given: Sequence[str] = ()
+    gloo_kinds: bool = False
+
+    def words(self) -> Text:
+        gave = self.given or [""] * len(self.calls)
+        parts = []
+        for index, (ranks, values) in enumerate(zip(self.sides, gave, strict=True)):
+            parts.append(
+                say("{}'s {}{}", ranks, self.at_place(index), f" with {values}" * bool(values))
+            )
+        if self.met:
+            verb = "met"
+        elif self.completed:
+            verb = "does not fit"
+        else:
+            verb = "can never meet"
+        first = self.calls[0]
+        return say(
+            "{}{} {} {}{}.",
+            "" if first.number is None else f"Call {first.label or first.number}: ",
+            parts[0],
+            verb,
+            listing(parts[1:]),
+            ": on gloo calls of different kinds never meet" * self.gloo_kinds,
+        )
+
+
+@form
+class MadeOfIt(Cause):
+    """What ranks concluded from their calls. got: the origin and the value of each call"""
+
+    got: Sequence[tuple[str | None, str | None]]
+
+    def words(self) -> Text:
+        parts = []
+        for ranks, got in zip(self.sides, self.got, strict=True):
+            parts.append(say("{} {}", ranks, conclusion(*got) or ""))
+        return say("{}.", listing(parts, "; "))
+
+
+class Keys(Cause):
+    """The keys that selected the data of each side."""
+
+    def words(self) -> Text:
+        parts = []
+        for value in self.values:
+            parts.append(say("{} on {}", code(f"{value.name} = {value.value!r}"), value.ranks))
+        return say("The keys of their data differ: {}.", listing(parts))
 
 
 def causes(scene: Evidence) -> Iterator[Line]:
@@ -33,8 +93,8 @@ def causes(scene: Evidence) -> Iterator[Line]:
     if any("concluded" in text for *_, text in made):
         sides, rows = scene.sides(side for side, *_ in made), [row for _, row, _ in made]
         values = tuple(value_of(scene, side, row) for side, row, _ in made)
-        got = [[row["origin"], row["value_out"]] for row in rows]
-        yield scene.line(LineKind.CAUSE, "made_of_it", sides, rows, values=values, got=got)
+        got = [(row["origin"], row["value_out"]) for row in rows]
+        yield MadeOfIt(got, values=values, **scene.about(sides, rows))
 
 
 def keys(scene: Evidence) -> Iterator[Line]:
@@ -43,24 +103,23 @@ def keys(scene: Evidence) -> Iterator[Line]:
     for key in scene.meta.get("parting", {}).get("data", ()):
         values.append(Value((key["rank"],), key["name"], key["value"]))
     if values:
-        yield Line(LineKind.CAUSE, "keys", values=tuple(values))
+        yield Keys(values=tuple(values))
 
 
 def met(scene: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
     rows = [placed(scene, slot, side) for side in present]
-    facts: dict[str, object] = {
-        "met": slot.met,
-        "completed": any(row["completed_ns"] is not None for row in rows),
-    }
-    kinds = {row["op"] for row in rows}
-    if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
-        facts["gloo_kinds"] = True
-    differs = set(slot.differs)
+    kinds, differs, given_texts = {row["op"] for row in rows}, set(slot.differs), []
     if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
-        facts["given"] = [given(row, differs) for row in rows]
-    return scene.line(
-        LineKind.CAUSE, "met", scene.sides(present), rows, lines=scene.lines_at(slot), **facts
+        given_texts = [given(row, differs) for row in rows]
+    on_gloo = backend_of(scene.meta, slot.group) == "gloo"
+    return Met(
+        slot.met,
+        any(row["completed_ns"] is not None for row in rows),
+        given_texts,
+        not slot.met and on_gloo and len(kinds) > 1,
+        lines=scene.lines_at(slot),
+        **scene.about(scene.sides(present), rows),
     )
 
 
@@ -93,53 +152,3 @@ def value_of(scene: Evidence, side: Side, row: CallRow) -> Value:
     return Value(
         scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
     )
-
-
-# ---------------------------------------------------------------- words
-
-
-def _met_words(line: Line) -> Text:
-    gave = line.facts.get("given") or [""] * len(line.calls)
-    parts = []
-    for index, (ranks, values) in enumerate(zip(sides(line), gave, strict=True)):
-        parts.append(
-            say("{}'s {}{}", ranks, at_place(line, index), f" with {values}" * bool(values))
-        )
-    if line.facts["met"]:
-        verb = "met"
-    elif line.facts["completed"]:
-        verb = "does not fit"
-    else:
-        verb = "can never meet"
-    number = line.calls[0].number
-    why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
-    return say(
-        "{}{} {} {}{}.",
-        "" if number is None else f"Call {line.calls[0].label or number}: ",
-        parts[0],
-        verb,
-        listing(parts[1:]),
-        why,
-    )
-
-
-def _made_words(line: Line) -> Text:
-    got = line.facts["got"]
-    parts = []
-    for index, ranks in enumerate(sides(line)):
-        parts.append(say("{} {}", ranks, conclusion(*got[index]) or ""))
-    return say("{}.", listing(parts, "; "))
-
-
-def _keys_words(line: Line) -> Text:
-    parts = []
-    for value in line.values:
-        parts.append(say("{} on {}", code(f"{value.name} = {value.value!r}"), value.ranks))
-    return say("The keys of their data differ: {}.", listing(parts))
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "met": _met_words,
-    "made_of_it": _made_words,
-    "keys": _keys_words,
-}

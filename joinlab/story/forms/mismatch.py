@@ -8,7 +8,8 @@ meets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -19,12 +20,38 @@ from joinlab.ops import POINT_TO_POINT
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
-from joinlab.story.lines import Line
-from joinlab.story.words import Part, Text, brief, ends, listing, noun, place, say, sides, told, who
+from joinlab.story.lines import Headline, Line, RankEnds, form
+from joinlab.story.words import Part, Piece, Text, ends, every_rank, listing, say, told, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
 FEW = 3
 """Up to this many sides, the headline says what each side gave."""
+
+
+class Clash(Headline):
+    """Calls that did not meet their counterparts. Where all ranks finished nevertheless, it says
+    so."""
+
+    def endings(self, counted: bool = False) -> Text:
+        lucky = all(group.good and group.kind is EndKind.FINISHED for group in self.ends)
+        if not self.ends or not lucky:
+            return Headline.endings(self, counted)
+        ranks = tuple(chain.from_iterable(group.ranks for group in self.ends))
+        return say(" {} finished, by luck.", told((Piece(every_rank(len(ranks)), ranks=ranks),)))
+
+
+class Circle(Clash):
+    """Ranks that wait for each other. Up to two calls by name; ENDED has each rank's own."""
+
+    def words(self) -> Text:
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            parts.append(say("{} in {}", ranks, self.brief(index)))
+        if len({(call.name, call.site) for call in self.calls}) == 1:
+            return say("{} wait for each other, each in {}.", self.ranks, self.brief(0))
+        if len(parts) > 2:
+            return say("{} wait for each other in a circle.", self.ranks)
+        return say("{} wait for each other: {}.", self.ranks, listing(parts))
 
 
 def circle(scene: Evidence) -> tuple[Line, ...]:
@@ -45,7 +72,7 @@ def circle(scene: Evidence) -> tuple[Line, ...]:
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
-    headline = scene.headline("circle", ranks_by_call, call_rows)  # type: ignore[arg-type]
+    headline = Circle(**scene.about(ranks_by_call, call_rows))  # type: ignore[arg-type]
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
 
 
@@ -77,6 +104,20 @@ def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
     return ()
 
 
+class WrongAnswer(Clash):
+    """A question that another call answered."""
+
+    def words(self) -> Text:
+        asker, answer = self.sides[:2]
+        return say(
+            "{} asked: {} {}'s {} answered.",
+            asker,
+            self.noun(0, quote=False),
+            told((who(answer),)),
+            self.noun(1),
+        )
+
+
 def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
     """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
     barrier."""
@@ -90,11 +131,37 @@ def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
         ):
             both, rows = scene.sides([present[asker], present[answer]]), (asked, answered)
             values = (meeting.value_of(scene, present[asker], asked),)
-            headline = scene.headline(
-                "wrong_answer", both, rows, lines=scene.lines_at(slot), values=values
+            headline = WrongAnswer(
+                lines=scene.lines_at(slot), values=values, **scene.about(both, rows)
             )
             return (headline, *meeting.causes(scene))
     return ()
+
+
+@form
+class More(Clash):
+    """Calls that some ranks issued more often than others. counts: of both sides"""
+
+    by: int
+    counts: Sequence[int]
+
+    def words(self) -> Text:
+        who_has, lagging = self.sides
+        many = "one" if self.by == 1 else f"{self.by} calls of"
+        places = "".join(call.place for call in self.calls)
+        call = say("{} {}{}", many, self.noun(0, quote=False), places)
+        return say(
+            "{} issued {} {} than {} ({} and {}).",
+            who_has,
+            call,
+            self.form,
+            lagging,
+            *map(str, self.counts),
+        )
+
+
+class Fewer(More):
+    """Calls that some ranks issued less often than all others."""
 
 
 def extra(scene: Evidence) -> tuple[Line, ...]:
@@ -116,9 +183,12 @@ def extra(scene: Evidence) -> tuple[Line, ...]:
         return ()
     fewer = parting.odd == parting.ranks(shift.behind)
     both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
-    facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
     lines = {row["call_site"]: row for row in extra_calls[::-1]}
-    headline = scene.headline("fewer" if fewer else "more", both, [*lines.values()][::-1], **facts)
+    headline = (Fewer if fewer else More)(
+        shift.by,
+        counts[::-1] if fewer else counts,
+        **scene.about(both, [*lines.values()][::-1]),
+    )
     return (headline, *_since(scene, shift), *meeting.causes(scene))
 
 
@@ -135,6 +205,40 @@ def _since(scene: Evidence, shift: Lead) -> Iterator[Line]:
         yield meeting.met(scene, slot, sides)
 
 
+@form
+class OtherCall(Clash):
+    """Different calls in one place, or none. finished: the ranks that finished instead"""
+
+    finished: Sequence[int]
+
+    def words(self) -> Text:
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            parts.append(say("{} called {}", ranks, self.noun(index)))
+        if self.finished:
+            parts.append(say("{} finished", self.finished))
+        return say("{}, where {}.", parts[0], listing(parts[1:]))
+
+
+@form
+class OtherData(Clash):
+    """One call with different data. given: what each side gave"""
+
+    differs: Sequence[str]
+    given: Sequence[str]
+
+    def words(self) -> Text:
+        if len(self.calls) > FEW:
+            differs = differing_text(self.differs)
+            return say("{} called {}, but differ in {}.", self.ranks, self.noun(0), differs)
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            named = not index or self.calls[index].op != self.calls[0].op
+            name = say(" called {}", self.noun(index)) if named else ()
+            parts.append(say("{}{} with {}", ranks, name, self.given[index]))
+        return say("{}, {}.", parts[0], listing(parts[1:]))
+
+
 def different(scene: Evidence) -> tuple[Line, ...]:
     """Different calls in one place: their kind, origin or data differs."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
@@ -144,16 +248,62 @@ def different(scene: Evidence) -> tuple[Line, ...]:
     differs = slot.differs
     both, lines = scene.sides(present), scene.lines_at(slot)
     if differs and not {"op", "origin"} & set(differs):
-        facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]}
+        given = [meeting.given(row, differs) for row in rows]
         return (
-            scene.headline("other_data", both, rows, lines=lines, **facts),
+            OtherData(differs, given, lines=lines, **scene.about(both, rows)),
             *meeting.causes(scene),
             *meeting.keys(scene),
         )
     finished = [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*both)}))
-    headline = scene.headline("other_call", both, rows, ranks=ranks, lines=lines, finished=finished)
+    headline = OtherCall(finished, lines=lines, **scene.about(both, rows, ranks))
     return (headline, *meeting.causes(scene))
+
+
+@form
+class Alone(Clash):
+    """A call that nothing meets. how: what the `absent` ranks do instead, in _ALONE, or how they
+    ended"""
+
+    absent: Sequence[int]
+    how: str
+
+    def words(self) -> Text:
+        parts: dict[str, Part] = {
+            "ranks": self.ranks,
+            "absent": self.absent,
+            "mine": self.sides[0],
+            "call": self.brief(0),
+        }
+        if self.how in _ALONE:
+            return say(_ALONE[self.how], **parts)
+        absent = ends(self.absent, self.how)
+        return say("{ends}; nothing meets {mine}'s {call}.", ends=absent, **parts)
+
+    def bad_ends(self) -> list[RankEnds]:
+        """Without what its words say."""
+        if self.how in ("timed_out", "all_killed"):
+            return []
+        groups = []
+        for group in Headline.bad_ends(self):
+            if group.kind == self.how and not group.pending and len(self.ends) > 1:
+                group = replace(group, ranks=tuple(sorted({*group.ranks} - {*self.absent})))
+            groups.append(group)
+        return [group for group in groups if group.ranks]
+
+
+_ALONE = {
+    "nothing": "No call meets {mine}'s {call}.",
+    "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
+    "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
+    "completed": "There is no record of {absent}; {mine} completed {call}.",
+    "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
+    "out_of_time": "{absent} [was|were] still running when the time was up; nothing meets {mine}'s {call}.",
+    "runs": "{absent} [is|are] still running; nothing meets {mine}'s {call}.",
+    EndKind.HUNG: "{absent} wait[s|] elsewhere; nothing meets {mine}'s {call}.",
+    EndKind.UNKNOWN: "{absent} [has|have] no more calls on record; nothing meets {mine}'s {call}.",
+}
+"""By the reason why the other ranks do not issue the call; otherwise, they have ended."""
 
 
 def alone(scene: Evidence) -> tuple[Line, ...]:
@@ -188,14 +338,10 @@ def alone(scene: Evidence) -> tuple[Line, ...]:
         ):
             # perhaps one was killed first, and its launcher then killed the others
             state = "all_killed"
-    fields = {
-        "ranks": tuple(sorted({*which, *alongside})),
-        "lines": scene.lines_at(slot),
-        "absent": which,
-        "how": state,
-    }
+    ranks = sorted({*which, *alongside})
+    rows = [meeting.placed(scene, slot, side)]
     return (
-        scene.headline("alone", [alongside], [meeting.placed(scene, slot, side)], **fields),
+        Alone(which, state, lines=scene.lines_at(slot), **scene.about([alongside], rows, ranks)),
         *meeting.causes(scene),
     )
 
@@ -213,110 +359,3 @@ def out_of_time(end: Ending) -> bool:
 
 
 FINDERS = (wrong_answer, extra, circle, silent.splits, different, alone)
-
-
-# ---------------------------------------------------------------- words
-
-
-def _circle(line: Line) -> Text:
-    """Up to two calls by name; ENDED has each rank's own."""
-    parts = [say("{} in {}", ranks, brief(line, index)) for index, ranks in enumerate(sides(line))]
-    if len({(call.name, call.site) for call in line.calls}) == 1:
-        return say("{} wait for each other, each in {}.", line.ranks, brief(line, 0))
-    if len(parts) > 2:
-        return say("{} wait for each other in a circle.", line.ranks)
-    return say("{} wait for each other: {}.", line.ranks, listing(parts))
-
-
-def _wrong_answer(line: Line) -> Text:
-    asker, answer = sides(line)[:2]
-    return say(
-        "{} asked: {} {}'s {} answered.",
-        asker,
-        noun(line, 0, quote=False),
-        told((who(answer),)),
-        noun(line, 1),
-    )
-
-
-def _extra(line: Line) -> Text:
-    who_has, lagging = sides(line)
-    by, counts = line.facts["by"], line.facts["counts"]
-    many = "one" if by == 1 else f"{by} calls of"
-    call = say("{} {}{}", many, noun(line, 0, quote=False), "".join(map(place, line.calls)))
-    return say(
-        "{} issued {} {} than {} ({} and {}).", who_has, call, line.form, lagging, *map(str, counts)
-    )
-
-
-def _other_call(line: Line) -> Text:
-    parts = []
-    for index, ranks in enumerate(sides(line)):
-        parts.append(say("{} called {}", ranks, noun(line, index)))
-    if line.facts["finished"]:
-        finished = [say("{} finished", line.facts["finished"])]
-    else:
-        finished = []
-    return say("{}, where {}.", parts[0], listing([*parts[1:], *finished]))
-
-
-def _other_data(line: Line) -> Text:
-    if len(line.calls) > FEW:
-        return say(
-            "{} called {}, but differ in {}.",
-            line.ranks,
-            noun(line, 0),
-            differing_text(line.facts["differs"]),
-        )
-    values = line.facts["given"]
-    names = [
-        say(" called {}", noun(line, index)) if call.op != line.calls[0].op else ()
-        for index, call in enumerate(line.calls)
-    ]
-    others_text = [
-        say("{}{} with {}", ranks, names[index], values[index])
-        for index, ranks in enumerate(sides(line))
-        if index
-    ]
-    return say(
-        "{} called {} with {}, {}.", sides(line)[0], noun(line, 0), values[0], listing(others_text)
-    )
-
-
-_ALONE = {
-    "nothing": "No call meets {mine}'s {call}.",
-    "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
-    "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
-    "completed": "There is no record of {absent}; {mine} completed {call}.",
-    "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
-    "out_of_time": "{absent} [was|were] still running when the time was up; nothing meets {mine}'s {call}.",
-    "runs": "{absent} [is|are] still running; nothing meets {mine}'s {call}.",
-    EndKind.HUNG: "{absent} wait[s|] elsewhere; nothing meets {mine}'s {call}.",
-    EndKind.UNKNOWN: "{absent} [has|have] no more calls on record; nothing meets {mine}'s {call}.",
-}
-"""By the reason why the other ranks do not issue the call; otherwise, they have ended."""
-
-
-def _alone(line: Line) -> Text:
-    absent, state = line.facts["absent"], line.facts["how"]
-    parts: dict[str, Part] = {
-        "ranks": line.ranks,
-        "absent": absent,
-        "mine": sides(line)[0],
-        "call": brief(line, 0),
-    }
-    if state in _ALONE:
-        return say(_ALONE[state], **parts)
-    return say("{ends}; nothing meets {mine}'s {call}.", ends=ends(absent, state), **parts)
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "circle": _circle,
-    "wrong_answer": _wrong_answer,
-    "more": _extra,
-    "fewer": _extra,
-    "other_call": _other_call,
-    "other_data": _other_data,
-    "alone": _alone,
-    **meeting.WORDS,
-}

@@ -3,12 +3,12 @@ Work that nobody waited for, a call of a group that its rank is not in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 from joinlab.analysis.wording import by_key, good, short_site
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.words import Text, brief, every_rank, listing, say, sides
+from joinlab.story.lines import Fix, Headline, Line, SourceLine, form
+from joinlab.story.words import Text, every_rank, listing, say
 from joinlab.timeline import EndKind
 
 
@@ -17,6 +17,32 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     if not all(good(end) and end.kind is EndKind.FINISHED for end in scene.ends):
         return ()
     return _unwaited(scene) or _outside(scene) or grouped(scene, unlike=False)
+
+
+@form
+class NotWaited(Headline):
+    world: int
+
+    def words(self) -> Text:
+        return say(
+            "{} finished, but nobody waited for {}'s {}.",
+            every_rank(self.world),
+            self.ranks,
+            self.brief(0),
+        )
+
+
+@form
+class WaitForWork(Fix):
+    """What to do about a Work."""
+
+    form = "wait"
+    site: str | None
+
+    def words(self) -> Text:
+        return say(
+            "Call wait() on what the call returned{} before its tensor is read.", _place(self.site)
+        )
 
 
 def _unwaited(scene: Evidence) -> tuple[Line, ...]:
@@ -28,11 +54,27 @@ def _unwaited(scene: Evidence) -> tuple[Line, ...]:
     same = [row for row in rows if row["call_site"] == site]
     ranks = sorted({row["rank"] for row in same})
     lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
-    world = len(scene.ends)
-    headline = scene.headline("not_waited", [ranks], same[:1], lines=lines, world=world)
+    headline = NotWaited(len(scene.ends), lines=lines, **scene.about([ranks], same[:1]))
     if scene.meta.get("fixes_hidden"):
         return (headline,)
-    return (headline, Line(LineKind.FIX, "wait", tuple(ranks), facts={"site": site}))
+    return (headline, WaitForWork(site, ranks=tuple(ranks)))
+
+
+@form
+class OutsideGroup(Headline):
+    """A call for a group that its rank is not in. name: of the function"""
+
+    form = "outside"
+    world: int
+    name: str
+
+    def words(self) -> Text:
+        template = (
+            "{} finished, but {} called {}{} for a group that [it is|they are] not in: it did "
+            "nothing."
+        )
+        where = _place(self.lines[0].site)
+        return say(template, every_rank(self.world), self.ranks, self.name, where)
 
 
 def _outside(scene: Evidence) -> tuple[Line, ...]:
@@ -42,8 +84,25 @@ def _outside(scene: Evidence) -> tuple[Line, ...]:
     first = outside[0]
     ranks = tuple(sorted({one["rank"] for one in outside if one["site"] == first["site"]}))
     lines = (SourceLine(first["site"], "", ranks),)
-    facts = {"world": len(scene.ends), "name": first["name"]}
-    return (Line(LineKind.HEADLINE, "outside", ranks, lines=lines, facts=facts),)
+    return (OutsideGroup(len(scene.ends), first["name"], ranks=ranks, lines=lines),)
+
+
+@form
+class Grouped(Headline):
+    """A group that not all ranks named. members: those that each side named"""
+
+    members: Sequence[Sequence[int]]
+
+    def words(self) -> Text:
+        parts: list[Text] = []
+        for ranks, members in zip(self.sides, self.members, strict=True):
+            called = "" if parts else f" called new_group{_place(self.lines[0].site)}"
+            parts.append(say("{}{} for {}", ranks, called, members))
+        return say("{}: every rank has to, alike.", listing(parts))
+
+
+def _place(site: str | None) -> str:
+    return f" ({short_site(site)})" if site else ""
 
 
 def grouped(scene: Evidence, unlike: bool = True) -> tuple[Line, ...]:
@@ -55,44 +114,5 @@ def grouped(scene: Evidence, unlike: bool = True) -> tuple[Line, ...]:
         if unlike == (len(members) > 1) and len(max(members, key=len)) > 1:
             sides, site = [item["ranks"] for item in groupings], groupings[0]["site"]
             lines = (SourceLine(site, "", tuple(sides[0])),)
-            return (scene.headline("grouped", sides, lines=lines, members=members),)
+            return (Grouped(members, lines=lines, **scene.about(sides)),)
     return ()
-
-
-# ---------------------------------------------------------------- words
-
-
-def _not_waited(line: Line) -> Text:
-    said = "{} finished, but nobody waited for {}'s {}."
-    return say(said, every_rank(line.facts["world"]), line.ranks, brief(line, 0))
-
-
-def _outside_words(line: Line) -> Text:
-    said = (
-        "{} finished, but {} called {}{} for a group that [it is|they are] not in: it did nothing."
-    )
-    where = _place(line.lines[0].site)
-    return say(said, every_rank(line.facts["world"]), line.ranks, line.facts["name"], where)
-
-
-def _grouped_words(line: Line) -> Text:
-    parts: list[Text] = []
-    for ranks, members in zip(sides(line), line.facts["members"], strict=True):
-        called = "" if parts else f" called new_group{_place(line.lines[0].site)}"
-        parts.append(say("{}{} for {}", ranks, called, members))
-    return say("{}: every rank has to, alike.", listing(parts))
-
-
-def _place(site: str | None) -> str:
-    return f" ({short_site(site)})" if site else ""
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "not_waited": _not_waited,
-    "outside": _outside_words,
-    "grouped": _grouped_words,
-    "wait": lambda line: say(
-        "Call wait() on what the call returned{} before its tensor is read.",
-        _place(line.facts["site"]),
-    ),
-}

@@ -3,17 +3,17 @@ leaves open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED, documented_case
 from joinlab.ops import Op
+from joinlab.program.replicas import Replica
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms.kept_waiting import unclear_first
+from joinlab.story.forms.kept_waiting import Shows, unclear_first
 from joinlab.story.forms.silent import differing
-from joinlab.story.lines import Line, LineKind
-from joinlab.story.words import ENDINGS, Text, at_place, say, sides, told, who
+from joinlab.story.lines import Line, LineKind, Note, form
+from joinlab.story.words import ENDINGS, Text, say, told, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
@@ -28,6 +28,39 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     )
 
 
+@form
+class Documented(Note):
+    """The thread's ending of a case.
+
+    then   how it has each rank end; () where it has no record
+    same   whether the run here ended so
+    gloo   whether it does not because of gloo
+    today  whether because of today's barrier
+    """
+
+    case: int
+    then: Sequence[str]
+    same: bool
+    gloo: bool
+    today: bool
+
+    def words(self) -> Text:
+        if self.same:
+            return say("As documented, on NCCL with PyTorch 1.9.")
+        text = ""
+        if self.then:
+            # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note
+            # form.
+            both = "finishes in one report, and raises an error in the other"
+            first_end, second_end = (both if ";" in end else end for end in self.then)
+            text = f"Documented, on NCCL with PyTorch 1.9: rank 0 {first_end}; rank 1 {second_end}."
+        gloo, today = DOCUMENTED[self.case].gloo * self.gloo, _TODAY * self.today
+        return say("{}", " ".join(filter(None, (text, gloo, today))))
+
+
+_TODAY = "Its barrier all-reduced a byte that nobody set; today's is a float zero."
+
+
 def _documented(timeline: Timeline) -> Iterator[Line]:
     """The thread's ending of this run, if it documents one, compared with the ending here."""
     source = SourceTexts.of(timeline).program
@@ -40,24 +73,32 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
         tuple(ENDINGS[end.kind].trace for end in timeline.ends),
     )
     differs = traces != documented and (documented is not None or set(traces) != {"finishes"})
-    facts = {
-        "case": number,
-        "then": list(documented or ()),
-        "same": traces == documented,
-        "gloo": gloo and differs,
-    }
-    today = (timeline.meta.get("emulation") or {}).get("era") == "today"
-    facts["today"] = bool(differs and not gloo and case.join and case.barrier and today)
-    if documented or (facts["gloo"] and case.gloo):
-        yield Line(LineKind.NOTE, "documented", facts=facts)
+    era = (timeline.meta.get("emulation") or {}).get("era")
+    today = differs and not gloo and case.join and bool(case.barrier) and era == "today"
+    gloo = gloo and differs
+    if documented or (gloo and case.gloo):
+        yield Documented(number, documented or (), traces == documented, gloo, today)
 
 
 def _unclear(scene: Evidence) -> Iterator[Line]:
     if scene.meta.get("format") != FROM_TEXT and any(
         end.kind is EndKind.UNKNOWN for end in scene.ends
     ):
-        for form, facts in scene.graph.unclear[unclear_first(scene) is not None :]:
-            yield Line(LineKind.NOTE, form, facts=facts)
+        for why in scene.graph.unclear[unclear_first(scene) is not None :]:
+            yield Shows(why, kind=LineKind.NOTE)
+
+
+@form
+class Tags(Note):
+    """A send and a recv that met with unlike tags."""
+
+    tags: Sequence[int | None]
+
+    def words(self) -> Text:
+        parts = []
+        for index, (ranks, tag) in enumerate(zip(self.sides, self.tags, strict=True)):
+            parts.append(say("{}'s {} with tag {}", ranks, self.at_place(index), str(tag)))
+        return say("{} met {}: NCCL ignores tags.", *parts)
 
 
 def _tags(scene: Evidence) -> Iterator[Line]:
@@ -69,20 +110,57 @@ def _tags(scene: Evidence) -> Iterator[Line]:
             )
             tags = [row["tag"] for row in rows]
             if len(tags) == 2 and None not in tags and tags[0] != tags[1]:
-                yield scene.line(
-                    LineKind.NOTE, "tags", [[row["rank"]] for row in rows], rows, tags=tags
-                )
+                yield Tags(tags, **scene.about(([row["rank"]] for row in rows), rows))
                 return
+
+
+@form
+class Assumed(Note):
+    what: str
+
+    def words(self) -> Text:
+        return say("{}", self.what)
+
+
+@form
+class Watchdog(Note):
+    """Ranks that NCCL's watchdog would abort after so many seconds."""
+
+    seconds: float
+
+    def words(self) -> Text:
+        return say(
+            "On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.",
+            f"{self.seconds:g}",
+            self.ranks,
+        )
 
 
 def _watchdog(timeline: Timeline) -> Iterator[Line]:
     knobs = timeline.meta.get("emulation") or {}
     if knobs.get("assumes"):
-        yield Line(LineKind.NOTE, "assumed", facts={"what": knobs["assumes"]})
+        yield Assumed(knobs["assumes"])
     watched = knobs.get("watchdog") or ()
     for seconds in sorted({entry["after_s"] for entry in watched}):
         ranks = tuple(entry["rank"] for entry in watched if entry["after_s"] == seconds)
-        yield Line(LineKind.NOTE, "watchdog", ranks, facts={"seconds": seconds})
+        yield Watchdog(seconds, ranks=ranks)
+
+
+@form
+class ReplicasPart(Note):
+    """Replicas that differ by design."""
+
+    inner = "replica"
+    replica: Replica
+
+    def words(self) -> Text:
+        template = (
+            "{}'s replicas differ after steps in which no gradients were averaged: {}. "
+            "They were made equal again."
+        )
+        if self.replica["over"] == "training":
+            template = "{}'s replicas differ at the end: {}. They were equal up to the last step."
+        return say(template, told((who(self.ranks),)), differing(self.replica))
 
 
 def _replicas(timeline: Timeline) -> Iterator[Line]:
@@ -90,65 +168,4 @@ def _replicas(timeline: Timeline) -> Iterator[Line]:
     found = timeline.meta.get("replicas")
     if found is not None and "over" in found:
         ranks = tuple(timeline.meta["groups"].get(found["group"], ()))
-        yield Line(LineKind.NOTE, "replicas_part", ranks, facts=dict(found))
-
-
-# ---------------------------------------------------------------- words
-
-_TODAY = "Its barrier all-reduced a byte that nobody set; today's is a float zero."
-
-
-def _then(line: Line) -> Text:
-    facts, text = line.facts, ""
-    if facts["same"]:
-        return say("As documented, on NCCL with PyTorch 1.9.")
-    if facts["then"]:
-        # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note
-        # form.
-        both = "finishes in one report, and raises an error in the other"
-        first_end, second_end = (both if ";" in end else end for end in facts["then"])
-        text = f"Documented, on NCCL with PyTorch 1.9: rank 0 {first_end}; rank 1 {second_end}."
-    gloo, today = (
-        DOCUMENTED[facts["case"]].gloo if facts["gloo"] else "",
-        _TODAY if facts["today"] else "",
-    )
-    return say("{}", " ".join(filter(None, (text, gloo, today))))
-
-
-def _watchdog_words(line: Line) -> Text:
-    seconds = f"{line.facts['seconds']:g}"
-    return say(
-        "On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.",
-        seconds,
-        line.ranks,
-    )
-
-
-def _tags_words(line: Line) -> Text:
-    parts = []
-    for index, ranks in enumerate(sides(line)):
-        parts.append(
-            say("{}'s {} with tag {}", ranks, at_place(line, index), str(line.facts["tags"][index]))
-        )
-    return say("{} met {}: NCCL ignores tags.", *parts)
-
-
-def _replicas_words(line: Line) -> Text:
-    facts: Any = line.facts
-    if facts["over"] == "training":
-        said = "{}'s replicas differ at the end: {}. They were equal up to the last step."
-    else:
-        said = (
-            "{}'s replicas differ after steps in which no gradients were averaged: {}. "
-            "They were made equal again."
-        )
-    return say(said, told((who(line.ranks),)), differing(facts))
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "replicas_part": _replicas_words,
-    "documented": _then,
-    "assumed": lambda line: say("{}", line.facts["what"]),
-    "tags": _tags_words,
-    "watchdog": _watchdog_words,
-}
+        yield ReplicasPart(found, ranks=ranks)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import ClassVar
 
 from joinlab.analysis.wording import by_key, short_site
 from joinlab.program.divergence import Branch, Read, Test
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Line, LineKind, SourceLine, Value
+from joinlab.story.lines import Line, LineKind, Note, SourceLine, Value, form
 from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import EndKind
 
@@ -18,6 +20,59 @@ LONGEST = 80
 """Characters of a test that are quoted."""
 
 
+@form
+class AtTest(Line):
+    """A test, the first of `lines`, at which the ways part.
+
+    line      its number
+    emulated  whether it was found by emulating a launched run
+    went      where each side went
+    """
+
+    line: int
+    emulated: bool
+    went: Sequence[Branch]
+    kind: LineKind = field(default=LineKind.PARTING, kw_only=True)
+
+    before: ClassVar[str] = ""
+
+    def words(self) -> Text:
+        test, sides_text = self.lines[0], [_side(self, side) for side in self.went]
+        text, location = code(quoted(test.text)), short_site(test.site)
+        emulated = ", emulated; the emulation ended as this run did" * self.emulated
+        template = "{}{} ({}): {}{}."
+        emulated *= not self.before
+        return say(template, self.before, text, location, listing(sides_text, "; "), emulated)
+
+
+class Parted(AtTest):
+    """The test at which the ways finally part."""
+
+
+class PartedBefore(AtTest):
+    """A test that set a value for a later one."""
+
+    before = "Before, "
+
+
+@form
+class NotFollowed(Note):
+    why: str
+
+    def words(self) -> Text:
+        return say("Where the ranks' paths part is unknown: {}.", self.why)
+
+
+@form
+class LeftOut(Note):
+    """How many ranks were not followed."""
+
+    count: int
+
+    def words(self) -> Text:
+        return say("The paths of {} more ranks were not compared.", str(self.count))
+
+
 def find(scene: Evidence) -> tuple[Line, ...]:
     """A line for the test at which the ways finally part, then for the tests that set the values it
     read."""
@@ -25,21 +80,14 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     if parting is None:
         return ()
     if "why" in parting:
-        return (Line(LineKind.NOTE, "not_followed", facts={"why": parting["why"]}),)
+        return (NotFollowed(parting["why"]),)
     if parting["tests"] and _stands_there(scene, parting["tests"][-1]):
         return ()
-    left_out = (
-        (Line(LineKind.NOTE, "left_out", facts={"count": parting["left_out"]}),)
-        if parting.get("left_out")
-        else ()
-    )
-    return (
-        *_lines(
-            list(filter(_branches, parting["tests"])),
-            scene.meta.get("parting_emulated", False),
-        ),
-        *left_out,
-    )
+    emulated = scene.meta.get("parting_emulated", False)
+    lines = _lines(list(filter(_branches, parting["tests"])), emulated)
+    if parting.get("left_out"):
+        return (*lines, LeftOut(parting["left_out"]))
+    return tuple(lines)
 
 
 def _stands_there(scene: Evidence, test: Test) -> bool:
@@ -67,17 +115,14 @@ def _branches(test: Test) -> bool:
 def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
     for index, test in enumerate(reversed(tests)):
         ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
-        yield Line(
-            LineKind.PARTING,
-            "parted_before" if index else "parted",
-            ranks,
+        form = PartedBefore if index else Parted
+        yield form(
+            test["line"],
+            emulated,
+            sorted(test["sides"], key=lambda side: min(side["ranks"])),
+            ranks=ranks,
             lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
             values=tuple(_differing(test["values"])),
-            facts={
-                "line": test["line"],
-                "emulated": emulated,
-                "went": sorted(map(dict, test["sides"]), key=lambda side: min(side["ranks"])),
-            },
         )
 
 
@@ -91,22 +136,12 @@ def _differing(values: Sequence[Read]) -> list[Value]:
 # ---------------------------------------------------------------- words
 
 
-def _words(line: Line) -> Text:
-    test, sides_text = line.lines[0], [_side(line, side) for side in line.facts["went"]]
-    before = "Before, " * (line.form == "parted_before")
-    text = code(quoted(test.text))
-    template = "{}{} ({}): {}."
-    if line.facts["emulated"] and line.form == "parted":
-        template = "{}{} ({}): {}, emulated; the emulation ended as this run did."
-    return say(template, before, text, short_site(test.site), listing(sides_text, "; "))
-
-
 def quoted(text: str) -> str:
     """A test, cut if it is long."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _side(line: Line, side: Branch) -> Text:
+def _side(line: AtTest, side: Branch) -> Text:
     """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to
     line 7"."""
     ranks = side["ranks"]
@@ -120,7 +155,7 @@ def _side(line: Line, side: Branch) -> Text:
     values = listing([say("{}", code(text)) for text in texts])
     kind, _, location = side["text"].partition(" ")  # of an exception
     went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=location)
-    if side["how"] == "line" and side["line"] == line.facts["line"]:
+    if side["how"] == "line" and side["line"] == line.line:
         went = "went on in it"
     return say("{} {}{}", ranks, say("had {} and ", values) if values else "", went)
 
@@ -158,15 +193,3 @@ def _shown(name: str, value: object) -> str:
     if long:
         return f"{value:.3f}"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "parted": _words,
-    "parted_before": _words,
-    "left_out": lambda line: say(
-        "The paths of {} more ranks were not compared.", str(line.facts["count"])
-    ),
-    "not_followed": lambda line: say(
-        "Where the ranks' paths part is unknown: {}.", line.facts["why"]
-    ),
-}

@@ -8,43 +8,168 @@ text only says in which call it waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import ClassVar
 
 from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import ONE_SIZE
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
-from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.words import Text, listing, noun, say, sides
+from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
+from joinlab.story.words import Text, listing, say
 from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
 
-SENTENCES: Mapping[str, str] = {
-    "failed": "{who} failed first: {text}",
-    "raised": "{who} raised {text}",
-    "stuck": "{who} stood still, perhaps in a call of CUDA or NCCL: {text}",
-    "others": "{who} raised other errors",
-    "stood": "{who} stood in {text}",
-    "elsewhere": "{who} stood elsewhere",
-    "stands": "{who} stands in {text}",
-    "differ": "{who} issued {call}",
-    "behind": "{who} had not come to {call}, where {here} waited",
-    "waits": "{who} waited in {call}; the text names no rank that had not come to it",
-    "apart": "{who} waited in {call}",
-    "last": "{who} issued {call} last, as far as the text reaches",
-    "victims": "{who} waited for another rank, which the text does not name: {text}",
-    "alike": "{who} issued the same calls, {number} of them, as far as the text reaches",
-    "silent": "the text names no collective of {who}",
-    "sends": "{who} issued {text} last, as far as the text reaches",
-    "mismatched": "NCCL found collectives that do not match, at and around {who}",
-    "enqueued": "{who} had enqueued {number}",
-    "reach": "this was read from {of}. What it leaves out is not known",
-    "missing": "; no line is of {who}",
-}
-"""Sentences about a text."""
+
+class FromText(Headline):
+    """A headline from a text, which also says how ranks ended."""
+
+    says_ends = True
+
+
+@form
+class TextErrors(FromText):
+    """What ranks raised, or where they stood: the text of each side."""
+
+    template: ClassVar[str]
+    others: ClassVar[str] = "{} raised other errors"
+    texts: Sequence[str]
+
+    def words(self) -> Text:
+        parts = []
+        for ranks, text in zip(self.sides, self.texts, strict=True):
+            parts.append(say(self.template, ranks, text))
+        if len(parts) > 2:
+            parts[2:] = [say(self.others, sorted(chain(*self.sides[2:])))]
+        return say("{}.", listing(parts))
+
+
+class TextFailed(TextErrors):
+    template = "{} failed first: {}"
+
+
+class TextRaised(TextErrors):
+    template = "{} raised {}"
+
+
+class TextStuck(TextErrors):
+    template = "{} stood still, perhaps in a call of CUDA or NCCL: {}"
+
+
+class TextVictims(TextErrors):
+    template = "{} waited for another rank, which the text does not name: {}"
+
+
+class TextStood(TextErrors):
+    template = "{} stood in {}"
+    others = "{} stood elsewhere"
+
+
+class TextSends(TextErrors):
+    template = "{} issued {} last, as far as the text reaches"
+
+
+@form
+class TextCalls(FromText):
+    """A call of each side, with its number and size in words."""
+
+    template: ClassVar[str]
+    numbers: Sequence[str]
+    sizes: Sequence[str]
+
+    def words(self) -> Text:
+        return self.all_sides()
+
+    def all_sides(self, numbered: bool = True, end: str = "") -> Text:
+        """Each side with its call."""
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            parts.append(say(self.template, ranks, self.call(index, numbered)))
+        return say("{}{}.", listing(parts), end)
+
+    def call(self, index: int, numbered: bool = True) -> Text:
+        number = self.numbers[index] if numbered else ""
+        return say("{}{}{}", self.noun(index), f" {number}" * bool(number), self.sizes[index])
+
+
+class TextApart(TextCalls):
+    template = "{} waited in {}"
+
+
+class TextLast(TextCalls):
+    template = "{} issued {} last, as far as the text reaches"
+
+
+class TextWaits(TextCalls):
+    template = "{} waited in {}; the text names no rank that had not come to it"
+
+
+class TextDiffer(TextCalls):
+    template = "{} issued {}"
+
+    def words(self) -> Text:
+        label = self.numbers[0]
+        if len(set(self.numbers)) > 1:
+            return self.all_sides()
+        return self.all_sides(False, f", as {'call ' * label.isdecimal()}{label}" * bool(label))
+
+
+class TextBehind(TextCalls):
+    """Ranks, the last side, that had not come to a call."""
+
+    def words(self) -> Text:
+        here, behind = self.sides
+        return say("{} had not come to {}, where {} waited.", behind, self.call(0), here)
+
+
+@form
+class TextAlike(FromText):
+    """numbers: how many calls"""
+
+    numbers: Sequence[int]
+
+    def words(self) -> Text:
+        return say(
+            "{} issued the same calls, {} of them, as far as the text reaches.",
+            self.ranks,
+            str(self.numbers[0]),
+        )
+
+
+class TextSilent(TextAlike):
+    def words(self) -> Text:
+        return say("the text names no collective of {}.", self.ranks)
+
+
+class TextMismatched(FromText):
+    def words(self) -> Text:
+        return say("NCCL found collectives that do not match, at and around {}.", self.ranks)
+
+
+@form
+class TextEnqueued(Cause):
+    """How many calls each side had enqueued."""
+
+    numbers: Sequence[int]
+
+    def words(self) -> Text:
+        parts = []
+        for ranks, number in zip(self.sides, self.numbers, strict=True):
+            parts.append(say("{} had enqueued {}", ranks, f"{number} call{'s' * (number != 1)}"))
+        return say("{}.", listing(parts))
+
+
+@form
+class TextReach(Note):
+    """What was read, and the ranks of which no line is."""
+
+    of: str
+
+    def words(self) -> Text:
+        missing = say("; no line is of {}", self.ranks) if self.ranks else ""
+        return say("this was read from {}. What it leaves out is not known{}.", self.of, missing)
+
 
 WAITED = (
     *PEER_GONE,
@@ -72,20 +197,11 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     open_ = [row for row in rows if row["completed_ns"] is None]
     still = [rank for rank, end in enumerate(scene.ends) if STUCK in end.text]
     headline = (
-        _failed(scene) or _parted(scene, open_) or _said(scene, "stuck", still) or _victims(scene)
+        _failed(scene) or _parted(scene, open_) or _said(scene, TextStuck, still) or _victims(scene)
     )
     headline = headline or (None if rows else _stood(scene) or _hints(scene)) or _alike(scene, rows)
-    reach = Line(
-        LineKind.NOTE,
-        "text_reach",
-        _missing(scene),
-        facts={"of": scene.meta.get("program", "text")},
-    )
+    reach = TextReach(scene.meta.get("program", "text"), ranks=_missing(scene))
     return (headline, *_beyond(scene, open_), reach)
-
-
-def _headline(form: str, ranks: Iterable[int], **fields: Any) -> Line:
-    return Line(LineKind.HEADLINE, f"text_{form}", tuple(sorted(ranks)), **fields)
 
 
 def _missing(scene: Evidence) -> tuple[int, ...]:
@@ -106,28 +222,25 @@ def _failed(scene: Evidence) -> Line | None:
         and not _waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in scene.ends[rank].text][:1]
-    return _said(scene, "failed" if first else "raised", first or own_errors)
+    return _said(scene, TextFailed if first else TextRaised, first or own_errors)
 
 
 def _victims(scene: Evidence) -> Line | None:
-    return _said(
-        scene, "victims", [rank for rank, end in enumerate(scene.ends) if _waited(end.text)]
-    )
+    victims = [rank for rank, end in enumerate(scene.ends) if _waited(end.text)]
+    return _said(scene, TextVictims, victims)
 
 
 def _waited(error: str) -> bool:
     return any(phrase in error for phrase in WAITED)
 
 
-def _said(scene: Evidence, form: str, ranks: Sequence[int]) -> Line | None:
+def _said(scene: Evidence, form: type[TextErrors], ranks: Sequence[int]) -> Line | None:
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
     texts = by_key((_error(scene, rank), rank) for rank in ranks)
     lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(scene, ranks[0]))
-    return _headline(
-        form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)}
-    )
+    return form([*texts], lines=lines, **scene.about(texts.values()))
 
 
 def _error(scene: Evidence, rank: int) -> str:
@@ -148,9 +261,9 @@ def _stood(scene: Evidence) -> Line | None:
     )
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
-    facts = {"sides": [ranks for _, ranks in by_size], "texts": [text for text, _ in by_size]}
     if by_size:
-        return _headline("stood", chain(*texts.values()), facts=facts)
+        sides = [ranks for _, ranks in by_size]
+        return TextStood([text for text, _ in by_size], **scene.about(sides))
     return None
 
 
@@ -158,11 +271,10 @@ def _hints(scene: Evidence) -> Line | None:
     """What a text without collectives says: which do not match, or the last sends and recvs."""
     mismatched = scene.meta.get("mismatched")
     if mismatched:
-        return _headline("mismatched", mismatched)
+        return TextMismatched(ranks=tuple(sorted(mismatched)))
     texts = by_key((text, rank) for rank, text in scene.meta.get("sends", {}).items())
-    facts = {"sides": list(texts.values()), "texts": list(texts)}
     if texts:
-        return _headline("sends", chain(*texts.values()), facts=facts)
+        return TextSends([*texts], **scene.about(texts.values()))
     return None
 
 
@@ -174,7 +286,7 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
     kinds = _kinds(refused, numbers=True)
     if len(kinds) > 1:
-        return _differ(scene, kinds)
+        return _calls(scene, TextDiffer, kinds)
     group = max(
         (row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_)
     )
@@ -182,7 +294,7 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     for number in sorted(by):
         kinds = _kinds(by[number])
         if len(kinds) > 1:
-            return _differ(scene, kinds)
+            return _calls(scene, TextDiffer, kinds)
     exact = _exact(scene, group)
     for number in sorted(by):
         ranks_here = {row["rank"] for row in by[number]}
@@ -192,9 +304,7 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
             if count < (number or 1) and rank not in ranks_here
         ]
         if behind:
-            return _headline(
-                "behind", {*ranks_here, *behind}, **_calls(scene, [by[number]], [behind])
-            )
+            return _calls(scene, TextBehind, [by[number]], [behind])
     first: dict[int, int] = {}
     for number in sorted(by):
         for row in by[number]:
@@ -205,12 +315,8 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     ]
     untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
     if untold and not any(row["error"] for row in open_):
-        form = "last"
-    elif places[1:]:
-        form = "apart"
-    else:
-        form = "waits"
-    return _headline(form, first, **_calls(scene, places))
+        return _calls(scene, TextLast, places)
+    return _calls(scene, TextApart if places[1:] else TextWaits, places)
 
 
 def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
@@ -225,30 +331,26 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     return list(kinds.values())
 
 
-def _differ(scene: Evidence, kinds: list[list[CallRow]]) -> Line:
-    return _headline(
-        "differ", [row["rank"] for rows in kinds for row in rows], **_calls(scene, kinds)
-    )
-
-
 def _calls(
-    scene: Evidence, sides: list[list[CallRow]], without_call: Sequence[list[int]] = ()
-) -> dict[str, object]:
-    """One call of each side, and what its words need; `without_call`: ranks without a call."""
-    calls, sizes = [scene.call(rows[0]) for rows in sides], [_size(rows[0]) for rows in sides]
+    scene: Evidence,
+    form: type[TextCalls],
+    sides: list[list[CallRow]],
+    without_call: Sequence[list[int]] = (),
+) -> TextCalls:
+    """A headline with one call of each side; `without_call`: ranks without a call."""
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
-    facts = {
-        "sides": [*ranks, *without_call],
-        "numbers": [call.label for call in calls],
-        "sizes": sizes,
-    }
-    return {"calls": tuple(calls), "facts": facts}
+    first = [rows[0] for rows in sides]
+    return form(
+        [scene.call(row).label for row in first],
+        list(map(_size, first)),
+        **scene.about([*ranks, *without_call], first),
+    )
 
 
 def _alike(scene: Evidence, rows: list[CallRow]) -> Line:
     ranks = sorted(set(range(len(scene.ends))) - set(_missing(scene)))
     calls = len({(row["group"], row["seq"]) for row in rows})
-    return _headline("alike" if calls else "silent", ranks, facts={"numbers": [calls]})
+    return (TextAlike if calls else TextSilent)([calls], ranks=tuple(ranks))
 
 
 def _beyond(scene: Evidence, open_: list[CallRow]) -> Iterator[Line]:
@@ -258,13 +360,7 @@ def _beyond(scene: Evidence, open_: list[CallRow]) -> Iterator[Line]:
         progress = sorted(scene.meta.get("progress", {}).get(group, {}).items())
         by_count = by_key((counts["enqueued"], rank) for rank, counts in progress)
         if len(by_count) > 1:
-            facts = {"sides": list(by_count.values()), "numbers": list(by_count)}
-            yield Line(
-                LineKind.CAUSE,
-                "text_enqueued",
-                tuple(sorted(chain(*by_count.values()))),
-                facts=facts,
-            )
+            yield TextEnqueued([*by_count], **scene.about(by_count.values()))
 
 
 def _exact(scene: Evidence, group: str) -> dict[int, int]:
@@ -291,71 +387,3 @@ def _place(scene: Evidence, rank: int) -> list[str]:
     """The line of the program in which a rank's main thread stood, if it is known."""
     main = scene.meta.get("stood", {}).get(rank, ())[:1]
     return [site for thread in main for site, _ in Standing(thread).frames[:1]]
-
-
-# ---- words
-
-
-def _each(line: Line, name: str) -> Text:
-    """Each side with its call and number, or with its number alone."""
-    numbers, parts = line.facts["numbers"], []
-    one_number = len(set(numbers)) == 1 and name == "differ"
-    for ranks, number, index in zip(sides(line), numbers, range(len(numbers)), strict=True):
-        call = _call(line, index, not one_number) if line.calls else ""
-        count = f"{number or 0} call{'s' * (number != 1)}"
-        parts.append(say(SENTENCES[name], who=ranks, call=call, number=count))
-    label = str(numbers[0] or "")
-    if one_number and label:
-        label_text = f", as {'call ' * label.isdecimal()}{label}"
-    else:
-        label_text = ""
-    return say("{}{}.", listing(parts), label_text)
-
-
-def _call(line: Line, index: int, numbered: bool = True) -> Text:
-    if numbered and (number := line.facts["numbers"][index]):
-        number = f" {number}"
-    else:
-        number = ""
-    return say("{}{}{}", noun(line, index), number, line.facts["sizes"][index])
-
-
-def _waiting(line: Line, name: str) -> Text:
-    ranks = sides(line)
-    return say(SENTENCES[name] + ".", who=ranks[-1], here=ranks[0], call=_call(line, 0))
-
-
-def _errors(line: Line, name: str) -> Text:
-    texts = line.facts["texts"]
-    parts = []
-    for ranks, text in zip(sides(line), texts, strict=True):
-        parts.append(say(SENTENCES[name], who=ranks, text=text))
-    if len(parts) > 2:
-        further_ranks = sorted(chain(*sides(line)[2:]))
-        parts[2:] = [
-            say(SENTENCES["elsewhere" if name == "stood" else "others"], who=further_ranks)
-        ]
-    return say("{}.", listing(parts))
-
-
-def _reached(line: Line) -> Text:
-    missing = say(SENTENCES["missing"], who=line.ranks) if line.ranks else ""
-    return say(SENTENCES["reach"] + "{}.", missing, of=line.facts["of"])
-
-
-def _all(line: Line, name: str) -> Text:
-    count = line.facts.get("numbers", ("",))[0]
-    return say(SENTENCES[name] + ".", who=line.ranks, number=str(count))
-
-
-def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line], Text]]:
-    return {f"text_{name}": partial(write, name=name) for name in names}
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    **_words(_errors, "failed", "raised", "stuck", "victims", "stood", "sends"),
-    **_words(_each, "differ", "apart", "last", "enqueued"),
-    **_words(_waiting, "behind", "waits"),
-    **_words(_all, "alike", "silent", "mismatched"),
-    "text_reach": _reached,
-}

@@ -8,20 +8,19 @@ inputs or models, an all-to-all whose sizes do not add up, and replicas that dif
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
+from joinlab.analysis.exchanges import unpaired
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import at_input, by_key
 from joinlab.ops import Op
 from joinlab.program.divergence import are_gradients
 from joinlab.program.replicas import Replica
-from joinlab.story.differences import unpaired
-from joinlab.story.evidence import Evidence
+from joinlab.story.evidence import AboutSides, Evidence
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line, LineKind
-from joinlab.story.words import Text, at_place, code, listing, say, sides
+from joinlab.story.lines import Cause, Headline, Line, form
+from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import EndKind
 
 _EARLY = re.compile(r"Rank (\d+) exhausted all inputs")
@@ -30,14 +29,25 @@ _MISSING = re.compile(
 )  # ProcessGroupGloo::monitoredBarrier, v2.13.0
 
 
+class NotCome(Headline):
+    def words(self) -> Text:
+        return say("{} did not come to monitored_barrier.", self.ranks)
+
+
 def not_come(scene: Evidence) -> tuple[Line, ...]:
     """The ranks that rank 0's error names."""
     for end in scene.ends:
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
             missing = list(map(int, match[1].replace(",", " ").split()))
             if all(rank < len(scene.ends) for rank in missing):
-                return (scene.headline("not_come", [missing]),)
+                return (NotCome(**scene.about([missing])),)
     return ()
+
+
+class Early(Headline):
+    def words(self) -> Text:
+        join = code("join(throw_on_early_termination=True)")
+        return say("{} ran out of inputs, where {} asks all ranks to raise.", self.ranks, join)
 
 
 def early(scene: Evidence) -> tuple[Line, ...]:
@@ -45,7 +55,26 @@ def early(scene: Evidence) -> tuple[Line, ...]:
     ranks = [rank for rank, end in enumerate(scene.ends) if _EARLY.search(end.text)]
     if not ranks:
         return ()
-    return (scene.headline("early", [ranks]),)
+    return (Early(**scene.about([ranks])),)
+
+
+@form
+class LeftOver(Headline):
+    """A send that nobody received, of so many that were sent and received."""
+
+    sent: int
+    received: int
+
+    def words(self) -> Text:
+        nearest = say(", beside {}", self.at_place(1)) if self.calls[1:] else ""
+        template = "{} sent {} to {}, which received {}: a {} is left over{}."
+        sender, receiver = self.ranks[:1], self.ranks[1:]
+        sent, received = _times(self.sent), _times(self.received)
+        return say(template, sender, sent, receiver, received, self.at_place(0), nearest)
+
+
+def _times(count: int) -> str:
+    return {0: "nothing", 1: "once"}.get(count, f"{count} times")
 
 
 def left_over(scene: Evidence) -> tuple[Line, ...]:
@@ -57,25 +86,41 @@ def left_over(scene: Evidence) -> tuple[Line, ...]:
             row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met
         )
         row = next(unmet)
-        if row["op"] == Op.SEND and row["completed_ns"] is not None:
+        peer = row["peer"]
+        if row["op"] == Op.SEND and row["completed_ns"] is not None and peer is not None:
             rows = [row, *(last for _, last in received[-1:])]
             lines_of_rows = (scene.line_of(end_row, (end_row["rank"],)) for end_row in rows)
             lines = tuple(filter(None, lines_of_rows))
-            details = {
-                "ranks": (row["rank"], row["peer"]),
-                "sent": len(sent),
-                "received": len(received),
-            }
+            sides = [[end_row["rank"]] for end_row in rows]
             return (
-                scene.headline(
-                    "left_over",
-                    [[end_row["rank"]] for end_row in rows],
-                    rows,
+                LeftOver(
+                    len(sent),
+                    len(received),
                     lines=lines,
-                    **details,
+                    **scene.about(sides, rows, (row["rank"], peer)),
                 ),
             )
     return ()
+
+
+def _averaged(scene: Evidence, slot: Slot, sides: Iterable[list[int]]) -> tuple[AboutSides, Line]:
+    """What a headline about gradients that met in a slot is about, and the line about the calls."""
+    present = list(map(tuple, sides))
+    rows = [scene.parting.call(slot, side[0]) for side in present]
+    return scene.about(scene.sides(present), rows), meeting.met(scene, slot, present)
+
+
+@form
+class OutOfPhase(Headline):
+    """Gradients of different inputs that met."""
+
+    inputs: Sequence[str]
+
+    def words(self) -> Text:
+        parts = []
+        for ranks, input_text in zip(self.sides, self.inputs, strict=True):
+            parts.append(say("{}'s of {}", ranks, input_text))
+        return say("Gradients of different inputs were averaged: {}.", listing(parts))
 
 
 def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
@@ -101,8 +146,17 @@ def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
             (rank, first_input) in only_ran for rank in second_ranks
         ):
             inputs = [at_input(number, scene.meta) for number in by_input]
-            return _averaged(scene, slot, "out_of_phase", by_input.values(), inputs=inputs)
+            of_sides, met = _averaged(scene, slot, by_input.values())
+            return OutOfPhase(inputs, **of_sides), met
     return ()
+
+
+class TwoModels(Headline):
+    def words(self) -> Text:
+        parts = []
+        for index, ranks in enumerate(self.sides):
+            parts.append(say("{}'s {}", ranks, self.at_place(index)))
+        return say("Gradients of two models were averaged: {}.", listing(parts))
 
 
 def two_models(scene: Evidence) -> tuple[Line, ...]:
@@ -114,17 +168,45 @@ def two_models(scene: Evidence) -> tuple[Line, ...]:
             and slot.calls.get(gradient["rank"], -1) == gradient["seq"]
             for gradient in mixed
         ):
-            return _averaged(scene, slot, "two_models", [[gradient["rank"]] for gradient in mixed])
+            of_sides, met = _averaged(scene, slot, ([gradient["rank"]] for gradient in mixed))
+            return TwoModels(**of_sides), met
     return ()
 
 
-def _averaged(
-    scene: Evidence, slot: Slot, form: str, sides: Iterable[list[int]], **facts: object
-) -> tuple[Line, ...]:
-    present = list(map(tuple, sides))
-    rows = [scene.parting.call(slot, side[0]) for side in present]
-    headline = scene.headline(form, scene.sides(present), rows, **facts)
-    return (headline, meeting.met(scene, slot, present))
+@form
+class Splits(Headline):
+    """An all-to-all of which a part does not fit, and perhaps others."""
+
+    parts: Sequence[Sequence[int]]
+
+    def words(self) -> Text:
+        return say("The splits of {} do not fit: {}.", self.at_place(0), _part(self.parts[0]))
+
+
+@form
+class OtherParts(Cause):
+    """The other parts that do not fit."""
+
+    parts: Sequence[Sequence[int]]
+
+    def words(self) -> Text:
+        parts = list(map(_part, self.parts))
+        left_out = len(parts) - FEW_PARTS
+        omitted = [say("{} more parts do not fit", f"{left_out}")] if left_out > 0 else []
+        return say("Also, {}.", listing([*parts[:FEW_PARTS], *omitted], "; "))
+
+
+FEW_PARTS = 3
+"""As many parts that do not fit are named, beside the first."""
+
+
+def _part(part: Sequence[int]) -> Text:
+    sender, receiver, sent, expected = part
+    if sender == receiver:
+        return say("{} keeps {} and expects {} of itself", [sender], f"{sent}", f"{expected}")
+    return say(
+        "{} sends {} to {}, which expects {}", [sender], f"{sent}", [receiver], f"{expected}"
+    )
 
 
 def splits(scene: Evidence) -> tuple[Line, ...]:
@@ -139,11 +221,48 @@ def splits(scene: Evidence) -> tuple[Line, ...]:
     by_line = {row["call_site"]: row for row in both[::-1]}
     lines = tuple(filter(None, (scene.line_of(row, ()) for row in [*by_line.values()][::-1])))
     sides = [[row["rank"]] for row in both]
-    headline = scene.headline("splits", sides, both, parts=[first], lines=lines)
+    headline = Splits([first], lines=lines, **scene.about(sides, both))
     if not others:
         return (headline,)
     ranks = sorted({rank for part in others for rank in part[:2]})
-    return (headline, scene.line(LineKind.CAUSE, "other_parts", [ranks], parts=others))
+    return (headline, OtherParts(others, **scene.about([ranks])))
+
+
+@form
+class ReplicasDiffer(Headline):
+    inner = "replica"
+    replica: Replica
+
+    def words(self) -> Text:
+        steps = sorted((step, int(rank)) for rank, step in self.replica["steps"].items())
+        by_step = by_key(steps)
+        steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
+        if len(steps_text) == 1:
+            since = say(f"since step {next(iter(by_step))}")
+        else:
+            since = say("since {}", listing(steps_text))
+        template = "{} finished, but their replicas differ {}: {}."
+        where = since if steps_text else "at the end"
+        return say(template, self.ranks, where, differing(self.replica))
+
+
+def differing(replica: Replica) -> Text:
+    """What differs between replicas: "weight and 3 more"."""
+    what = "the optimizer's state of " * (replica["what"] == "state")
+    more = f" and {replica['more']} more" if replica.get("more") else ""
+    return say("{}{}{}", what, code(replica["name"]), more)
+
+
+@form
+class OtherRates(Cause):
+    """The learning rates, by rank, where replicas parted."""
+
+    rates: Mapping[str, float]
+
+    def words(self) -> Text:
+        by_rate = by_key((rate, int(rank)) for rank, rate in self.rates.items())
+        rates_text = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
+        return say("The learning rate of that step was {}.", listing(rates_text))
 
 
 def replicas(scene: Evidence) -> tuple[Line, ...]:
@@ -155,109 +274,12 @@ def replicas(scene: Evidence) -> tuple[Line, ...]:
     if "over" in difference:  # by design: a note says so
         return ()
     ranks = list(scene.groups.get(difference["group"], range(len(scene.ends))))
-    rates = difference.get("rates")
-    if rates:
-        cause = [Line(LineKind.CAUSE, "other_rates", tuple(ranks), facts={"rates": rates})]
-    else:
-        cause = []
-    facts: Any = dict(difference)
-    return (scene.headline("replicas_differ", facts.pop("sides", [ranks]), **facts), *cause)
+    headline = ReplicasDiffer(difference, **scene.about(difference.get("sides", [ranks])))
+    if "rates" not in difference:
+        return (headline,)
+    return headline, OtherRates(difference["rates"], ranks=tuple(ranks))
 
 
 FIRST = (not_come, early)
 """Finders that come before the comparison of the calls' order."""
 FINDERS = (left_over, out_of_phase, two_models, replicas)
-
-
-# ---------------------------------------------------------------- words
-
-
-def _times(count: int) -> str:
-    return {0: "nothing", 1: "once"}.get(count, f"{count} times")
-
-
-def _left_over(line: Line) -> Text:
-    sent, received = (_times(line.facts[name]) for name in ("sent", "received"))
-    nearest = say(", beside {}", at_place(line, 1)) if line.calls[1:] else ""
-    template = "{} sent {} to {}, which received {}: a {} is left over{}."
-    return say(template, line.ranks[:1], sent, line.ranks[1:], received, at_place(line, 0), nearest)
-
-
-def _out_of_phase(line: Line) -> Text:
-    parts = []
-    for ranks, input_text in zip(sides(line), line.facts["inputs"], strict=True):
-        parts.append(say("{}'s of {}", ranks, input_text))
-    return say("Gradients of different inputs were averaged: {}.", listing(parts))
-
-
-def _two_models(line: Line) -> Text:
-    parts = []
-    for index, ranks in enumerate(sides(line)):
-        parts.append(say("{}'s {}", ranks, at_place(line, index)))
-    return say("Gradients of two models were averaged: {}.", listing(parts))
-
-
-def _splits(line: Line) -> Text:
-    part = _part(line.facts["parts"][0])
-    return say("The splits of {} do not fit: {}.", at_place(line, 0), part)
-
-
-def _part(part: Sequence[int]) -> Text:
-    sender, receiver, sent, expected = part
-    if sender == receiver:
-        return say("{} keeps {} and expects {} of itself", [sender], f"{sent}", f"{expected}")
-    template = "{} sends {} to {}, which expects {}"
-    return say(template, [sender], f"{sent}", [receiver], f"{expected}")
-
-
-def _other_parts(line: Line) -> Text:
-    parts = list(map(_part, line.facts["parts"]))
-    left_out = len(parts) - FEW_PARTS
-    omitted = [say("{} more parts do not fit", f"{left_out}")] if left_out > 0 else []
-    return say("Also, {}.", listing([*parts[:FEW_PARTS], *omitted], "; "))
-
-
-FEW_PARTS = 3
-"""As many parts that do not fit are named, beside the first."""
-
-
-def _replicas(line: Line) -> Text:
-    facts: Any = line.facts
-    by_step = by_key(sorted((step, int(rank)) for rank, step in facts["steps"].items()))
-    steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
-    if len(steps_text) == 1:
-        since = say(f"since step {next(iter(by_step))}")
-    else:
-        since = say("since {}", listing(steps_text))
-    template = "{} finished, but their replicas differ {}: {}."
-    return say(template, line.ranks, since if steps_text else "at the end", differing(facts))
-
-
-def differing(replica: Replica) -> Text:
-    """What differs between replicas: "weight and 3 more"."""
-    what = "the optimizer's state of " * (replica["what"] == "state")
-    more = f" and {replica['more']} more" if replica.get("more") else ""
-    return say("{}{}{}", what, code(replica["name"]), more)
-
-
-def _rates(line: Line) -> Text:
-    by_rate = by_key((rate, int(rank)) for rank, rate in line.facts["rates"].items())
-    rates_text = [say("{} on {}", f"{rate:g}", ranks) for rate, ranks in by_rate.items()]
-    return say("The learning rate of that step was {}.", listing(rates_text))
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "not_come": lambda line: say("{} did not come to monitored_barrier.", line.ranks),
-    "early": lambda line: say(
-        "{} ran out of inputs, where {} asks all ranks to raise.",
-        line.ranks,
-        code("join(throw_on_early_termination=True)"),
-    ),
-    "left_over": _left_over,
-    "out_of_phase": _out_of_phase,
-    "two_models": _two_models,
-    "splits": _splits,
-    "other_parts": _other_parts,
-    "replicas_differ": _replicas,
-    "other_rates": _rates,
-}

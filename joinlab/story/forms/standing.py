@@ -6,19 +6,72 @@ The rank's recorder wrote the stacks of its threads; if it could not, the line s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from joinlab.analysis.wording import by_key, short_site
 from joinlab.ops import Stood
 from joinlab.program.labels import kind_of
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Line, LineKind, SourceLine
-from joinlab.story.words import Text, listing, say, sides
+from joinlab.story.lines import Cause, Fix, Headline, Line, Note, SourceLine, form
+from joinlab.story.words import Text, listing, say
 from joinlab.timeline import EndKind
 
 MOST_RANKS, MOST_THREADS = 4, 3
 """Most ranks, and most threads of each, that the lines show."""
+
+
+Threads = Sequence[tuple[str, str]]
+"""The name of each thread, and where it stands."""
+
+
+@form
+class Stands(Cause):
+    """Where the threads of a rank stand.
+
+    outside  whether that is outside any recorded call
+    past     whether the rank has been killed since
+    """
+
+    threads: Threads
+    outside: bool
+    past: bool
+
+    def words(self) -> Text:
+        threads = [
+            ("" if not index else f"its thread {name} ", text)
+            for index, (name, text) in enumerate(self.threads)
+        ]
+        parts = [say("{}in {}", name, text) for name, text in threads]
+        verb = "stood" if self.past else "stands"
+        outside = " outside any call:" * self.outside
+        return say("{} {}{} {}.", self.ranks, verb, outside, listing(parts))
+
+
+@form
+class StoppedProcess(Cause):
+    pid: int | None
+    host: str
+
+    def words(self) -> Text:
+        remedy = f"kill -CONT {self.pid} on {self.host} continues it"
+        return say("{}'s process is stopped, by a signal or a debugger: {}.", self.ranks, remedy)
+
+
+@form
+class Look(Fix):
+    """How to see where a rank is that wrote no stacks."""
+
+    host: str
+    pid: int
+
+    def words(self) -> Text:
+        return say(
+            "{} runs outside any recorded call. To see where: {} (on {}).",
+            self.ranks,
+            f"py-spy dump --pid {self.pid}",
+            self.host,
+        )
 
 
 def find(scene: Evidence) -> tuple[Line, ...]:
@@ -37,19 +90,32 @@ def find(scene: Evidence) -> tuple[Line, ...]:
         if inside[rank] or not goes_on or (end.runs and not recorded):
             continue
         if recorded and processes[rank].get("stopped"):
-            process = {"pid": processes[rank]["pid"], "host": processes[rank]["host"]}
-            lines_found.append(Line(LineKind.CAUSE, "stopped_process", (rank,), facts=process))
+            pid, host = processes[rank]["pid"], processes[rank]["host"]
+            lines_found.append(StoppedProcess(pid, host, ranks=(rank,)))
         elif threads := standing_of(scene, rank):
             lines = tuple(
                 SourceLine(thread.frames[0][0], "", (rank,), thread.callers) for thread in threads
             )
-            texts = [[thread.name, thread.text()] for thread in threads]
-            facts = {"threads": texts, "outside": recorded, "past": end.kind is EndKind.KILLED}
-            lines_found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
+            texts, past = _texts(threads), end.kind is EndKind.KILLED
+            lines_found.append(Stands(texts, recorded, past, ranks=(rank,), lines=lines))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
-            facts = {"host": processes[rank]["host"], "pid": pid}
-            lines_found.append(Line(LineKind.FIX, "look", (rank,), facts=facts))
+            lines_found.append(Look(processes[rank]["host"], pid, ranks=(rank,)))
     return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(scene))
+
+
+@form
+class StandApart(Headline):
+    """more: whether others stand elsewhere"""
+
+    says_ends = True
+    more: bool
+
+    def words(self) -> Text:
+        parts = []
+        for ranks, source_line in zip(self.sides, self.lines, strict=True):
+            parts.append(say("{} stand[s|] at {}", ranks, short_site(source_line.site)))
+        elsewhere = say(", others elsewhere") if self.more else ()
+        return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 
 
 def apart(scene: Evidence) -> tuple[Line, ...]:
@@ -62,8 +128,8 @@ def apart(scene: Evidence) -> tuple[Line, ...]:
         return ()
     sides = sorted(places.items(), key=lambda place: (len(place[1]), place[1]))[:2]
     lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
-    facts = {"sides": [ranks for _, ranks in sides], "more": len(places) > 2}
-    return (Line(LineKind.HEADLINE, "stand_apart", tuple(unfinished), lines=lines, facts=facts),)
+    in_places = scene.about((ranks for _, ranks in sides), ranks=unfinished)
+    return (StandApart(len(places) > 2, lines=lines, **in_places),)
 
 
 def standing_of(scene: Evidence, rank: int) -> list[Standing]:
@@ -80,11 +146,28 @@ def all_stand(scene: Evidence) -> bool:
     )
 
 
+@form
+class Raising(Cause):
+    error: str
+
+    def words(self) -> Text:
+        return say("{} was raising {}.", self.ranks, self.error)
+
+
 def _raising(stacks: Mapping[int, Sequence[Stood]]) -> Iterator[Line]:
     """The exceptions that were on their way while ranks stood."""
     for rank, threads in stacks.items():
         for error in (thread["error"] for thread in threads if "error" in thread):
-            yield Line(LineKind.CAUSE, "raising", (rank,), facts={"error": error})
+            yield Raising(error, ranks=(rank,))
+
+
+@form
+class TwoThreads(Note):
+    threads: Threads
+
+    def words(self) -> Text:
+        parts = [say("{} in {}", name or "a thread", text) for name, text in self.threads]
+        return say("{} issues calls in two threads: {}.", self.ranks, listing(parts))
 
 
 def _two_threads(scene: Evidence) -> Iterator[Line]:
@@ -92,10 +175,13 @@ def _two_threads(scene: Evidence) -> Iterator[Line]:
     for rank in sorted(scene.meta.get("stood", {})):
         inside = [thread for thread in standing_of(scene, rank) if thread.is_in_call]
         if len(inside) > 1:
-            texts = [[thread.name, thread.text()] for thread in inside]
             lines = tuple(SourceLine(thread.frames[0][0], "", (rank,)) for thread in inside)
-            yield Line(LineKind.NOTE, "two_threads", (rank,), lines=lines, facts={"threads": texts})
+            yield TwoThreads(_texts(inside), ranks=(rank,), lines=lines)
             return
+
+
+def _texts(threads: Iterable[Standing]) -> Threads:
+    return [(thread.name, thread.text()) for thread in threads]
 
 
 class Standing:
@@ -126,54 +212,4 @@ class Standing:
         return f"{function} ({short_site(site)}{deep})"
 
 
-def _stands(line: Line) -> Text:
-    threads = [
-        ("" if not index else f"its thread {name} ", text)
-        for index, (name, text) in enumerate(line.facts["threads"])
-    ]
-    parts = [say("{}in {}", name, text) for name, text in threads]
-    verb = "stood" if line.facts["past"] else "stands"
-    return say(
-        "{} {}{} {}.",
-        line.ranks,
-        verb,
-        " outside any call:" * line.facts["outside"],
-        listing(parts),
-    )
-
-
-def _look(line: Line) -> Text:
-    command, host = f"py-spy dump --pid {line.facts['pid']}", str(line.facts["host"])
-    return say(
-        "{} runs outside any recorded call. To see where: {} (on {}).", line.ranks, command, host
-    )
-
-
-def _apart_words(line: Line) -> Text:
-    parts = []
-    for ranks, source_line in zip(sides(line), line.lines, strict=True):
-        parts.append(say("{} stand[s|] at {}", ranks, short_site(source_line.site)))
-    elsewhere = say(", others elsewhere") if line.facts["more"] else ()
-    return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
-
-
-def _stopped_words(line: Line) -> Text:
-    remedy = f"kill -CONT {line.facts['pid']} on {line.facts['host']} continues it"
-    return say("{}'s process is stopped, by a signal or a debugger: {}.", line.ranks, remedy)
-
-
-def _threads_words(line: Line) -> Text:
-    parts = [say("{} in {}", name or "a thread", text) for name, text in line.facts["threads"]]
-    return say("{} issues calls in two threads: {}.", line.ranks, listing(parts))
-
-
 _LOADER = "torch/utils/data/dataloader.py:"
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "stands": _stands,
-    "look": _look,
-    "stand_apart": _apart_words,
-    "stopped_process": _stopped_words,
-    "raising": lambda line: say("{} was raising {}.", line.ranks, line.facts["error"]),
-    "two_threads": _threads_words,
-}

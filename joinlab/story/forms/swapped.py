@@ -3,7 +3,7 @@ the wrong one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from joinlab.analysis.alignment import Place, departure, place_of
@@ -13,9 +13,54 @@ from joinlab.ops import POINT_TO_POINT
 from joinlab.program.divergence import Key, are_gradients
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line, Value
-from joinlab.story.words import Text, brief, code, noun, place, say, sides
+from joinlab.story.lines import Headline, Line, Value, form
+from joinlab.story.words import Text, code, say
 from joinlab.timeline import CallRow
+
+
+@form
+class OtherOrder(Headline):
+    """Calls that two lanes issued in different orders. tensors: of all calls, where they came from
+    one line"""
+
+    tensors: Sequence[str] = ()
+
+    def words(self) -> Text:
+        first, two = (
+            say("{} of {}", self.noun(index), self.tensors[index])
+            if self.tensors
+            else self.brief(index)
+            for index in (0, 1)
+        )
+        return say(
+            "{} issued {} before {}, {} in the other order.",
+            self.sides[0],
+            first,
+            two,
+            self.sides[2],
+        )
+
+
+class OtherKey(Headline):
+    """Two calls on data of different keys that met."""
+
+    def words(self) -> Text:
+        (left, key), (right, right_key) = (
+            (ranks, code(f"{value.name} = {value.value!r}"))
+            for ranks, value in zip(self.sides, self.values, strict=True)
+        )
+        first, other = self.calls
+        second = say(" {}", self.noun(1)) if other.name != first.name else ""
+        return say(
+            "{}'s {} of {} met {}'s{} of {}{}: both have both, in another order.",
+            left,
+            self.noun(0),
+            key,
+            right,
+            second,
+            right_key,
+            first.place,
+        )
 
 
 def find(scene: Evidence) -> tuple[Line, ...]:
@@ -98,13 +143,10 @@ def _told(
     rows = (first, second, third, fourth)
     both = scene.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
-    if one_line:
-        facts = {"tensors": list(map(tensor, rows))}
-    else:
-        facts = {}
+    tensors = list(map(tensor, rows)) if one_line else ()
     sides = [both[0], both[0], both[1], both[1]]
     return (
-        scene.headline("other_order", sides, rows, meant=((0, 3), (1, 2)), **facts),
+        OtherOrder(tensors, meant=((0, 3), (1, 2)), **scene.about(sides, rows)),
         *_met(scene, first, third),
         *meeting.keys(scene),
     )
@@ -122,32 +164,5 @@ def _other_keys(scene: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
     rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
     lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
-    return (
-        scene.headline(
-            "other_key", [[key["rank"]] for key in keys], rows, lines=lines, values=values
-        ),
-    )
-
-
-def _key_words(line: Line) -> Text:
-    (left, key), (right, right_key) = (
-        (ranks, code(f"{value.name} = {value.value!r}"))
-        for ranks, value in zip(sides(line), line.values, strict=True)
-    )
-    second = say(" {}", noun(line, 1)) if line.calls[1].name != line.calls[0].name else ""
-    template = "{}'s {} of {} met {}'s{} of {}{}: both have both, in another order."
-    return say(template, left, noun(line, 0), key, right, second, right_key, place(line.calls[0]))
-
-
-def _words(line: Line) -> Text:
-    tensors = line.facts.get("tensors")
-    first, two = (
-        say("{} of {}", noun(line, index), tensors[index]) if tensors else brief(line, index)
-        for index in (0, 1)
-    )
-    return say(
-        "{} issued {} before {}, {} in the other order.", sides(line)[0], first, two, sides(line)[2]
-    )
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words, "other_key": _key_words}
+    sides = [[key["rank"]] for key in keys]
+    return (OtherKey(lines=lines, values=values, **scene.about(sides, rows)),)
