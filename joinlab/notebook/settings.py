@@ -65,7 +65,7 @@ class BenchSetting:
 
     @property
     def key(self) -> str:
-        """Everything that an emulation of a case depends on; static/ahead.js writes the same
+        """Everything that an emulation of a case depends on; static/board.js writes the same
         key."""
         return ",".join(
             map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts))

@@ -95,7 +95,7 @@ def test_each_run_has_its_title_diagnosis_data_and_table():
 
 def test_the_script_is_embedded_once_and_nothing_is_asked_of_a_network():
     made = page([("a", case_timeline(1, 1)), ("b", case_timeline(2, 1))])
-    assert made.count("export function mount(") == 1
+    assert made.count("export class First ") == 1
     assert "default-src 'none'" in made
     assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", made)
 

@@ -1,7 +1,8 @@
-// The bench: the first screen with dots for the inputs, the controls above it, and pictures that came ahead.
+// The bench: the first screen with dots for the inputs, the controls above it, and pictures that Python sent
+// ahead of the dots (joinlab/notebook/ending_map.py): a move is drawn from them.
 
-import { Ahead } from "./ahead.js";
-import { CONTROLS, Controls } from "./controls.js";
+import { Controls } from "./controls.js";
+import { unpack } from "./data.js";
 import { element, write } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
@@ -9,23 +10,23 @@ import { Hand } from "./hand.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
 
-const SHIPPED = 9; // counts of inputs of each of two ranks for which the endings ship
-/** Those that the heads show, and the loop in hand. */
-const HEADS = ["counts", "said", "results", "running", "predict", "printed", "endings"];
+/** @typedef {{ data: LaneData, run: RawRun }} Early */
 
-class Board extends First {
+const SHIPPED = 9; // counts of inputs of each of two ranks for which the endings ship
+
+export class Board extends First {
   makeElements() {
     super.makeElements();
-    this.controls = new Controls(this.model, (counts) => this.count(counts));
+    this.controls = new Controls(this);
     this.view.classList.add("jl-board");
     this.hand = new Hand(this);
     const { above, below, program } = this.controls;
     if (this.get("programs")[0][0]) above.shift(); // there are only the cases, which the loop in hand has
     below[0].prepend(...(above[0] === program ? [] : [program]), this.turner);
-    this.printed = element("div", { class: "jlb-printed" });
+    this.printed = element("div.jlb-printed");
     this.story.after(this.printed);
-    this.tools.querySelector(".jl-own").append(...this.controls.above);
-    this.story.before(...this.controls.below);
+    this.own.append(...above);
+    this.story.before(...below);
     wireDots(
       this.stage,
       () => this.counts,
@@ -39,20 +40,18 @@ class Board extends First {
   }
 
   listen() {
+    /** What Python has sent ahead, by key. @type {Map<string, Early>} */
+    this.ahead = new Map();
     /** The key of what is drawn and Python has not answered yet. @type {string} */
     this.early = "";
-    this.ahead = new Ahead(this.model, (count) => {
-      this.view.dataset.ahead = String(count);
-      this.hand.glance();
-    });
-    /** What was drawn before the line was taken into the air. @type {import("./ahead.js").Early | null} */
+    /** What was drawn before the line was taken into the air. @type {Early | null} */
     this.kept = null;
     this.missed = false;
     /** The key of the six pictures that were asked for. @type {string} */
     this.asked = "";
     super.listen();
     let due = false;
-    const redraw = () => {
+    this.follow("change", () => {
       // once for all that a message changes
       if (!due)
         queueMicrotask(() => {
@@ -66,45 +65,58 @@ class Board extends First {
           this.tellPrinted();
         });
       due = true;
-    };
+    });
     this.tellPrinted();
-    const saved = (/** @type {any} */ message) => {
+    this.follow("msg:custom", (message, /** @type {DataView[]} */ buffers) => {
       if (message?.save) save(message, (said) => this.announce(said));
-    };
+      if (message?.ahead) this.keep(buffers[0]);
+    });
     const followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
-    this.follow("msg:custom", saved);
-    for (const trait of new Set([...CONTROLS, ...HEADS])) this.follow(`change:${trait}`, redraw);
     for (const name of ["counts", "case"]) this.follow(`change:${name}`, followed);
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
-  close() {
-    super.close();
-    this.ahead.close();
+  /** Keep pictures that came ahead, and forget those of other settings. @param {DataView} packed */
+  async keep(packed) {
+    const data = await unpack(packed),
+      setting = (/** @type {string} */ key) => key.split(",").slice(1, 4).join(); // less case and counts
+    const [first] = Object.keys(data.ahead);
+    for (const key of this.ahead.keys())
+      if (setting(key) !== setting(first)) this.ahead.delete(key);
+    for (const [key, run] of Object.entries(data.ahead))
+      this.ahead.set(key, { data, run: data.runs[run] });
+    this.view.dataset.ahead = String(this.ahead.size);
+    this.hand.glance();
+  }
+
+  /** All that the picture of a case depends on which the controls ask for, as `BenchSetting.key` has it. */
+  keyOf(n = this.case) {
+    return [
+      n,
+      ...["engine", "barrier_value", "pad", "counts"].map((name) => this.get(name)),
+    ].join();
   }
 
   /** The last lines that each rank printed. */
   tellPrinted() {
-    write(
-      this.printed,
-      this.get("printed")
-        .map((/** @type {[number, string]} */ [rank, text]) =>
-          tag(
-            "section",
-            { "aria-label": `Output of rank ${rank}` },
-            `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`,
-          ),
-        )
-        .join(""),
+    const printed = this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
+      tag(
+        "section",
+        { "aria-label": `Output of rank ${rank}` },
+        `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`,
+      ),
     );
+    write(this.printed, printed.join(""));
+  }
+
+  /** Whether a covered run is there, and waits for a prediction. */
+  get asks() {
+    return this.get("predict") || !this.get("launches");
   }
 
   get question() {
-    return this.get("predict") || !this.get("launches")
-      ? super.question
-      : this.get("running")
-        ? `${this.counts.length} processes run …`
-        : "Not run yet.";
+    if (this.asks) return super.question;
+    return this.busy ? `${this.counts.length} processes run …` : "Not run yet.";
   }
 
   get before() {
@@ -112,7 +124,7 @@ class Board extends First {
   }
 
   get cover() {
-    return this.get("predict") || !this.get("launches") ? super.cover : "not run yet";
+    return this.asks ? super.cover : "not run yet";
   }
 
   /** @returns {number[]} */
@@ -135,17 +147,17 @@ class Board extends First {
   sent(key) {
     const able =
         this.alive && this.run && !this.covered.length && !this.busy && !this.get("comparing"),
-      found = able ? this.ahead.known.get(key) : null;
-    return this.whole && !found?.run.columns ? null : found; // drawn from every call
+      early = able && this.ahead.get(key);
+    return early && (!this.whole || early.run.columns) ? early : null; // some is drawn from every call
   }
 
   /** Draw what the controls ask for, if Python has sent it ahead. */
   drawEarly() {
-    const { key } = this.ahead,
-      found = this.sent(key);
-    if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
+    const key = this.keyOf(),
+      early = this.sent(key);
+    if (!early || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
-    this.show(found.data, found.run);
+    this.show(early.data, early.run);
   }
 
   /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
@@ -157,7 +169,7 @@ class Board extends First {
     }
     if (!this.early) return false;
     const shown = this.get("shown");
-    if (shown && shown !== this.early && this.early === this.ahead.key) return true;
+    if (shown && shown !== this.early && this.early === this.keyOf()) return true;
     const same = shown === this.early;
     this.early = "";
     if (same && this.wanted) this.askCalls();
@@ -166,6 +178,7 @@ class Board extends First {
 
   // -- the loop in hand
 
+  /** @returns {number} */
   get case() {
     return this.get("case");
   }
@@ -201,7 +214,7 @@ class Board extends First {
 
   /** Ask for the pictures of the six cases with these inputs. */
   prepare() {
-    const key = this.ahead.keyOf(Number(this.whole));
+    const key = this.keyOf(Number(this.whole));
     if (key === this.asked || this.get("predict") || this.get("launches")) return;
     this.asked = key;
     this.model.send({ press: "places" });
@@ -213,10 +226,10 @@ class Board extends First {
 
   /** @param {number} n */
   glance(n) {
-    const found = n === this.case ? this.kept : this.sent(this.ahead.keyOf(n)),
-      { data, run } = found ?? this.kept;
+    const early = n === this.case ? this.kept : this.sent(this.keyOf(n)),
+      { data, run } = early ?? this.kept;
     this.show(data, run);
-    return !!found;
+    return !!early;
   }
 
   /** @param {number} n */
@@ -236,35 +249,22 @@ class Board extends First {
   }
 
   /** @param {number} lane @param {RawRun} run */
-  headHeight(lane, run) {
-    return run !== this.run ? super.headHeight(lane, run) : this.get("predict") ? 76 : 48;
-  }
-
-  /** @param {number} lane @param {string} name */
-  laneName(lane, name) {
-    return name;
-  }
-
-  /** @param {number} lane @param {RawRun} run */
   head(lane, run) {
     if (run !== this.run) return super.head(lane, run);
-    const { counts } = this,
-      n = counts[lane];
+    const n = this.counts[lane];
     if (n === undefined) return ""; // the picture is of before: the next one is on its way
-    const row = dots(lane, n, this.get("most"), this.get("running"), (at) => this.ending(lane, at));
+    const row = dots(lane, n, this.get("most"), this.busy, (at) => this.ending(lane, at));
     if (!this.get("predict")) return row;
-    const said = this.get("said")[lane] ?? "";
-    const words = this.get("words")
-      .map(
-        (/** @type {string} */ word) =>
-          `<option value="${word}"${word === said ? " selected" : ""}>` +
-          `${word === "raises" ? "raises or crashes" : word || "…"}</option>`,
-      )
-      .join("");
-    const result = this.get("results")[lane] ?? "",
-      able = this.covered.length && !this.get("running");
-    const look = { "data-rank": lane, "aria-label": `I say that rank ${lane}` };
-    const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
+    const said = this.get("said")[lane] ?? "",
+      result = this.get("results")[lane] ?? "";
+    const words = this.get("words").map(
+      (/** @type {string} */ word) =>
+        `<option value="${word}"${word === said ? " selected" : ""}>` +
+        `${word === "raises" ? "raises or crashes" : word || "…"}</option>`,
+    );
+    const able = this.covered.length && !this.busy,
+      look = { "data-rank": lane, "aria-label": `I say that rank ${lane}` };
+    const select = tag("select", { ...look, disabled: !able && "disabled" }, words.join(""));
     return (
       row +
       `<span class="jl-say">will ${select} ` +
@@ -274,9 +274,8 @@ class Board extends First {
 
   /** How it ends with so many inputs of a rank, if the map knows. @param {number} rank @param {number} n */
   ending(rank, n) {
-    const { cells, kinds } = this.get("map"),
-      found = kinds?.[cells?.[this.counts.with(rank, n).join()]];
-    return found && this.counts.length === 2 ? found : null;
+    const { cells, kinds } = this.get("map");
+    return (this.counts.length === 2 && kinds?.[cells?.[this.counts.with(rank, n).join()]]) || null;
   }
 }
 

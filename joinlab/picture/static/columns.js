@@ -54,7 +54,6 @@ export function callsOf(run) {
     ended = new Float64Array(n),
     { flags, code } = read;
   const wrong = new Uint8Array(columns.rows);
-  /** @type {Calls["hosts"]} */
   const hosts = counts.map(() => /** @type {Span[]} */ ([]));
   for (let lane = 0, i = 0, w = 0; lane < counts.length; lane++)
     for (; i < starts[lane + 1]; i++) {
@@ -73,23 +72,11 @@ export function callsOf(run) {
     for (let i = first[lane]; i < first[lane + 1]; i++) {
       const from = spans[i] * unit,
         to = read.spanTook[i] === 0xffffffff ? stops[lane] : from + read.spanTook[i] * unit;
-      of.push({
-        from,
-        to,
-        name: columns.names[read.spanCode[i]],
-        call: -1,
-        input: read.spanInput[i],
-      });
+      const name = columns.names[read.spanCode[i]];
+      of.push({ from, to, name, call: -1, input: read.spanInput[i] });
     }
     of.sort((a, b) => a.from - b.from);
   });
-  const offsets = new Int32Array(columns.rows + 1),
-    members = new Int32Array(n); // the calls of each slot
-  for (let i = 0; i < n; i++) offsets[slot[i] + 1]++;
-  for (let s = 0; s < columns.rows; s++) offsets[s + 1] += offsets[s];
-  const next = offsets.slice();
-  for (let i = 0; i < n; i++) members[next[slot[i]]++] = i;
-  const kinds = Uint8Array.from(columns.codes, ({ kind }) => kind);
   return (run.calls = {
     n,
     starts,
@@ -98,18 +85,19 @@ export function callsOf(run) {
     ended,
     flags,
     code,
-    kinds,
+    kind: Uint8Array.from(code, (at) => columns.codes[at].kind),
     hosts,
     late: Float64Array.from(read.late, (steps) => steps * unit),
     input: read.input,
     wrong,
-    offsets,
-    members,
     bounds: bounds(starts, begun, ended),
-    hostBounds: hosts.map((of) => {
-      const [from, to] = [of.map((span) => span.from), of.map((span) => span.to)];
-      return bounds([0, of.length], from, to);
-    }),
+    hostBounds: hosts.map((of) =>
+      bounds(
+        [0, of.length],
+        of.map(({ from }) => from),
+        of.map(({ to }) => to),
+      ),
+    ),
   });
 }
 
@@ -130,7 +118,7 @@ function bounds(starts, from, to) {
 }
 
 /** Which of some intervals can touch a stretch: the first of them, and the one behind the last.
- * @param {{ last: ArrayLike<number>, first: ArrayLike<number> }} bounds @param {number} begin
+ * @param {Record<"last" | "first", ArrayLike<number>>} bounds @param {number} begin
  * @param {number} behind @param {number} from @param {number} to @returns {[number, number]} */
 export function touching({ last, first }, begin, behind, from, to) {
   const least = (/** @type {(i: number) => boolean} */ holds) => {
@@ -160,10 +148,7 @@ export function inputsOf(calls, lane) {
   const inputs = (calls.inputs ??= []);
   if (inputs[lane]) return inputs[lane];
   const { begun, late, input, starts, hosts } = calls;
-  const seen = hosts[lane].map((span) => ({
-    ...span,
-    input: span.input || (input[span.call] ?? 0),
-  }));
+  const seen = hosts[lane].map((span) => ({ ...span, input: span.input || input[span.call] || 0 }));
   for (let call = starts[lane]; call < starts[lane + 1]; call++) {
     const issued = begun[call] - late[call];
     seen.push({ from: issued, to: issued, name: "", call, input: input[call] });
@@ -184,11 +169,3 @@ export function inputsOf(calls, lane) {
 
 /** The lane of a call. @param {Calls} calls @param {number} i */
 export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < starts[lane + 1]);
-
-/** The calls of a slot by lane. @param {Calls} calls @param {number} slot @returns {Map<number, number>} */
-export function members(calls, slot) {
-  const found = new Map();
-  for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1]; p++)
-    found.set(laneOf(calls, calls.members[p]), calls.members[p]);
-  return found;
-}

@@ -1,50 +1,77 @@
-// Makes elements of a document.
+// Makes elements of a document, and listens to hands.
 
 /** An element with attributes and children; `onclick` is a listener, an attribute that is null or false is
  * left out.
- * @param {string} tag @param {Record<string, any>} attributes @param {...(Node | string | null)} children */
+ * @param {string} tag with its class, as in "div.jl-bar"
+ * @param {Record<string, any>} attributes @param {...(Node | string)} children */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const [name, ...look] = tag.split("."),
+    made = document.createElement(name);
+  made.classList.add(...look);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") made.addEventListener("click", value);
-    else if (value !== null && value !== undefined && value !== false)
-      made.setAttribute(name, value === true ? "" : value);
+    else if ((value ?? false) !== false) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null));
+  made.append(...children);
   return made;
 }
 
-/** A button. @param {string} text
- * @param {string} title @param {() => void} onclick @param {Record<string, any>} more */
-export function button(text, title, onclick, more = {}) {
-  return /** @type {HTMLButtonElement} */ (
-    element("button", { type: "button", title, onclick, ...more }, text)
-  );
+/** A button. @param {string} text @param {string} title @param {() => void} onclick
+ * @param {string} look its class @param {Record<string, any>} more */
+export function button(text, title, onclick, look = "", more = {}) {
+  const made = element(`button${look && `.${look}`}`, { type: "button", title, onclick, ...more });
+  made.append(text);
+  return /** @type {HTMLButtonElement} */ (made);
 }
+
+/** An id for what is on the page once: every widget has a module of its own, which could count no others. */
+export const fresh = () => `jl${Math.random().toString(36).slice(2)}`;
 
 /** What an event hit. @param {Event} event @param {string} what a selector */
 export const hit = (event, what) =>
   /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
 
-/** Follow a pointer that is down until it is lifted.
- * @param {PointerEvent} event @param {(event: PointerEvent) => void} go @param {() => void} done */
+/** Follow a pointer that is down until it is lifted, or taken by the browser to scroll.
+ * @param {PointerEvent} event @param {(event: PointerEvent) => void} go
+ * @param {(lost: boolean) => void} done */
 export function drag(event, go, done = () => {}) {
-  const up = () => {
-    removeEventListener("pointermove", go);
-    done();
-  };
+  const end = new AbortController(),
+    until = { signal: end.signal };
   event.preventDefault();
   go(event);
-  addEventListener("pointermove", go);
-  addEventListener("pointerup", up, { once: true });
+  addEventListener("pointermove", go, until);
+  for (const how of ["pointerup", "pointercancel"])
+    addEventListener(
+      how,
+      () => {
+        end.abort();
+        done(how === "pointercancel");
+      },
+      until,
+    );
 }
+
+/** Whether a key is pressed with others, as for a browser's own commands. @param {KeyboardEvent} event */
+export const chord = ({ ctrlKey, metaKey, altKey }) => ctrlKey || metaKey || altKey;
+
+/** @type {Record<string, number[]>} */
+const ARROWS = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+  Home: [-Infinity, 0],
+  End: [Infinity, 0],
+};
+
+/** How far a key goes to the right and down; of others, nothing. @param {KeyboardEvent} event */
+export const arrow = (event) => (chord(event) ? [] : (ARROWS[event.key] ?? []));
 
 /** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement | null} */
 export const find = (root, what) => root.querySelector(what);
 
 /** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement[]} */
-export const findAll = (root, what) =>
-  [...root.querySelectorAll(what)].map(/** @returns {any} */ (one) => one);
+export const findAll = (root, what) => [.../** @type {any} */ (root.querySelectorAll(what))];
 
 /** What was last written into an element. @type {WeakMap<Element, string>} */
 const written = new WeakMap();
@@ -64,19 +91,18 @@ export function write(place, html) {
  * @param {Element} place @param {Element} wanted */
 function change(place, wanted) {
   const here = [...place.childNodes],
-    wants = [...wanted.childNodes];
+    wants = /** @type {Element[]} */ ([...wanted.childNodes]);
   for (const [i, want] of wants.entries()) {
     const was = here[i];
     if (!was) place.append(want);
     else if (was.isEqualNode(want)) continue;
     else if (!(was instanceof HTMLElement) || was.nodeName !== want.nodeName) was.replaceWith(want);
     else {
-      const made = /** @type {Element} */ (want);
       for (const { name } of [...was.attributes])
-        if (!made.hasAttribute(name)) was.removeAttribute(name);
-      for (const { name, value } of made.attributes) was.setAttribute(name, value);
-      if (was instanceof HTMLOptionElement) was.selected = made.hasAttribute("selected");
-      change(was, made);
+        if (!want.hasAttribute(name)) was.removeAttribute(name);
+      for (const { name, value } of want.attributes) was.setAttribute(name, value);
+      if (was instanceof HTMLOptionElement) was.selected = want.hasAttribute("selected");
+      change(was, want);
     }
   }
   for (const gone of here.slice(wants.length)) gone.remove();

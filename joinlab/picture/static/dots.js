@@ -1,7 +1,7 @@
 // The inputs of a rank as a row of dots, which is the slider: click the last one wanted, drag, or use the
 // arrow keys. While one drags, the endings of the other positions shine up behind the dots.
 
-import { drag, find, hit } from "./dom.js";
+import { arrow, drag, find, hit } from "./dom.js";
 import { clamp, tag } from "./text.js";
 
 export const SHOWN = 8; // dots of a rank, unless it has more inputs
@@ -11,49 +11,46 @@ export const SHOWN = 8; // dots of a rank, unless it has more inputs
  * known */
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
-  const each = Array.from({ length: last + 1 }, (_, n) => {
+  const row = Array.from({ length: last + 1 }, (_, n) => {
     const how = ending(n),
       look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
     const shine =
       how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
     return tag("i", { class: look }, shine ?? "");
   });
-  return tag(
-    "div",
-    {
-      class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow",
-      "data-rank": rank,
-      role: "slider",
-      tabindex: busy ? -1 : 0,
-      "aria-disabled": `${busy}`,
-      "aria-label": `rank ${rank}: inputs`,
-      "aria-valuemin": 0,
-      "aria-valuemax": most,
-      "aria-valuenow": count,
-      "aria-valuetext": `${count} input${count === 1 ? "" : "s"}`,
-    },
-    each.join(""),
-  );
+  const look = {
+    class: `jl-dotrow${last > SHOWN ? " jl-many" : ""}`,
+    "data-rank": rank,
+    role: "slider",
+    tabindex: busy ? -1 : 0,
+    "aria-disabled": `${busy}`,
+    "aria-label": `rank ${rank}: inputs`,
+    "aria-valuemin": 0,
+    "aria-valuemax": most,
+    "aria-valuenow": count,
+    "aria-valuetext": `${count} input${count === 1 ? "" : "s"}`,
+  };
+  return tag("div", look, row.join(""));
 }
 
 /** Let the dots be moved. @param {HTMLElement} stage @param {() => number[]} counts
  * @param {number} most @param {(counts: number[]) => void} go */
 export function wireDots(stage, counts, most, go) {
+  const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
+  const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
+    row(rank)?.classList.toggle("jl-shine", on);
   const move = (/** @type {number} */ rank, /** @type {number} */ to) => {
     const n = clamp(to, 0, most);
     if (n !== counts()[rank]) go(counts().with(rank, n));
     shine(rank, true); // the row is drawn anew by a move
   };
   const live = '.jl-dotrow[aria-disabled="false"]';
-  const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
-  const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
-    row(rank)?.classList.toggle("jl-shine", on);
   stage.addEventListener("pointerdown", (event) => {
     const slider = hit(event, live);
     if (!slider) return;
     const rank = Number(slider.dataset.rank);
-    row(rank).focus({ preventScroll: true });
-    const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
+    slider.focus({ preventScroll: true });
+    const lefts = [...slider.children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
     drag(
       event,
       ({ clientX }) => move(rank, lefts.filter((left) => clientX > left).length - 1),
@@ -62,20 +59,12 @@ export function wireDots(stage, counts, most, go) {
   });
   stage.addEventListener("keydown", (event) => {
     const slider = hit(event, live);
-    if (!slider || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!slider) return;
     const rank = Number(slider.dataset.rank),
-      n = counts()[rank];
-    const to = {
-      ArrowRight: n + 1,
-      ArrowUp: n + 1,
-      ArrowLeft: n - 1,
-      ArrowDown: n - 1,
-      Home: 0,
-      End: Math.min(most, SHOWN),
-    }[event.key];
-    if (to === undefined) return;
+      [x, y] = arrow(event);
+    if (x === undefined) return;
     event.preventDefault();
     event.stopPropagation();
-    move(rank, to);
+    move(rank, x === Infinity ? SHOWN : counts()[rank] + x - y);
   });
 }

@@ -3,7 +3,7 @@
 
 import { bytesOf, unpack } from "./data.js";
 import { element } from "./dom.js";
-import { mount } from "./first.js";
+import { First } from "./first.js";
 import { Positions, show } from "./positions.js";
 import { Store } from "./store.js";
 
@@ -21,17 +21,15 @@ globalThis.joinlab = {
 
   /** @param {HTMLElement} place */
   async draw(place) {
-    const { figure, run, position = "" } = place.dataset,
+    const { figure, run, position } = place.dataset,
       data = await kept[figure.replace(/.*\//, "")],
-      live = element("div", { class: "live" }),
+      live = element("div.live"),
       root = place.attachShadow({ mode: "open" });
     root.adoptedStyleSheets = [sheet];
-    root.append(element("div", {}, element("slot", { class: "still" }), live));
+    root.append(element("div", {}, element("slot.still"), live));
     const model = new Store({ alone: new URL(`${figure}.html`, location.href).href }),
-      said = new URLSearchParams(position);
-    if (data.positions) return new Positions(live, model, data).arrive(said);
-    const view = mount(live, model);
-    show(view, data, data.shown[Number(run)]);
-    view.goTo(said);
+      view = data.positions ? new Positions(live, model, data) : new First(live, model);
+    if (!data.positions) show(view, data, data.shown[Number(run)]);
+    view.goTo(new URLSearchParams(position));
   },
 };

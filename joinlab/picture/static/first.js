@@ -2,7 +2,7 @@
 // Everything else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store
 // where there is no Python.
 
-import { button, drag, element, find, findAll, hit, write } from "./dom.js";
+import { arrow, button, chord, drag, element, find, findAll, fresh, hit, write } from "./dom.js";
 import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
 import { Grid } from "./grid.js";
@@ -11,7 +11,7 @@ import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
-import { fill, tags, tellSlot } from "./told.js";
+import { fill, laneName, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
@@ -20,6 +20,14 @@ const WIDE = 1120; // px from which on the program stands beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
+/** px of a lane's head with such a part. @type {[string, number][]} */
+const HEADS = [
+  ["jl-say", 76],
+  ["jl-dotrow", 48],
+  ["<svg", 46],
+  ["<", 42],
+  ["", 22],
+];
 
 /** @param {number} height px @param {string} d @param {number} width of its lines */
 const icon = (height, d, width) =>
@@ -27,50 +35,42 @@ const icon = (height, d, width) =>
   `stroke-width="${width}" stroke-linecap="round"/></svg>`;
 
 export class First {
+  name = fresh();
+  /** @type {LaneData} */
+  data = null;
+  /** What is drawn: `main`, or the same with its fix. @type {RawRun} */
+  run = null;
+  /** @type {RawRun} */
+  main = null;
+  /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
+  scenes = [];
+  /** @type {number | null} */
+  at = null;
+  /** Where the pointer is, on the axis of the grid. @type {number | null} */
+  pointed = null;
+  turn = false;
+  /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
+  hand = null;
+  alive = true;
+  /** @type {[string, (...message: any[]) => void][]} */
+  followed = [];
+  /** The column whose details are open. @type {number | null} */
+  openAt = null;
+  width = 0;
+  least = 0;
+  /** What waits for every call. @type {(() => void) | null} */
+  wanted = null;
+  /** Called when the position, or what is shown, changed. */
+  moved = () => {};
+  play = new Play(this);
+
   /** @param {HTMLElement} root @param {Model} model */
   constructor(root, model) {
     this.root = root;
     this.model = model;
-    // Counted on the page: every widget has a module of its own, and ids must differ between them.
-    this.name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
-    /** @type {LaneData} */
-    this.data = null;
-    /** What is drawn: `main`, or the same with its fix. @type {RawRun} */
-    this.run = null;
-    /** @type {RawRun} */
-    this.main = null;
-    /** @type {Scene} */
-    this.scene = null;
-    /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
-    this.scenes = [];
-    /** @type {number | null} */
-    this.at = null;
-    /** What the picture draws: lanes in order, or on the clock. @type {Scene | Grid} */
-    this.face = null;
-    /** Every call, on the clock or one by one. @type {Grid} */
-    this.grid = null;
-    /** Where the pointer is, on the axis of the grid. @type {number | null} */
-    this.pointed = null;
-    this.turn = false;
-    /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
-    this.hand = null;
-    this.alive = true;
-    /** @type {[string, (...message: any[]) => void][]} */
-    this.followed = [];
-    /** The column whose details are open. @type {number | null} */
-    this.openAt = null;
-    this.width = this.least = 0;
-    /** What waits for every call. @type {(() => void) | null} */
-    this.wanted = null;
-    /** Called when the position, or what is shown, changed. @type {() => void} */
-    this.moved = () => {};
-    this.play = new Play({
-      face: () => this.face,
-      show: (at, glimpse) => this.show_(at, glimpse),
-      changed: (on) =>
-        this.stage.querySelector(".jl-play")?.setAttribute("aria-pressed", String(on)),
-    });
     this.makeElements();
+    /** Every call, on the clock or one by one. */
+    this.grid = new Grid(this);
     this.listen();
   }
 
@@ -100,6 +100,19 @@ export class First {
     return run.beside === undefined ? [run] : [run, data.runs[run.beside]];
   }
 
+  get scene() {
+    return this.scenes[0];
+  }
+
+  /** What the pictures draw: lanes in order, or on the clock. */
+  get faces() {
+    return this.whole && !this.waits ? [this.grid] : this.scenes;
+  }
+
+  get face() {
+    return this.faces[0];
+  }
+
   /** What stands in place of a run that is covered, and on each of its lanes. */
   get question() {
     return "What will each rank do?";
@@ -120,9 +133,8 @@ export class First {
 
   /** Whether there is one run to be seen, whose times are on one clock. */
   get clocked() {
-    return (
-      !this.covered.length && this.run?.beside === undefined && !!this.run?.scene.columns.length
-    );
+    const { covered, run } = this;
+    return !covered.length && run?.beside === undefined && !!run?.scene.columns.length;
   }
 
   /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */
@@ -142,73 +154,56 @@ export class First {
 
   /** px of the picture: less than the view has where the program stands beside it. */
   get beside() {
-    if ((this.whole && !this.hand) || this.phone) return this.width;
-    if (!this.turned) {
-      if (this.width < WIDE || this.drawn.length > 1) return this.width;
-      return this.hand ? this.width - HAND : this.width * 0.7;
-    }
-    return this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;
+    const { width, hand } = this;
+    if ((this.whole && !hand) || this.phone) return width;
+    if (this.turned) return width >= 900 ? Math.min(620, width * 0.55) : width;
+    if (width < WIDE || this.drawn.length > 1) return width;
+    return hand ? width - HAND : width * 0.7;
   }
 
   makeElements() {
-    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), {
+    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), "jl-icon.jl-turner", {
       "aria-label": "Lanes as columns, time runs down",
-      class: "jl-icon jl-turner",
     });
     this.turner.innerHTML = icon(18, "M2.5 5.2h13m-13 7.6h13", 4.5);
-    this.opener = button(
-      "",
-      `More: ${MORE}`,
-      () => {
-        this.more.hidden = !this.more.hidden;
-        this.tellMore();
-      },
-      { "aria-expanded": "false", class: "jl-icon jl-opener" },
-    );
+    const open = () => {
+      this.more.hidden = !this.more.hidden;
+      this.tellMore();
+    };
+    this.opener = button("", `More: ${MORE}`, open, "jl-icon.jl-opener");
     this.opener.innerHTML = `<span></span>${icon(4, "M2 2h0m7 0h0m7 0h0", 3.6)}`;
-    const toggle = () => this.set("axis", this.axis === "time" ? "logical" : "time");
-    this.switch = button("", "Lanes in order of calls, or on the clock (c)", toggle, {
-      role: "switch",
-      "aria-label": "order clock: lanes on the clock",
-      class: "jl-switch",
-    });
-    this.switch.append(element("span", {}, "order"), element("span", {}, "clock"));
-    this.tools = element(
-      "div",
-      { class: "jl-tools" },
-      element("span", { class: "jl-own" }),
-      element("span", { class: "jl-space" }),
-      this.switch,
-      this.turner,
-      this.opener,
+    const to = (/** @type {string} */ axis) => () =>
+      this.set("axis", this.axis === axis ? "logical" : axis);
+    this.switch = button(
+      "",
+      "Lanes in order of calls, or on the clock (c)",
+      to("time"),
+      "jl-switch",
+      { role: "switch", "aria-label": "order clock: lanes on the clock" },
     );
-    this.headline = element("div", {
-      class: "jl-headline",
+    this.switch.append(element("span", {}, "order"), element("span", {}, "clock"));
+    this.own = element("span.jl-own");
+    this.headline = element("div.jl-headline", {
       role: "heading",
       "aria-level": "3",
       "aria-live": "polite",
     });
-    this.stage = element("div", { class: "jl-stage" });
-    this.step = element("div", { class: "jl-step" });
-    this.legend = element("p", { class: "jl-legend" });
-    this.low = element("div", { class: "jl-low" });
-    this.details = element("section", {
-      class: "jl-told",
-      hidden: true,
-      "aria-label": "Details of a call",
-    });
-    this.story = element("section", { class: "jl-story" });
+    this.stage = element("div.jl-stage");
+    this.step = element("div.jl-step");
+    this.legend = element("p.jl-legend");
+    this.lanes = element("div.jl-lanes", {}, this.stage, this.step, this.legend);
+    this.low = element("div.jl-low");
+    this.details = element("section.jl-told", { hidden: true, "aria-label": "Details of a call" });
+    this.story = element("section.jl-story");
     /** @param {string} said @param {string} title @param {string} key */
     const zoom = (said, title, key) =>
-      button(said, title, () => this.whole && this.grid.moves(key), {
-        "aria-label": said.length > 1 ? null : title,
+      button(said, title, () => this.whole && this.grid.moves(key), "", {
+        "aria-label": said.length < 2 && title,
       });
-    this.every = button("every call", "Every call one by one, in order", () =>
-      this.set("axis", this.axis === "calls" ? "logical" : "calls"),
-    );
+    this.every = button("every call", "Every call one by one, in order", to("calls"));
     this.bar = element(
-      "div",
-      { class: "jl-bar" },
+      "div.jl-bar",
+      {},
       this.every,
       zoom("−", "Zoom out", "s"),
       zoom("all", "The whole run", "f"),
@@ -224,25 +219,16 @@ export class First {
       link.textContent = "copied";
     });
     link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
-    const shares = element("div", { class: "jl-bar" }, link, this.card);
-    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.bar, shares);
-    this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
+    const shares = element("div.jl-bar", {}, link, this.card);
+    this.more = element("div.jl-more", { hidden: true }, this.story, this.bar, shares);
+    this.live = element("div.jl-heard", { role: "status", "aria-live": "polite" });
+    const tools = [this.own, element("span.jl-space"), this.switch, this.turner, this.opener];
     this.view = element(
-      "div",
-      {
-        class: "jl",
-        role: "group",
-        "aria-label": "Swimlanes",
-        "data-lm-suppress-shortcuts": "true",
-      },
-      this.tools,
+      "div.jl",
+      { role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
+      element("div.jl-tools", {}, ...tools),
       this.headline,
-      element(
-        "div",
-        { class: "jl-body" },
-        element("div", { class: "jl-lanes" }, this.stage, this.step, this.legend),
-        this.low,
-      ),
+      element("div.jl-body", {}, this.lanes, this.low),
       this.details,
       this.more,
       this.live,
@@ -254,16 +240,12 @@ export class First {
     this.wire();
     this.view.addEventListener("keydown", (event) => this.pressed(event));
     this.view.addEventListener("pointerdown", () => this.mark({ mouse: true }), true);
-    const listeners = {
-      "change:_packed": () => this.load(),
-      "change:covered": () => this.draw(),
-      "change:heading": () => this.draw(),
-      "change:_still": () => this.hideStill(),
-      "change:axis": () => this.changeAxis(),
-      "change:mended": () => this.main && this.show(this.data, this.main),
-      "change:selected": () => this.run?.columns && this.whole && this.grid.draw(),
-    };
-    for (const [event, listener] of Object.entries(listeners)) this.follow(event, listener);
+    this.follow("change:_packed", () => this.load());
+    for (const trait of ["covered", "heading"]) this.follow(`change:${trait}`, () => this.draw());
+    this.follow("change:_still", () => this.hideStill());
+    this.follow("change:axis", () => this.changeAxis());
+    this.follow("change:mended", () => this.main && this.show(this.data, this.main));
+    this.follow("change:selected", () => this.face === this.grid && this.grid.draw());
     this.observer = new ResizeObserver(() => {
       const width = this.view.clientWidth - PADDING;
       if (width > 0 && Math.abs(width - this.width) > 1) {
@@ -283,7 +265,7 @@ export class First {
 
   close() {
     this.alive = false;
-    this.play.stop();
+    this.play.turn(false);
     this.observer.disconnect();
     for (const [event, listener] of this.followed) this.model.off(event, listener);
   }
@@ -319,7 +301,7 @@ export class First {
     [this.data, this.run, this.main] = [data, run, main];
     if (!same) {
       // else the same run has got a longer story
-      this.play.stop();
+      this.play.turn(false);
       this.at = this.wanted = null;
       this.details.hidden = true;
     }
@@ -328,8 +310,7 @@ export class First {
       this.wanted?.();
       this.wanted = null;
     }
-    if (!again && !this.covered.length && this.scene?.path.length)
-      this.play.glimpse(run.scene.focus ?? -1);
+    if (!again && this.scene.path.length) this.play.glimpse(run.scene.focus ?? -1);
     this.moved();
   }
 
@@ -344,9 +325,8 @@ export class First {
     this.model.send({ press: "calls" });
   }
 
+  /** Hide what stands in for this view where it cannot live. */
   hideStill() {
-    // what stands in for this view where it cannot live is not needed now
-    if (!this.get("_still")) return;
     for (const still of findAll(document, `.joinlab-still[data-view="${this.get("_still")}"]`))
       still.style.display = "none";
   }
@@ -354,63 +334,51 @@ export class First {
   draw() {
     if (!this.run) return;
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
-    const { data, run, turned, phone } = this,
-      title = run.title;
+    const { data, run, turned, phone, covered, beside, width } = this,
+      { title, scene } = run,
+      runs = covered.length ? [run] : this.drawn,
+      pictures = turned && !phone ? runs.length : 1; // beside each other
     this.view.ariaLabel = `Swimlanes: ${title}`;
-    this.mark({ turned, phone });
     this.turner.ariaPressed = String(this.turn);
-    this.opener.firstElementChild.textContent = run.scene.word;
-    this.opener.ariaLabel = `${run.scene.word}. More: ${MORE}`;
+    this.opener.firstElementChild.textContent = scene.word;
+    this.opener.ariaLabel = `${scene.word}. More: ${MORE}`;
     this.tellHeadline();
-    if (this.covered.length) {
+    if (covered.length) {
       this.details.hidden = true;
       this.details.replaceChildren();
     }
-    if (turned)
-      this.least = Math.max(
-        this.least,
-        88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + FOOT,
-      );
-    const { beside, covered } = this,
-      runs = covered.length ? [run] : this.drawn;
-    const each = turned && !phone ? runs.length : 1,
-      width = (each > 1 ? this.width : beside) / each;
-    const least = turned && runs.length === 1 ? this.least : 0;
+    if (turned) {
+      const long = along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9);
+      this.least = Math.max(this.least, 88 + long + FOOT);
+    }
     this.scenes = runs.map(
       (one, i) =>
         new Scene(data, one, `${this.name}-${i}`, {
           turned,
           phone,
-          width,
+          width: (pictures > 1 ? width : beside) / pictures,
           covered,
-          least,
+          least: turned && runs.length === 1 ? this.least : 0,
           cover: this.cover,
           before: this.before,
           alone: runs.length === 1,
           below: i < runs.length - 1,
         }),
     );
-    [this.scene] = this.scenes;
-    const lanes = this.stage.parentElement,
-      aside = each === 1 && beside < this.width;
-    lanes.style.width = aside ? `${beside}px` : "";
-    this.mark({ beside: aside });
-    this.switch.hidden = !this.clocked;
+    const aside = pictures === 1 && beside < width;
+    this.lanes.style.width = aside ? `${beside}px` : "";
+    this.mark({ turned, phone, beside: aside });
+    this.switch.hidden = this.bar.hidden = !this.clocked;
     this.switch.ariaChecked = String(this.axis === "time");
     this.every.ariaPressed = String(this.axis === "calls");
-    this.bar.hidden = !this.clocked;
-    this.card.disabled = this.covered.length > 0;
+    this.card.disabled = covered.length > 0;
     this.code();
     this.tellMore();
-    if (this.waits) {
-      this.wanted = () => this.draw();
-      this.askCalls();
-      return;
-    }
+    if (this.waits) return this.withCalls(() => this.draw());
     this.drawPictures(runs);
     this.tellLegend();
     this.markChosen();
-    if (this.scene.columns.length) this.show_(this.at);
+    if (this.scene.columns.length) this.pose(this.at);
   }
 
   /** What style sheets know of the view. @param {Record<string, boolean>} how */
@@ -420,29 +388,26 @@ export class First {
 
   /** Draw the lanes of each run. @param {RawRun[]} runs */
   drawPictures(runs) {
-    const { whole, stage, turned } = this;
-    this.grid ??= new Grid(this);
-    this.face = whole ? this.grid : this.scene;
+    const { grid, whole, stage, scenes, turned } = this,
+      last = turned ? 0 : runs.length - 1; // it has the scrubber
     if (stage.children.length !== runs.length || stage.dataset.whole !== String(whole)) {
       const parts = () => [element("div"), element("div"), element("div")];
-      stage.replaceChildren(...runs.map(() => element("div", { class: "jl-picture" }, ...parts())));
+      stage.replaceChildren(...runs.map(() => element("div.jl-picture", {}, ...parts())));
       stage.dataset.whole = String(whole);
-      if (whole) stage.firstElementChild.children[1].append(...this.grid.parts);
+      if (whole) stage.firstElementChild.children[1].append(grid.strip, grid.chart);
     }
-    if (whole) this.grid.fit();
+    if (whole) grid.fit();
     this.drawHeads();
-    const scrubber = this.covered.length || !this.scene.columns.length ? "" : this.scrubber(),
-      last = turned ? 0 : runs.length - 1;
-    for (const [i, scene] of this.scenes.entries()) {
+    for (const [i, scene] of scenes.entries()) {
       const [, body, below] = stage.children[i].children;
       const which = tag("p", { class: "jl-which" }, this.pieces(scene.scene.head));
       if (!whole) write(body, scene.svg() + (runs.length > 1 ? which : ""));
-      write(below, i === last ? scrubber : "");
+      write(below, i === last && scene.columns.length ? this.scrubber(whole ? grid : scene) : "");
     }
   }
 
   changeAxis() {
-    this.play.stop();
+    this.play.turn(false);
     this.at = this.pointed = null;
     this.draw();
     this.moved();
@@ -450,19 +415,17 @@ export class First {
 
   /** The colours of what is drawn. */
   tellLegend() {
-    const { data, run, whole, axis } = this,
-      columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack));
-    const drawn = whole
-      ? run.columns.codes.map(({ kind }) => kind)
-      : columns.flatMap((one) => one.boxes.filter(Boolean).map(({ kind }) => kind));
-    const kinds = [...new Set(drawn)].sort((a, b) => a - b);
+    const { data, run, whole } = this,
+      columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack)),
+      drawn = whole ? run.columns.codes : columns.flatMap(({ boxes }) => boxes.filter(Boolean)),
+      kinds = [...new Set(drawn.map(({ kind }) => kind))].sort((a, b) => a - b);
     /** @param {string} said @param {string} look */
     const key = (said, look, style = "") =>
       `<span>${tag("i", { class: `jl-key ${look}`, style })}${esc(said)}</span>`;
     const names = kinds.map((kind) =>
       key(data.looks.kinds[kind], "", `background:var(--jl-k${kind})`),
     );
-    if (axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
+    if (this.axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
       names.push(
         `<span>${this.inside ? "Ctrl + " : ""}wheel: zoom · drag: pan · double-click: all</span>`,
@@ -472,71 +435,59 @@ export class First {
 
   /** @param {ScenePiece[]} pieces */
   pieces(pieces) {
-    return pieces
-      .map(([said, kind, tone]) => {
-        const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "",
-          look = tone ? ` class="jl-tone-${tone}"` : "";
-        const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
-        return colour || look ? `<span${look}${colour}>${text}</span>` : text;
-      })
-      .join("");
+    const html = pieces.map(([said, kind, tone]) => {
+      const style = kind >= 0 && `color:var(--jl-i${kind})`,
+        look = tone && `jl-tone-${tone}`,
+        text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
+      return style || look ? tag("span", { class: look, style }, text) : text;
+    });
+    return html.join("");
   }
 
   tellHeadline() {
-    const heading = this.get("heading") ? `<small>${esc(this.get("heading"))}</small>` : "";
-    const { apart, scene } = this.run;
-    const told = apart ? coded(apart) : this.pieces(scene.head);
-    const said = this.covered.length ? this.question : told;
-    const html = `${heading}<span>${said}</span>`;
-    write(this.headline, html);
+    const { apart, scene } = this.run,
+      heading = this.get("heading"),
+      told = apart ? coded(apart) : this.pieces(scene.head),
+      above = heading && `<small>${esc(heading)}</small>`;
+    write(this.headline, `${above}<span>${this.covered.length ? this.question : told}</span>`);
   }
 
   // -- the heads of the lanes
 
   drawHeads() {
     if (this.waits) return;
-    for (const [i, scene] of (this.whole ? [this.grid] : this.scenes).entries())
-      write(this.stage.children[i].firstElementChild, this.heads(scene));
+    for (const [i, face] of this.faces.entries())
+      write(this.stage.children[i].firstElementChild, this.heads(face));
   }
 
-  /** @param {Scene | Grid} scene */
-  heads(scene) {
-    const { run } = scene;
-    return run.scene.names
-      .map((name, i) => {
-        const room = scene.turned ? scene.pitch - 10 : Infinity;
-        const tall = this.headHeight(i, run),
-          style = scene.turned
-            ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i) + 5}px)`
-            : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
-        const whole = this.laneName(i, name, run),
-          many = run.scene.ranks[i].length;
-        const forms = [whole, whole.replace(/^ranks? /, ""), ...(many > 1 ? [`×${many}`] : [])];
-        const fits = forms.find((said) => widthOf(said, 16.5) < room),
-          short = fits ?? forms.at(-1);
-        const look = {
-          class: run.scene.odd === i && "jl-tone-bad",
-          title: esc(whole),
-          style: !fits && "font-size:12px",
-        };
-        const said = tag("b", look, esc(short));
-        return `<div class="jl-rank" style="${style}">${said}${this.head(i, run, room)}</div>`;
-      })
-      .join("");
-  }
-
-  /** @param {number} lane @param {string} name @param {RawRun} run */
-  laneName(lane, name, run) {
-    const { ranks } = run.scene;
-    return ranks[lane].length > 3 && name.startsWith("ranks")
-      ? `${ranks[lane].length} ranks`
-      : name;
-  }
-
-  /** px that a head takes. @param {number} lane @param {RawRun} run @returns {number} */
-  headHeight(lane, run) {
-    const said = this.head(lane, run);
-    return said.startsWith("<svg") ? 46 : said ? 42 : 22;
+  /** @param {Scene | Grid} face */
+  heads(face) {
+    const { run, turned, pitch, thick } = face,
+      { names, ranks, odd } = run.scene,
+      room = turned ? pitch - 10 : Infinity;
+    const heads = names.map((name, i) => {
+      const head = this.head(i, run, room),
+        [, tall] = HEADS.find(([part]) => head.includes(part)),
+        place = face.lane(i),
+        style = turned
+          ? `left:${place}px;top:0;max-width:min(${room}px, 100% - ${place + 5}px)`
+          : `left:0;top:${Math.round(place + thick / 2 - tall / 2)}px`;
+      const whole = laneName(run, i),
+        forms = [whole, whole.replace(/^ranks? /, "")];
+      if (ranks[i].length > 1) forms.push(`×${ranks[i].length}`);
+      const fits = forms.find((said) => widthOf(said, 16.5) < room);
+      const look = {
+        class: odd === i && "jl-tone-bad",
+        title: esc(whole),
+        style: !fits && "font-size:12px",
+      };
+      return tag(
+        "div",
+        { class: "jl-rank", style },
+        tag("b", look, esc(fits ?? forms.at(-1))) + head,
+      );
+    });
+    return heads.join("");
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
@@ -549,9 +500,9 @@ export class First {
         alike = inputs.length > 4 && inputs.every((one) => one === n);
       const given = n === null || alike ? "" : `${n} input${n === 1 ? "" : "s"}`;
       const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
-      const short =
-        widthOf(said, 13) > room ? "" : said.length < 26 ? said : `${said.slice(0, 24)}…`;
-      return short && tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
+      const short = said.length < 26 ? said : `${said.slice(0, 24)}…`;
+      if (!said || widthOf(said, 13) > room) return "";
+      return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
     const many = world > 8,
       step = many ? 9 : this.scene.phone ? 15 : 20;
@@ -572,19 +523,12 @@ export class First {
     return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots.join(""));
   }
 
-  scrubber() {
-    const scene = this.whole ? this.grid : this.scenes[this.turned ? 0 : this.scenes.length - 1],
-      { turned, length, t0 } = scene;
-    const [left, top] = turned ? [0, 10] : [t0 - 66, scene.scrub - 19],
+  /** @param {Scene | Grid} face */
+  scrubber(face) {
+    const { turned, long, t0, scrub } = face,
+      [left, top] = turned ? [0, 10] : [t0 - 66, scrub - 19],
       from = "inset-inline-start:",
-      ticks = scene.loud(this.scenes).map((t) => tag("i", { style: `${from}${px(t)}px` }));
-    const play = {
-      type: "button",
-      class: "jl-play",
-      "aria-label": "Play",
-      "aria-pressed": "false",
-      style: `left:${left}px;top:${top}px`,
-    };
+      ticks = face.loud(this.scenes).map((t) => `<i style="${from}${px(t)}px"></i>`);
     const slider = {
       class: "jl-scrub",
       role: "slider",
@@ -592,15 +536,13 @@ export class First {
       "aria-label": this.axis === "time" ? "Time" : "Call",
       "aria-valuemin": 0,
       "aria-orientation": turned ? "vertical" : "horizontal",
-      style: `${from}${t0}px;inline-size:${length}px;inset-block-start:${scene.scrub - 14}px`,
+      style: `${from}${t0}px;inline-size:${long}px;inset-block-start:${scrub - 14}px`,
     };
     return (
-      tag(
-        "button",
-        play,
-        '<svg width="14" height="14" aria-hidden="true"><path class="jl-go" d="M3 1l10 6-10 6z"/>' +
-          '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg>',
-      ) +
+      '<button type="button" class="jl-play" aria-label="Play" aria-pressed="false" ' +
+      `style="left:${left}px;top:${top}px"><svg width="14" height="14" aria-hidden="true">` +
+      '<path class="jl-go" d="M3 1l10 6-10 6z"/>' +
+      '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg></button>' +
       tag("div", slider, `<b></b><b class="jl-done"></b>${ticks.join("")}<i class="jl-thumb"></i>`)
     );
   }
@@ -608,29 +550,28 @@ export class First {
   // -- a position
 
   /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
-  show_(at, glimpse = null) {
+  pose(at, glimpse = null) {
     if (this.waits) return;
     this.at = at;
-    const { face, stage } = this,
-      faces = this.whole ? [this.grid] : this.scenes;
+    const { face, faces, stage } = this;
     findAll(stage, ".jl-picture").forEach((picture, i) => faces[i].pose(picture, at, glimpse));
     this.mark({ before: at !== null && at < face.verdict });
     this.tellStep();
     const scrub = find(stage, ".jl-scrub");
     if (!scrub) return;
     scrub.style.setProperty("--thumb", `${px(face.thumb(at))}px`);
-    const heard = faces.map((each) => each.heard(at));
-    scrub.ariaValueNow = String(heard[0][0]);
-    scrub.ariaValueMax = String(heard[0][1]);
-    scrub.ariaValueText = heard.map(([, , words]) => words).join("; ");
+    const heard = faces.map((one) => one.heard(at));
+    scrub.ariaValueNow = String(heard[0].now);
+    scrub.ariaValueMax = String(heard[0].most);
+    scrub.ariaValueText = heard.map(({ text }) => text).join("; ");
     if (!this.play.on) this.moved();
   }
 
   /** What each rank does where the play head, or the pointer, is, and at which line. */
   tellStep() {
-    const { face, pointed, scenes, low } = this,
-      at = pointed ?? this.at;
-    const told = this.whole ? face.told(at) : scenes.flatMap((scene) => scene.told(at));
+    const { face, pointed, faces, low } = this,
+      at = pointed ?? this.at,
+      told = faces.flatMap((one) => one.told(at));
     write(this.step, told.map((words) => `<p>${words}</p>`).join(""));
     this.mark({ marked: at !== null });
     const lines = at === null ? [] : face.linesAt(at),
@@ -652,8 +593,8 @@ export class First {
 
   /** @param {number | null} at */
   seek(at) {
-    this.play.stop();
-    this.show_(at);
+    this.play.turn(false);
+    this.pose(at);
   }
 
   /** The position as an address has it: a call's number and a fraction, ms, or a row.
@@ -692,7 +633,7 @@ export class First {
   wire() {
     const { stage } = this;
     stage.addEventListener("click", (event) => {
-      if (hit(event, ".jl-play")) return this.play.on ? this.play.stop() : this.play.start();
+      if (hit(event, ".jl-play")) return this.playOrStop();
       const call = hit(event, ".jl-col");
       if (!call) return;
       const at = [...stage.children].indexOf(hit(event, ".jl-picture")),
@@ -710,42 +651,35 @@ export class First {
     });
   }
 
+  playOrStop() {
+    if (this.play.on) this.play.turn(false);
+    else this.play.start();
+  }
+
   /** @param {KeyboardEvent} event */
   pressed(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.scene || this.waits) return;
-    const done = event.defaultPrevented; // by the loop in hand
+    if (chord(event) || !this.scene || this.waits) return;
+    const { key, defaultPrevented: done } = event; // by the loop in hand
     // the keys are the view's, not the notebook's
-    if (event.key !== "Escape" || done) event.stopPropagation();
+    if (key !== "Escape" || done) event.stopPropagation();
     this.mark({ mouse: false });
     if (done) return;
     const on = /** @type {HTMLElement} */ (event.target),
-      { columns } = this.scene;
-    if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
+      scrubs = on.matches(".jl-scrub"),
+      [x, y] = arrow(event);
+    if (key === "Escape" && !this.details.hidden) this.details.hidden = true;
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
-    else if (on.matches(".jl-scrub") && event.key === "Enter")
-      this.whole ? this.grid.open(this.at) : this.open(columns[this.scene.here(this.at)]);
-    else if (on.matches(".jl-scrub") && this.stepBy(event.key)) on.focus({ preventScroll: true });
-    else if (event.key === " " && on.tagName !== "BUTTON")
-      this.play.on ? this.play.stop() : this.play.start();
-    else if (event.key === "t") this.turnTo(!this.turn);
-    else if (event.key === "c" && this.clocked) this.switch.click();
-    else if (this.whole && this.grid.moves(event.key)) on.focus({ preventScroll: true });
-    else return;
+    else if (scrubs && key === "Enter")
+      this.whole
+        ? this.grid.open(this.at)
+        : this.open(this.scene.columns[this.scene.here(this.at)]);
+    else if (scrubs && x !== undefined) this.seek(this.face.step(this.at, x + y));
+    else if (key === " " && on.tagName !== "BUTTON") this.playOrStop();
+    else if (key === "t") this.turnTo(!this.turn);
+    else if (key === "c" && this.clocked) this.switch.click();
+    else if (!this.whole || !this.grid.moves(key)) return;
+    on.focus({ preventScroll: true });
     event.preventDefault();
-  }
-
-  /** Go a call on or back. @param {string} key */
-  stepBy(key) {
-    const by = {
-      ArrowRight: 1,
-      ArrowDown: 1,
-      ArrowLeft: -1,
-      ArrowUp: -1,
-      Home: -Infinity,
-      End: Infinity,
-    }[key];
-    if (by) this.seek(this.face.step(this.at, by));
-    return !!by;
   }
 
   /** Tell of a row of every call. @param {number} slot */
@@ -767,36 +701,33 @@ export class First {
 
   /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
   open(one, run = this.run) {
-    const { names } = run.scene,
-      { details } = this,
-      { missing, stack, slot, until, n } = one;
-    if (!one.boxes.some(Boolean) && !missing) return; // only the other run has something here
+    const { details } = this,
+      { missing, stack, slot, until, n, boxes, said } = one,
+      title = n ? `Call${stack && "s"} ${n}` : stack || boxes.find(Boolean)?.label;
+    if (!boxes.some(Boolean) && !missing) return; // only the other run has something here
     this.openAt = one.i;
     this.markChosen();
     this.bringIntoSight();
-    if (missing)
-      return fill(
-        details,
-        `No ${missing[1]}`,
-        "It was never issued: the next call came in its place.",
-      );
+    if (missing) {
+      const how = "It was never issued: the next call came in its place.";
+      return fill(details, `No ${missing[1]}`, how);
+    }
     if (stack) {
-      const cards = names.flatMap((name, lane) => {
-        const { label } = one.boxes[lane] ?? {};
+      const cards = run.scene.names.flatMap((name, lane) => {
+        const { label } = boxes[lane] ?? {};
         return label ? [`<p class="jl-h">${esc(name)}</p><p>${esc(label)}</p>`] : [];
       });
-      fill(details, n ? `Calls ${n}` : stack, `${one.said}.`, cards);
+      fill(details, title, `${said}.`, cards);
+      const single = () => {
+        this.set("axis", "calls");
+        this.withCalls(() => this.grid.reveal(slot, until));
+      };
       if (run === this.run)
-        details.append(
-          button("one by one", "Show these calls one by one", () => {
-            this.set("axis", "calls");
-            this.withCalls(() => this.grid.reveal(slot, until));
-          }),
-        );
+        details.append(button("one by one", "Show these calls one by one", single));
       return;
     }
     const how =
-      one.said ||
+      said ||
       {
         met: "They met, as they should.",
         wrong: "They met, but should not have.",
@@ -804,7 +735,6 @@ export class First {
         open: "A rank never came, or it never ended.",
       }[one.flag];
     if (run === this.run && this.get("selected") !== slot) this.set("selected", slot);
-    const title = n ? `Call ${n}` : one.boxes.find(Boolean).label;
     this.withCalls(() =>
       tellSlot(details, this.data, run.columns ? run : this.run, slot, title, how),
     );
@@ -822,31 +752,29 @@ export class First {
     const held = !!this.hand?.draw();
     this.mark({ held });
     if (held) return;
-    const { main, run } = this,
+    const { main, run, covered } = this,
       mended = run !== main,
       alone = run.beside === undefined,
-      mends = (/** @type {RawRun} */ { scene }) => scene.code.some(([sign]) => sign === "+"),
       { code, file, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
-      const skipped =
-        i && number && code[i - 1][1] && number > code[i - 1][1] + 1
-          ? '<div class="jl-skip">⋯</div>'
-          : "";
-      const stand = mended ? [] : here;
-      const said = esc(text.slice(least)),
-        look = sign === "+" ? "jl-add" : stand.length ? "jl-hit" : "jl-calm";
-      const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
+      const before = code[i - 1]?.[1],
+        skipped = number && before && number > before + 1 ? '<div class="jl-skip">⋯</div>' : "",
+        stand = mended ? [] : here,
+        added = sign === "+",
+        look = added ? "jl-add" : stand.length ? "jl-hit" : "jl-calm",
+        said = esc(text.slice(least)),
+        shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const no =
-        `<span class="jl-here" data-line="${sign === "+" ? -1 : number}"></span>` +
-        `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
-      const marks = this.covered.length ? "" : tags(stand);
+        `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
+        `<span class="jl-no">${added ? "+" : number}</span>`;
+      const marks = covered.length ? "" : tags(stand);
       return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
     });
     // only Python can look
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
       cure = alone ? this.cure : this.pieces([head[0], ...tried]),
-      below = (tried[0][0] || able) && !this.covered.length ? `<p class="jl-do">${cure}</p>` : "";
+      below = (tried[0][0] || able) && !covered.length ? `<p class="jl-do">${cure}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
     if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
@@ -865,12 +793,13 @@ export class First {
 
   /** A button that shows the run with its fix, or the one without it. @param {boolean} mended */
   mender(mended) {
-    const known =
-        this.main.mended !== undefined || this.main.scene.code.some(([sign]) => sign === "+"),
-      said = mended ? "undo" : known ? "apply" : "look for a fix",
-      waits = this.get("mended") && !mended;
-    const made = button(waits ? "trying …" : said, "The run with the fix, emulated", () => {
-      made.textContent = "trying …";
+    const { main } = this,
+      known = main.mended !== undefined || mends(main),
+      waits = this.get("mended") && !mended,
+      tries = "trying …",
+      said = waits ? tries : mended ? "undo" : known ? "apply" : "look for a fix";
+    const made = button(said, "The run with the fix, emulated", () => {
+      made.textContent = tries;
       this.set("mended", !mended);
       find(this.low, ".jl-do button")?.focus({ preventScroll: true });
     });
@@ -882,35 +811,35 @@ export class First {
 
   /** Save a picture twice as wide as high, drawn by a view of its own. */
   async share() {
-    const { axis, data, main, run } = this,
-      place = element("div", { style: `position:absolute;left:-9999px;width:${CARD}px` }),
-      mended = this.get("mended");
+    const { axis, data, main } = this,
+      { title } = this.run,
+      place = element("div", { style: `position:absolute;left:-9999px;width:${CARD}px` });
     this.root.append(place);
-    const view = new First(place, new Store({ axis, mended, heading: run.title }));
-    view.turn = false;
-    view.show(data, main);
-    view.seek(null);
+    const card = new First(place, new Store({ axis, heading: title }));
+    card.show(data, main);
+    card.set("mended", this.get("mended"));
+    card.seek(null);
     const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
     for (const one of findAll(place, left)) one.remove();
     const { adoptedStyleSheets, styleSheets } = /** @type {Document} */ (place.getRootNode()),
       sheets = [...styleSheets, ...adoptedStyleSheets],
       css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
-      high = view.view.offsetHeight,
+      rules = css.filter((rule) => rule.includes("jl")).join(""),
+      height = card.view.offsetHeight,
       size = { width: CARD, height: CARD / 2 },
-      scale = Math.min(0.96, size.height / high),
+      scale = Math.min(0.96, size.height / height),
       x = (CARD - CARD * scale) / 2,
-      y = (size.height - high * scale) / 2,
-      drawn = new XMLSerializer().serializeToString(view.view);
-    view.close();
+      y = (size.height - height * scale) / 2,
+      drawn = new XMLSerializer().serializeToString(card.view);
+    card.close();
     place.remove();
-    const rules = css.filter((rule) => rule.includes("jl")).join(""),
-      all = { ...size, height: high, transform: `translate(${x} ${y}) scale(${scale})` };
+    const all = { ...size, height, transform: `translate(${x} ${y}) scale(${scale})` };
     const inside =
       tag("style", {}, `${esc(rules)} *{transition:none!important}`) +
       rect({ x: 0, y: 0, w: CARD, h: size.height }, { style: "fill:var(--jl-paper)" }) +
       tag("foreignObject", all, drawn);
     const text = tag("svg", { xmlns: "http://www.w3.org/2000/svg", ...size }, inside);
-    await save({ save: "PNG", name: `${run.title.replace(/\W+/g, "_")}.png`, text }, (said) =>
+    await save({ save: "PNG", name: `${title.replace(/\W+/g, "_")}.png`, text }, (said) =>
       this.announce(said),
     );
   }
@@ -936,7 +865,5 @@ export class First {
   }
 }
 
-/** Fill an element with the view of a run. @param {HTMLElement} root @param {Model} model */
-export function mount(root, model) {
-  return new First(root, model);
-}
+/** Whether a fix is shown in the code. @param {RawRun} run */
+const mends = ({ scene }) => scene.code.some(([sign]) => sign === "+");

@@ -1,6 +1,6 @@
 // The gallery: one large picture, and below it small ones of every run; choosing one fills the large one.
 
-import { element, find, findAll } from "./dom.js";
+import { arrow, element, find, findAll } from "./dom.js";
 import { First } from "./first.js";
 import { data, follow } from "./page.js";
 import { show } from "./positions.js";
@@ -15,21 +15,18 @@ const NOMINAL = 800; // px for which a small picture is drawn, before it is made
 class Gallery extends First {
   /** @param {HTMLElement} root @param {Told} told */
   constructor(root, told) {
-    super(root, new Store({}));
+    super(root, new Store());
     this.told = told;
     this.radios = /** @type {HTMLInputElement[]} */ (findAll(document, ".gallery input"));
     this.many = told.fabrics.length;
+    const options = Object.keys(told.runs).map((value) =>
+      element("option", { value }, `${value.replace(",", " and ")} inputs`),
+    );
     this.inputs = /** @type {HTMLSelectElement} */ (
-      element(
-        "select",
-        { "aria-label": "Inputs of rank 0 and rank 1" },
-        ...Object.keys(told.runs).map((counts) =>
-          element("option", { value: counts }, counts.replace(",", " and ") + " inputs"),
-        ),
-      )
+      element("select", { "aria-label": "Inputs of rank 0 and rank 1" }, ...options)
     );
     this.inputs.value = told.start;
-    this.tools.querySelector(".jl-own").append(this.inputs);
+    this.own.append(this.inputs);
     this.inputs.addEventListener("change", () => this.fill());
     this.radios.forEach((radio, at) => {
       radio.addEventListener("change", () => this.go());
@@ -38,114 +35,88 @@ class Gallery extends First {
   }
 
   get address() {
+    const { program, fabric } = this.place();
     return {
-      case: String(1 + this.program),
-      on: String(1 + this.fabric),
+      case: String(1 + program),
+      on: String(1 + fabric),
       inputs: this.inputs.value,
       ...super.address,
     };
   }
 
-  get chosen() {
-    return Math.max(
+  /** What stands at a place of the table, at first that of the large picture. */
+  place(
+    at = Math.max(
       0,
       this.radios.findIndex((radio) => radio.checked),
-    );
+    ),
+  ) {
+    const [program, fabric] = [Math.floor(at / this.many), at % this.many],
+      [number, ended, note] = this.told.runs[this.inputs.value][program][fabric];
+    return { program, fabric, number, ended, note, run: data.runs[number] };
   }
 
-  get program() {
-    return Math.floor(this.chosen / this.many);
-  }
-
-  get fabric() {
-    return this.chosen % this.many;
-  }
-
-  /** Go where an address points. @param {URLSearchParams} said */
-  arrive(said) {
-    const program = Number(said.get("case") ?? this.program + 1) - 1,
-      fabric = Number(said.get("on") ?? this.fabric + 1) - 1;
-    if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
-    const radio = this.radios[program * this.many + fabric];
+  /** @param {URLSearchParams} asked */
+  goTo(asked) {
+    const { program, fabric } = this.place(),
+      number = (/** @type {string} */ name, now = 0) => Number(asked.get(name) ?? now + 1) - 1;
+    if (asked.get("inputs") in this.told.runs) this.inputs.value = asked.get("inputs");
+    const radio = this.radios[number("case", program) * this.many + number("on", fabric)];
     if (radio) radio.checked = true;
     this.fill();
-    this.goTo(said);
+    super.goTo(asked);
   }
 
   /** Draw every small picture, and the large one. */
   fill() {
     this.radios.forEach((radio, at) => {
-      const [program, fabric] = [Math.floor(at / this.many), at % this.many];
-      const [number, ended] = this.told.runs[this.inputs.value][program][fabric],
-        run = data.runs[number];
+      const { program, fabric, ended, run } = this.place(at),
+        small = find(radio.parentElement, ".small");
       radio.ariaLabel = `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`;
-      const small = find(radio.parentElement, ".small");
       small.className = `small drawn is-${run.scene.tone}`;
       small.title = ended;
-      small.innerHTML =
-        `${this.small(run, at)}<span class="signs">` +
-        run.scene.ends
-          .map(
-            ([sign, , how]) =>
-              `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`,
-          )
-          .join("") +
-        "</span>";
+      const signs = run.scene.ends.map(
+        ([sign, , how]) =>
+          `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`,
+      );
+      small.innerHTML = `${this.small(run, at)}<span class="signs">${signs.join("")}</span>`;
     });
     this.go();
   }
 
   /** The large picture of a run without its words. @param {RawRun} run @param {number} at */
   small(run, at) {
-    const scene = new Scene(data, run, `${this.name}-${at}`, {
-      turned: false,
-      phone: false,
-      width: NOMINAL,
-      covered: [],
-      least: 0,
-    });
-    const box = [
-      scene.t0 - 6,
-      scene.side - 14,
-      Math.max(540, scene.length + 12),
-      scene.n * scene.pitch - scene.between + 22,
-    ];
+    const scene = new Scene(data, run, `${this.name}-${at}`, { width: NOMINAL }),
+      wide = Math.max(540, scene.long + 12),
+      high = scene.n * scene.pitch - scene.between + 22,
+      box = [scene.t0 - 6, scene.side - 14, wide, high].join(" ");
     return scene
       .svg()
-      .replace("<svg ", `<svg viewBox="${box.join(" ")}" preserveAspectRatio="xMinYMid" `)
+      .replace("<svg ", `<svg viewBox="${box}" preserveAspectRatio="xMinYMid" `)
       .replace('role="img"', 'aria-hidden="true"');
   }
 
   go() {
-    const [number, ended, note] = this.told.runs[this.inputs.value][this.program][this.fabric];
-    const fabric = this.told.fabrics[this.fabric].replace(`, ${data.runs[number].scene.word}`, "");
-    // which stands above
-    this.model.set(
-      "heading",
-      [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean).join(": "),
-    );
+    const { program, fabric, number, ended, note, run } = this.place(),
+      above = `, ${run.scene.word}`, // which stands above
+      name = `${this.told.programs[program]}, ${this.told.fabrics[fabric].replace(above, "")}`;
+    this.model.set("heading", [name, note].filter(Boolean).join(": "));
     show(this, data, number);
     this.announce(ended);
   }
 
   /** Arrows go where they point. @param {KeyboardEvent} event @param {number} at */
   walk(event, at) {
-    const step = { ArrowLeft: -this.many, ArrowRight: this.many, ArrowUp: -1, ArrowDown: 1 }[
-      event.key
-    ];
-    if (step === undefined) return;
+    const [x, y] = arrow(event),
+      to = at + x * this.many + y,
+      radio = this.radios[to];
+    if (x === undefined) return;
     event.preventDefault();
-    const to = at + step;
-    if (
-      !this.radios[to] ||
-      (Math.abs(step) === 1 && Math.floor(to / this.many) !== Math.floor(at / this.many))
-    )
-      return;
-    this.radios[to].focus();
-    this.radios[to].click();
+    if (!radio || (y && this.place(to).program !== this.place(at).program)) return;
+    radio.focus();
+    radio.click();
   }
 }
 
-const told = JSON.parse(find(document, "#gallery").textContent),
-  gallery = new Gallery(find(document, ".live"), told);
-follow(gallery, (said) => gallery.arrive(said));
+const told = JSON.parse(find(document, "#gallery").textContent);
+follow(new Gallery(find(document, ".live"), told));

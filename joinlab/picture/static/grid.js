@@ -4,6 +4,7 @@
 // into the network's queue. Positions and units of the axis are ns, or rows.
 
 import {
+  BAD,
   FAILED,
   OPEN,
   QUEUED,
@@ -11,7 +12,6 @@ import {
   callsOf,
   inputsOf,
   laneOf,
-  members,
   slotsOf,
   touching,
 } from "./columns.js";
@@ -31,10 +31,10 @@ import {
   word,
   words,
 } from "./text.js";
-import { linesOf } from "./told.js";
+import { laneName, linesOf } from "./told.js";
 
 const LEAST = 3; // px: what is shorter is drawn together
-const DEEPEST = 400; // px of the shortest call, at the deepest zoom
+const DEEPEST = 500; // ns across, at the deepest zoom
 const CELLS = 600; // of the strip of the whole run
 const MOST = 400; // names and ribbons of a lane
 const CROWDED = 10_000; // calls of a lane, between which no ribbon could be seen
@@ -43,13 +43,16 @@ const PLAY = 9000; // ms that a run takes in play
 /** px across time of a lane, by how many there are at most: its inputs, its calls, its program, and what is
  * left for ribbons. */
 const TRACKS = [
-  { most: 2, band: 20, high: 46, host: 17, gap: 64 },
-  { most: 4, band: 18, high: 34, host: 16, gap: 30 },
-  { most: Infinity, band: 0, high: 24, host: 14, gap: 18 },
+  { most: 2, band: 20, thick: 46, host: 17, gap: 64 },
+  { most: 4, band: 18, thick: 34, host: 16, gap: 30 },
+  { most: Infinity, band: 0, thick: 24, host: 14, gap: 18 },
 ];
 
 let scrolled = -Infinity; // when the page last moved: a wheel that scrolls it does not begin to zoom
 addEventListener("scroll", () => (scrolled = performance.now()), { capture: true, passive: true });
+
+/** A lane that is drawn: its number among those of the columns.
+ * @typedef {{ lane: number, net: number, host: number, band: number }} Row */
 
 export class Grid extends Lanes {
   /** @param {import("./first.js").First} view */
@@ -58,13 +61,13 @@ export class Grid extends Lanes {
     this.view = view;
     this.name = `${view.name}-grid`;
     this.from = this.span = this.width = 0;
-    this.band = this.high = this.host = this.gap = 0; // px across time
-    /** What the strip shows, and ns of the shortest call.
-     * @type {{ run: RawRun | null, axis: string, least: number }} */
-    this.whole = { run: null, axis: "", least: 0 };
-    this.strip = element("div", { class: "jl-strip" });
-    this.chart = element("div", { class: "jl-chart" });
-    this.parts = [this.strip, this.chart];
+    this.band = this.thick = this.host = this.gap = 0; // px across time, as in TRACKS
+    /** The lanes that are drawn, and px across time of what they show. @type {Row[]} */
+    this.rows = [];
+    /** What the strip shows. @type {[run: RawRun, axis: string] | []} */
+    this.whole = [];
+    this.strip = element("div.jl-strip");
+    this.chart = element("div.jl-chart");
     this.listen();
   }
 
@@ -127,11 +130,6 @@ export class Grid extends Lanes {
     return callsOf(this.run);
   }
 
-  /** The lanes that are drawn, as the columns count them. */
-  get lanes() {
-    return this.run.lanes;
-  }
-
   get clock() {
     return this.view.axis === "time";
   }
@@ -187,8 +185,7 @@ export class Grid extends Lanes {
 
   /** The smallest piece that is worth looking at. */
   get least() {
-    if (!this.clock) return Math.min(4, this.extent);
-    return Math.min(this.extent, (this.whole.least * this.long) / DEEPEST);
+    return Math.min(this.clock ? DEEPEST : 4, this.extent);
   }
 
   /** @param {number} by @param {number} around stays where it is */
@@ -209,63 +206,42 @@ export class Grid extends Lanes {
     return this.from + (this.along(event) - this.t0) / this.per;
   }
 
-  // -- places
-
   measure() {
-    const { view, clock } = this,
-      { phone } = view,
-      n = this.lanes.length,
-      tracks = TRACKS.find(({ most }) => n <= most);
+    const { clock, scene } = this,
+      { turned, phone, before, beside: width } = this.view,
+      { lanes } = this.run,
+      n = lanes.length,
+      tracks = TRACKS.find(({ most }) => n <= most),
+      more = scene.ends.map(([, , , pending]) => widthOf(pending, 15) * 1.1 + 14);
     Object.assign(this, clock ? tracks : { ...tracks, band: 0, host: 0, gap: 24 });
-    this.turned = view.turned;
-    this.width = view.beside;
-    this.t0 = this.turned ? 88 : view.before || this.scene.before;
-    this.side = this.turned ? 68 : 26;
-    if (this.turned) {
+    this.turned = turned;
+    this.width = width;
+    this.t0 = turned ? 88 : before || scene.before;
+    this.side = turned ? 68 : 26;
+    if (turned) {
       this.gap = n > 2 ? 12 : phone ? 26 : 60;
       this.band = n > 2 ? 0 : this.band && 18;
       const rest = this.band + this.host + this.gap + 8;
-      this.high = clamp((this.width - this.side + this.gap) / n - rest, 22, 150);
-    }
-    this.long = this.turned
-      ? phone
-        ? 430
-        : 540
-      : this.width -
-        this.t0 -
-        Math.max(
-          118,
-          this.scene.behind,
-          ...this.scene.ends.map(([, , , more]) => widthOf(more, 15) * 1.1 + 14),
-        );
-    this.pitch = this.high + this.band + this.host + this.gap + (this.host && 8);
-    this.foot = this.side + n * this.pitch - this.gap; // px across, past the last lane
-    this.scrub = this.turned ? 12 : this.foot + 50;
-  }
-
-  get length() {
-    return this.long;
-  }
-
-  get thick() {
-    return this.high;
-  }
-
-  /** px across time, of what a lane shows; of two lanes, the programs face each other.
-   * @param {number} at of the lanes drawn */
-  tracks(at) {
-    const { band, high, host } = this,
-      top = this.side + at * this.pitch,
+      this.thick = clamp((width - this.side + this.gap) / n - rest, 22, 150);
+      this.long = phone ? 430 : 540;
+    } else this.long = width - this.t0 - Math.max(118, scene.behind, ...more);
+    const { band, thick, host, gap, side } = this,
       space = host && 4;
-    if (at && this.lanes.length === 2)
-      return { host: top, net: top + host + space, band: top + host + high + 2 * space };
-    const net = top + (band && band + space);
-    return { band: top, net, host: net + high + space };
+    this.pitch = thick + band + host + gap + 2 * space;
+    this.foot = side + n * this.pitch - gap; // px across, past the last lane
+    this.scrub = turned ? 12 : this.foot + 50;
+    this.rows = lanes.map((lane, at) => {
+      const top = side + at * this.pitch,
+        net = top + (band && band + space);
+      if (!at || n !== 2) return { lane, band: top, net, host: net + thick + space };
+      const calls = top + host + space; // of two lanes, the programs face each other
+      return { lane, host: top, net: calls, band: calls + thick + space };
+    });
   }
 
-  /** px across time of a lane's calls. @param {number} at of the lanes drawn */
+  /** @param {number} at of the lanes drawn */
   lane(at) {
-    return this.tracks(at).net;
+    return this.rows[at].net;
   }
 
   /** px of a place along the axis. @param {number} at */
@@ -283,11 +259,9 @@ export class Grid extends Lanes {
     return this.at(t, s).map(px).join(" ");
   }
 
-  // -- drawing
-
   draw() {
-    const { clock, turned, foot } = this,
-      lanes = this.lanes.map((_, at) => this.drawLane(at)).join(""),
+    const { clock, turned, foot, rows } = this,
+      lanes = rows.map((row) => this.drawLane(row)).join(""),
       inside = clock ? this.ground() + this.ribbons() + lanes + this.signs() : lanes,
       height = turned ? this.t0 + this.long + 40 : foot + 74,
       look = { width: this.width, height, role: "img", "aria-label": "Every call" };
@@ -297,43 +271,33 @@ export class Grid extends Lanes {
       this.definitions(height) +
         this.ticks() +
         tag("g", { "clip-path": `url(#${this.name}-c)` }, inside) +
-        this.lanes.map((_, at) => this.end(at)).join("") +
-        this.cursor(),
+        rows.map((row, at) => this.end(row, at)).join("") +
+        '<g class="jl-posed"></g>',
     );
     this.chart.style.touchAction = turned && this.span < this.extent ? "none" : "pan-y";
     this.overview();
-    this.view.show_(this.view.at);
+    this.view.pose(this.view.at);
   }
 
   /** @param {number} height px */
   definitions(height) {
     const { name, turned } = this,
-      seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height),
-      hatch = {
-        width: 7,
-        height: 7,
-        patternUnits: "userSpaceOnUse",
-        patternTransform: "rotate(45)",
-      };
+      seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height);
     return tag(
       "defs",
       {},
       tag("clipPath", { id: `${name}-c` }, rect(seen, {})) +
         fade(name, turned) +
-        tag(
-          "pattern",
-          { id: `${name}-h`, ...hatch },
-          '<rect width="3" height="7" class="jl-hatch"/>',
-        ),
+        `<pattern id="${name}-h" width="7" height="7" patternUnits="userSpaceOnUse" ` +
+        'patternTransform="rotate(45)"><rect width="3" height="7" class="jl-hatch"/></pattern>',
     );
   }
 
-  /** The calls of a lane, and on the clock what its program did. @param {number} at of the lanes drawn */
-  drawLane(at) {
-    const lane = this.lanes[at],
-      { calls, clock, t0, long } = this,
-      { slot, begun, ended, flags, code, kinds } = calls,
-      { net } = this.tracks(at),
+  /** The calls of a lane, and on the clock what its program did. @param {Row} row */
+  drawLane(row) {
+    const { calls, clock, t0, long, thick } = this,
+      { slot, begun, ended, flags, kind } = calls,
+      { lane, net } = row,
       last = t0 + long,
       many = new Merged(t0, long, this.turned, this.fills),
       [first, behind] = this.within(lane, this.from, this.from + this.span);
@@ -346,45 +310,36 @@ export class Grid extends Lanes {
         to = clock ? this.x(ended[i]) : t + this.per * 0.92;
       if (to < t0 || t > last) continue;
       const odd = flags[i] & WRONG;
-      if (!odd && to - t < LEAST) many.add(t, to, kinds[code[i]]);
+      if (!odd && to - t < LEAST) many.add(t, to, kind[i]);
       else if (!odd || t - wrong >= 1 || (flags[i] & QUEUED && large.length < MOST)) {
         large.push({ i, t, to });
         if (odd) wrong = t;
       }
     }
-    const queue = large.filter(({ i }) => clock && flags[i] & QUEUED).slice(0, 3),
-      stands = large.filter(({ i }) => !clock || !(flags[i] & QUEUED)),
+    const queued = (/** @type {{ i: number }} */ { i }) => clock && flags[i] & QUEUED,
+      queue = large.filter(queued).slice(0, 3),
+      stands = large.filter((call) => !queued(call)),
       end = this.near(this.extent),
       room = queue.length * 70;
-    let named = 0;
-    const drawn = inRows(stands, clock).map(({ i, t, to, row, of }) => {
-      const high = this.high / of,
+    const drawn = inRows(stands, clock).map(({ i, t, to, row, of }, at) => {
+      const high = thick / of,
         stuck = clock && flags[i] & OPEN,
         from = Math.max(t, t0 - 9),
-        until = stuck && room ? Math.max(end - room, t + 40) : Math.min(to, last + 9);
-      const q = this.area(
-        from,
-        net + row * high,
-        Math.max(until - from, LEAST),
-        high - (of > 1 ? 1 : 0),
-      );
-      return this.box(i, q, Math.max(from, t0), stuck ? 16 : 12, named++ < MOST);
+        until = stuck && room ? Math.max(end - room, t + 40) : Math.min(to, last + 9),
+        wide = Math.max(until - from, LEAST),
+        q = this.area(from, net + row * high, wide, high - Number(of > 1));
+      return this.box(i, q, Math.max(from, t0), stuck ? 16 : 12, at < MOST);
     });
     const waiting = queue.map(({ i }, place) => {
-      const q = this.area(
-        end - room + place * 70 + 4,
-        net + this.high * 0.14,
-        62,
-        this.high * 0.72,
-      );
+      const q = this.area(end - room + place * 70 + 4, net + thick * 0.14, 62, thick * 0.72);
       return this.box(i, q, 0, 12, true);
     });
-    const host = clock ? this.drawHost(at) + this.drops(at, large) : "",
-      bands = clock && this.band ? this.bands(at) : "";
+    const host = clock ? this.drawHost(row) + this.drops(row, large) : "",
+      bands = clock && this.band ? this.bands(row) : "";
     return tag(
       "g",
       { class: "jl-lane" },
-      bands + many.paths(net, this.high) + drawn.join("") + waiting.join("") + host,
+      bands + many.paths(net, thick) + drawn.join("") + waiting.join("") + host,
     );
   }
 
@@ -394,7 +349,7 @@ export class Grid extends Lanes {
   box(i, q, begin, size, named) {
     const { calls, run, turned } = this,
       flags = calls.flags[i],
-      kind = calls.kinds[calls.code[i]],
+      kind = calls.kind[i],
       { label } = run.columns.codes[calls.code[i]],
       slot = calls.slot[i];
     const marks = [
@@ -418,20 +373,17 @@ export class Grid extends Lanes {
     return named && room.w > 20 ? drawn + words(room, label, `var(--jl-i${kind})`, how) : drawn;
   }
 
-  /** What the rank's program did, and where it waited. @param {number} at of the lanes drawn */
-  drawHost(at) {
-    const { calls, t0, long, turned, lanes } = this,
-      { host } = this.tracks(at),
-      spans = calls.hosts[lanes[at]],
-      i = calls.starts[lanes[at]],
+  /** What the rank's program did, and where it waited. @param {Row} row */
+  drawHost({ lane, host }) {
+    const { calls, t0, long, turned } = this,
+      spans = calls.hosts[lane],
+      i = calls.starts[lane],
       many = new Merged(t0, long, turned, ["var(--jl-host)", `url(#${this.name}-h)`]),
-      [first, behind] = this.during(lanes[at], this.from, this.from + this.span),
+      [first, behind] = this.during(lane, this.from, this.from + this.span),
       t = this.near(Math.min(spans[0]?.from ?? Infinity, calls.begun[i] - calls.late[i])),
-      to = this.near(this.run.columns.over[lanes[at]]);
-    let drawn = rect(this.area(t, host, Math.max(to - t, 0), this.host), {
-        class: "jl-runs",
-        rx: 3,
-      }),
+      to = this.near(this.run.columns.over[lane]),
+      whole = this.area(t, host, Math.max(to - t, 0), this.host);
+    let drawn = rect(whole, { class: "jl-runs", rx: 3 }),
       names = "";
     for (const { from, to, name, call, input } of spans.slice(first, behind)) {
       const [a, b] = [this.near(from), this.near(to)],
@@ -454,12 +406,11 @@ export class Grid extends Lanes {
     return drawn + many.paths(host, this.host) + names;
   }
 
-  /** From where a program issues its calls into the network's queue. @param {number} at of the lanes drawn
+  /** From where a program issues its calls into the network's queue. @param {Row} row
    * @param {{ i: number, t: number }[]} large */
-  drops(at, large) {
-    const { net, host } = this.tracks(at),
-      { late } = this.calls,
-      [from, to] = host > net ? [host, net + this.high] : [host + this.host, net];
+  drops({ net, host }, large) {
+    const { late } = this.calls,
+      [from, to] = host > net ? [host, net + this.thick] : [host + this.host, net];
     if (!this.run.queues || large.length > MOST) return "";
     const d = large.map(
       ({ i, t }) => `M${this.dot(t - late[i] * this.per, from)}L${this.dot(t, to)}`,
@@ -467,11 +418,9 @@ export class Grid extends Lanes {
     return `<path class="jl-drop" d="${d.join("")}"/>`;
   }
 
-  /** The inputs of a rank, above its calls. @param {number} at of the lanes drawn */
-  bands(at) {
-    const lane = this.lanes[at],
-      { band } = this.tracks(at),
-      { starts, begun, code, kinds } = this.calls,
+  /** The inputs of a rank, above its calls. @param {Row} row */
+  bands({ lane, band }) {
+    const { starts, begun, kind } = this.calls,
       bands = inputsOf(this.calls, lane);
     const drawn = bands.map(({ from, to, input }) => {
       const [a, b] = [this.near(from), this.near(to) - 1];
@@ -482,8 +431,7 @@ export class Grid extends Lanes {
     });
     const joins = this.view.data.looks.kinds.findIndex((kind) => kind.includes("ran out"));
     let i = starts[lane];
-    while (i < starts[lane + 1] && (kinds[code[i]] !== joins || begun[i] < (bands.at(-1)?.to ?? 0)))
-      i++;
+    while (i < starts[lane + 1] && (kind[i] !== joins || begun[i] < (bands.at(-1)?.to ?? 0))) i++;
     const t = i < starts[lane + 1] ? this.x(begun[i]) : -1; // join() begins to answer for the rank
     if (t < this.t0 || t + 80 > this.t0 + this.long || this.turned) return drawn.join("");
     const look = { "text-anchor": "start", "font-weight": 700, style: `fill:var(--jl-i${joins})` };
@@ -492,13 +440,13 @@ export class Grid extends Lanes {
 
   /** Between neighbouring lanes, from call to call of those that met: the slope is who came later. */
   ribbons() {
-    const { calls, lanes, t0, long } = this,
-      { slot, begun, ended, flags, code, kinds } = calls;
-    const drawn = lanes.slice(1).flatMap((other, at) => {
-      const lane = lanes[at],
-        there = slotsOf(calls, other),
-        begin = this.tracks(at).net + this.high + 1,
-        end = this.tracks(at + 1).net - 1,
+    const { calls, rows, t0, long } = this,
+      { slot, begun, ended, flags, kind } = calls;
+    const drawn = rows.slice(1).flatMap((other, at) => {
+      const { lane, net } = rows[at],
+        there = slotsOf(calls, other.lane),
+        begin = net + this.thick + 1,
+        end = other.net - 1,
         middle = (begin + end) / 2,
         [first, behind] = this.within(lane, this.from, this.from + this.span),
         found = [];
@@ -506,26 +454,18 @@ export class Grid extends Lanes {
       for (let i = first; i < behind && found.length < MOST; i++) {
         const j = there[slot[i]];
         if (j < 0 || (flags[i] | flags[j]) & OPEN) continue;
-        const [a, b, c, d] = [
-          this.x(begun[i]),
-          this.x(ended[i]),
-          this.x(begun[j]),
-          this.x(ended[j]),
-        ];
+        const [a, b, c, d] = [begun[i], ended[i], begun[j], ended[j]].map((ns) => this.x(ns));
         if (Math.max(b, d) < t0 || Math.min(a, c) > t0 + long) continue;
-        const thin = lanes.length > 4 || (b - a < 1.5 && d - c < 1.5);
+        const thin = rows.length > 4 || (b - a < 1.5 && d - c < 1.5);
         if (thin && Math.abs(a - c) < LEAST) continue; // it would tell nothing
-        const [p, q, e, f] = [
-          this.dot(a, begin),
-          this.dot(c, end),
-          Math.max(b, a + 1.5),
-          Math.max(d, c + 1.5),
-        ];
+        /** @param {number} t @param {number} s @param {number} to @param {number} until */
+        const edge = (t, s, to, until) =>
+          `${this.dot(t, s)}C${this.dot(t, middle)} ${this.dot(to, middle)} ${this.dot(to, until)}`;
         const path =
-          `M${p}C${this.dot(a, middle)} ${this.dot(c, middle)} ${q}L${this.dot(f, end)}` +
-          `C${this.dot(f, middle)} ${this.dot(e, middle)} ${this.dot(e, begin)}z`;
+          `M${edge(a, begin, c, end)}` +
+          `L${edge(Math.max(d, c + 1.5), end, Math.max(b, a + 1.5), begin)}z`;
         const look = flags[i] & WRONG ? "jl-ribbon jl-crossed" : "jl-ribbon";
-        found.push(tag("path", { class: look, d: path, fill: `var(--jl-k${kinds[code[i]]})` }));
+        found.push(tag("path", { class: look, d: path, fill: `var(--jl-k${kind[i]})` }));
       }
       return found;
     });
@@ -534,7 +474,7 @@ export class Grid extends Lanes {
 
   /** The calls of a slot in the lanes drawn; -1: none. @param {number} slot */
   across(slot) {
-    return this.lanes.map((lane) => slotsOf(this.calls, lane)[slot]);
+    return this.rows.map(({ lane }) => slotsOf(this.calls, lane)[slot]);
   }
 
   /** When the lanes part, and until when: as long as a call stands there.
@@ -547,15 +487,14 @@ export class Grid extends Lanes {
       calls = column ? this.across(column.slot).filter((i) => i >= 0) : [];
     if (!calls.length) return null;
     const spans = calls.map((i) => this.spanOf(i)),
-      hangs = this.lanes.some((lane) => over[lane] >= end);
-    const stands = hangs || calls.some((i) => flags[i] & OPEN);
+      hangs = this.rows.some(({ lane }) => over[lane] >= end),
+      stands = this.clock && (hangs || calls.some((i) => flags[i] & OPEN));
     return [
       Math.min(...spans.map(([from]) => from)),
-      stands && this.clock ? this.extent : Math.max(...spans.map(([, to]) => to)),
+      stands ? this.extent : Math.max(...spans.map(([, to]) => to)),
     ];
   }
 
-  /** The one loud place. */
   ground() {
     if (!this.parting) return "";
     const [from, to] = this.parting.map((at) => this.x(at));
@@ -579,68 +518,59 @@ export class Grid extends Lanes {
           r = loud && this.gap > 40 ? 17 : clamp(this.gap / 2 - 3, 7, 10);
         if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last < 2 * r + 2)) return "";
         last = t;
-        const s = (this.lane(a) + this.lane(b) + this.high) / 2;
-        return sign(this.turned ? [s, t] : [t, s], r);
+        return sign(this.at(t, (this.lane(a) + this.lane(b) + this.thick) / 2), r);
       }),
     );
     return drawn.join("");
   }
 
-  /** How a lane's ranks ended: where its program did, or behind what never ends. @param {number} at */
-  end(at) {
+  /** How a lane's ranks ended: where its program did, or behind what never ends.
+   * @param {Row} row @param {number} at of the lanes drawn */
+  end({ lane, net, host }, at) {
     const { run, t0, long, turned } = this,
-      { net, host } = this.tracks(at),
-      middle = net + this.high / 2,
+      middle = net + this.thick / 2,
       [mark, end, tone, more] = run.scene.ends[at],
-      over = run.columns.over[this.lanes[at]],
+      over = run.columns.over[lane],
       stands = turned || !this.clock || over >= run.columns.end,
       room = turned ? this.pitch : Infinity,
       behind = t0 + long;
-    /** @param {typeof run.scene.ends[0]} said @param {number} t @param {number} s */
-    const text = (said, t, s) => ending(said, turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
-    if (stands) return tag("g", { class: "jl-end" }, text([mark, end, tone, ""], behind, middle));
-    const told = text([mark, end, tone, ""], clamp(this.x(over), t0, behind), host + this.host / 2);
-    return tag(
-      "g",
-      { class: "jl-end" },
-      told + (more && text([more, "", tone, ""], behind, middle)),
-    );
-  }
-
-  /** Where the play head, or the pointer, is. */
-  cursor() {
-    const plate =
-      '<rect rx="9" height="18" y="-9"/><text text-anchor="middle" y="4" font-size="11.5"/>';
-    return `<rect class="jl-veil"/><g class="jl-cursor"><path/><g>${plate}</g></g>`;
+    /** @param {string} sign @param {string} said @param {number} t @param {number} s */
+    const text = (sign, said, t, s) =>
+      ending([sign, said, tone, ""], turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
+    const told = stands
+      ? text(mark, end, behind, middle)
+      : text(mark, end, clamp(this.x(over), t0, behind), host + this.host / 2) +
+        (more && text(more, "", behind, middle));
+    return tag("g", { class: "jl-end" }, told);
   }
 
   /** Draw a position: all that comes after the play head is veiled, and a line stands where one points.
-   * @param {HTMLElement} _ @param {number | null} head */
+   * @param {unknown} _ @param {number | null} head */
   pose(_, head) {
-    const { chart, t0, long, side, foot, turned } = this,
+    const { t0, long, side, foot } = this,
       at = this.view.pointed ?? head,
       last = t0 + long,
-      from = head === null ? last : clamp(this.x(head), t0, last),
-      q = this.area(from, side - 8, head === null ? 0 : last - from + 140, foot - side + 16),
-      [veil, cursor] = [".jl-veil", ".jl-cursor"].map((name) => find(chart, name));
-    for (const [name, value] of Object.entries({ x: q.x, y: q.y, width: q.w, height: q.h }))
-      veil.setAttribute(name, String(value));
-    const t = at === null ? -1 : this.x(at);
-    cursor.setAttribute("visibility", t >= t0 - 1 && t <= last + 1 ? "visible" : "hidden");
-    if (at === null) return;
-    const [path, plate] = cursor.children,
+      t = at === null ? -1 : this.x(at),
+      from = clamp(this.x(head), t0, last),
+      hidden = this.area(from, side - 8, last - from + 140, foot - side + 16),
       said = this.moment(at),
       wide = widthOf(said, 11.5) + 14,
-      [x, y] = turned ? [32, t] : [clamp(t, t0 + wide / 2, this.width - wide / 2), foot + 15];
-    path.setAttribute("d", `M${this.dot(t, side - 8)}L${this.dot(t, foot + 4)}`);
-    plate.setAttribute("transform", `translate(${px(x)} ${px(y)})`);
-    pill(plate, said, wide);
+      middle = this.turned ? [32, t] : [clamp(t, t0 + wide / 2, this.width - wide / 2), foot + 15],
+      seen = t >= t0 - 1 && t <= last + 1,
+      path = `<path d="M${this.dot(t, side - 8)}L${this.dot(t, foot + 4)}"/>`;
+    find(this.chart, ".jl-posed").innerHTML =
+      (head === null ? "" : rect(hidden, { class: "jl-veil" })) +
+      tag(
+        "g",
+        { class: "jl-cursor", visibility: seen ? "visible" : "hidden" },
+        seen ? path + pill(said, middle, wide, 9, 11.5) : "",
+      );
   }
 
   ticks() {
     const { run, clock, t0, long, turned, foot } = this,
       zero = clock ? run.zero : 1,
-      [unit, per] = clock ? unitOf(this.span) : ["row", 1],
+      [, unit, per] = clock ? unitOf(this.span) : [0, "row", 1],
       rough = ((this.span / per) * (turned ? 46 : 90)) / long,
       ten = 10 ** Math.floor(Math.log10(rough)),
       step = Math.max(
@@ -670,42 +600,40 @@ export class Grid extends Lanes {
 
   /** The whole run as a strip, each piece in the colour of the kind that takes most of it. */
   overview() {
-    const { calls, run, extent, strip, clock, lanes } = this,
-      { starts, flags, code, kinds } = calls,
-      tall = lanes.length < 3 ? 8 : 5,
-      height = lanes.length * tall,
+    const { calls, run, extent, strip, clock } = this,
+      { starts, flags, kind } = calls,
+      tall = this.rows.length < 3 ? 8 : 5,
+      height = this.rows.length * tall,
       { axis } = this.view,
       per = CELLS / extent;
     strip.hidden = this.turned;
     strip.style.cssText = `margin-left:${this.t0}px;width:${this.long}px`;
-    if (this.whole.run !== run || this.whole.axis !== axis) {
-      this.whole = { run, axis, least: extent };
-      for (let i = 0; i < calls.n; i++)
-        if (calls.ended[i] > calls.begun[i])
-          this.whole.least = Math.min(this.whole.least, calls.ended[i] - calls.begun[i]);
-      const rows = lanes.map((lane, at) => {
-        const many = new Merged(0, CELLS, false, this.fills, 1);
+    if (this.whole[0] !== run || this.whole[1] !== axis) {
+      this.whole = [run, axis];
+      const rows = this.rows.map(({ lane }, at) => {
+        const many = new Merged(0, CELLS, false, this.fills, 1),
+          y = at * tall;
         let bad = "";
         for (let i = starts[lane]; i < starts[lane + 1]; i++) {
           if (clock && flags[i] & QUEUED) continue;
-          const [from, to] = this.spanOf(i).map((place) => px(place * per)),
-            y = at * tall;
+          const [from, to] = this.spanOf(i).map((place) => px(place * per));
           if (flags[i] & WRONG)
             bad += `M${from} ${y}H${Math.max(to, from + 2)}v${tall - 1}H${from}z`;
-          else many.add(from, to, kinds[code[i]]);
+          else many.add(from, to, kind[i]);
         }
-        return many.paths(at * tall, tall - 1) + `<path class="jl-alarm" d="${bad}"/>`;
+        return many.paths(y, tall - 1) + `<path class="jl-alarm" d="${bad}"/>`;
       });
       const count = calls.wrong.reduce((sum, wrong) => sum + wrong, 0),
-        [all, wrong] = [run.columns.rows, count].map((number) => number.toLocaleString("en")),
-        said = { role: "img", "aria-label": `The whole run: ${all} rows, ${wrong} of them wrong` },
-        whole = {
-          viewBox: `0 0 ${CELLS} ${height}`,
-          preserveAspectRatio: "none",
-          width: "100%",
-          height,
-        };
-      strip.innerHTML = `${tag("svg", { ...whole, ...said }, rows.join(""))}<i class="jl-window"></i>`;
+        [all, wrong] = [run.columns.rows, count].map((number) => number.toLocaleString("en"));
+      const look = {
+        viewBox: `0 0 ${CELLS} ${height}`,
+        preserveAspectRatio: "none",
+        width: "100%",
+        height,
+        role: "img",
+        "aria-label": `The whole run: ${all} rows, ${wrong} of them wrong`,
+      };
+      strip.innerHTML = `${tag("svg", look, rows.join(""))}<i class="jl-window"></i>`;
     }
     const window = find(strip, ".jl-window");
     window.style.left = `${px((this.from / extent) * 100)}%`;
@@ -713,41 +641,36 @@ export class Grid extends Lanes {
     window.hidden = this.span >= extent;
   }
 
-  // -- words
-
-  /** A call in words. @param {number} i */
+  /** @param {number} i */
   titled(i) {
     const { calls, run } = this,
-      flags = calls.flags[i],
-      ends =
-        flags & FAILED
-          ? ", failed"
-          : flags & QUEUED
-            ? ", queued"
-            : flags & OPEN
-              ? ", never ends"
-              : "",
-      name = `${run.names[laneOf(calls, i)]}: ${run.columns.codes[calls.code[i]].label}`;
-    return name + ends + (flags & 2 ? ", meets what it should not" : "");
+      { label } = run.columns.codes[calls.code[i]];
+    const ends = /** @type {[number, string][]} */ ([
+      [FAILED, ", failed"],
+      [QUEUED, ", queued"],
+      [OPEN, ", never ends"],
+      [-1, ""],
+    ]).find(([flag]) => flag < 0 || calls.flags[i] & flag);
+    const meets = calls.flags[i] & BAD ? ", meets what it should not" : "";
+    return `${run.names[laneOf(calls, i)]}: ${label}${ends[1]}${meets}`;
   }
 
-  /** A position in words. @param {number} at */
+  /** @param {number} at */
   moment(at) {
     if (!this.clock) return `row ${Math.min(Math.floor(at) + 1, this.extent)} of ${this.extent}`;
-    const [unit, per] = unitOf(this.span),
+    const [, unit, per] = unitOf(this.span),
       digits = clamp(Math.ceil(Math.log10((per * 60) / this.span)) + 1, 0, 3);
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
-  /** What each lane's rank does at a position, as HTML. @param {number | null} at @returns {string[]} */
+  /** What each lane's rank does, as HTML. @param {number | null} at @returns {string[]} */
   told(at) {
     const place = Math.min(at ?? this.extent, this.extent * 0.999);
-    return this.lanes.map((lane, row) => {
-      const who = this.view.laneName(row, this.scene.names[row], this.run),
-        what = this.clock
-          ? this.doing(lane, place)
-          : this.noun(slotsOf(this.calls, lane)[Math.floor(place)]);
-      return `<b>${esc(who)}</b> ${what}`;
+    return this.rows.map(({ lane }, at) => {
+      const what = this.clock
+        ? this.doing(at, place)
+        : this.noun(slotsOf(this.calls, lane)[Math.floor(place)]);
+      return `<b>${esc(laneName(this.run, at))}</b> ${what}`;
     });
   }
 
@@ -759,16 +682,22 @@ export class Grid extends Lanes {
     return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
   }
 
-  /** @param {number} lane @param {number} ns */
-  doing(lane, ns) {
-    const { calls, run, lanes } = this,
-      s = run.scene.ranks[lanes.indexOf(lane)].length > 1 ? "" : "s",
+  /** What the program of a lane does, and for which call it waits, of several for what it called last.
+   * @param {number} lane @param {number} ns */
+  program(lane, ns) {
+    const spans = this.calls.hosts[lane].slice(...this.during(lane, ns)),
+      here = spans.filter(({ from, to }) => from <= ns && ns < to);
+    return [here.find(({ call }) => call < 0), here.findLast(({ call }) => call >= 0)];
+  }
+
+  /** @param {number} at of the lanes drawn @param {number} ns */
+  doing(at, ns) {
+    const { calls, run } = this,
+      { lane } = this.rows[at],
+      s = run.scene.ranks[at].length > 1 ? "" : "s",
       { flags, begun, ended, slot } = calls,
-      spans = calls.hosts[lane].slice(...this.during(lane, ns)),
-      here = spans.filter(({ from, to }) => from <= ns && ns < to),
       [first, behind] = this.within(lane, ns),
-      wait = here.findLast(({ call }) => call >= 0), // of several, for what it called last
-      work = here.find(({ call }) => call < 0);
+      [work, wait] = this.program(lane, ns);
     let busy = -1;
     for (let i = first; i < behind; i++)
       if (begun[i] <= ns && ns < ended[i] && !(flags[i] & QUEUED)) busy = i;
@@ -779,10 +708,9 @@ export class Grid extends Lanes {
       const i = wait.call;
       if (flags[i] & OPEN)
         return `wait${s} in ${this.noun(i)}, since ${this.moment(wait.from)}: it never ends${carries}`;
-      const last = [...members(calls, slot[i]).values()].reduce(
-          (a, b) => (begun[b] > begun[a] ? b : a),
-          i,
-        ),
+      const last = run.names
+          .map((_, lane) => slotsOf(calls, lane)[slot[i]])
+          .reduce((a, b) => (begun[b] > begun[a] ? b : a), i),
         late = begun[last] - begun[i],
         tells = late > 0.02 * (ended[i] - begun[i]) + 1e3,
         later = tells ? `; ${esc(run.names[laneOf(calls, last)])} came ${lasted(late)} later` : "";
@@ -797,28 +725,25 @@ export class Grid extends Lanes {
   /** The lines of the program at which the lanes are, by lane; 0: unknown. @param {number} at */
   linesAt(at) {
     const { calls, run, clock } = this,
-      { begun, late, starts, hosts } = calls,
+      { begun, late, starts } = calls,
       numbers = new Set(run.scene.code.map(([, number]) => number));
-    return this.lanes.map((lane) => {
+    return this.rows.map(({ lane }) => {
       const over = run.columns.over[lane];
       if (clock && at >= over && over < run.columns.end) return 0;
-      const spans = clock ? hosts[lane].slice(...this.during(lane, at)) : [],
-        wait = spans.findLast(({ from, to, call }) => call >= 0 && from <= at && at < to);
+      const [, wait] = clock ? this.program(lane, at) : [];
       let last = this.within(lane, at)[1] - 1; // issued; of those that follow, some are and wait
       while (clock && begun[last + 1] - late[last + 1] <= at && last + 1 < starts[lane + 1]) last++;
       if (wait) last = wait.call;
       if (last < starts[lane]) return 0;
-      const lines = linesOf(run, run.columns.codes[calls.code[last]].lines);
-      return (
-        lines.find(({ source, line }) => source.name === run.scene.file && numbers.has(line))
-          ?.line ?? 0
+      const found = linesOf(run, run.columns.codes[calls.code[last]].lines).find(
+        ({ source, line }) => source.name === run.scene.file && numbers.has(line),
       );
+      return found?.line ?? 0;
     });
   }
 
-  // -- positions; null is the picture at rest
+  // -- positions; see Scene
 
-  /** px on the scrubber of where the lanes part. */
   loud() {
     return this.parting ? [this.thumb(this.parting[0])] : [];
   }
@@ -831,22 +756,21 @@ export class Grid extends Lanes {
     return this.extent;
   }
 
-  /** From where on the verdict is told. */
   get verdict() {
     return this.parting?.[0] ?? this.extent * 0.8;
   }
 
-  /** @param {number} at @param {number} ms of play */
+  /** @param {number} at @param {number} ms */
   advance(at, ms) {
     return at + (ms * this.extent) / PLAY;
   }
 
-  /** px of a position on the scrubber. @param {number | null} at */
+  /** @param {number | null} at */
   thumb(at) {
     return clamp(this.x(at ?? this.extent) - this.t0, 0, this.long);
   }
 
-  /** @param {number} t px of the scrubber */
+  /** @param {number} t */
   seek(t) {
     return clamp(this.from + t / this.per, 0, this.extent);
   }
@@ -856,7 +780,7 @@ export class Grid extends Lanes {
   step(at, by) {
     const { starts } = this.calls,
       from = at ?? this.extent,
-      begins = this.lanes.flatMap((lane) => {
+      begins = this.rows.flatMap(({ lane }) => {
         let i = this.within(lane, from)[1];
         if (by > 0) return i < starts[lane + 1] ? [this.spanOf(i)[0]] : [];
         while (--i >= starts[lane]) if (this.spanOf(i)[0] < from) return [this.spanOf(i)[0]];
@@ -866,7 +790,7 @@ export class Grid extends Lanes {
     return by < -1 ? 0 : Math.max(0, ...begins);
   }
 
-  /** A position as an address has it: ms, or a row. @param {number} at */
+  /** ms, or a row. @param {number} at */
   addressOf(at) {
     return this.clock ? Math.round((at + this.run.zero) / 10) / 1e5 : Math.floor(at);
   }
@@ -876,34 +800,31 @@ export class Grid extends Lanes {
     return clamp(this.clock ? address * 1e6 - this.run.zero : address, 0, this.extent);
   }
 
-  /** A position for a slider, in µs or rows, and in words. @param {number | null} at
-   * @returns {[number, number, string]} */
+  /** @param {number | null} at */
   heard(at) {
     const place = at ?? this.extent,
       per = this.clock ? 1e3 : 1,
       words = this.told(at).map((html) => html.replace(/<[^>]*>/g, ""));
-    return [
-      Math.round(place / per),
-      Math.round(this.extent / per),
-      `${this.moment(place)}: ${words.join("; ")}`,
-    ];
+    return {
+      now: Math.round(place / per), // µs or rows
+      most: Math.round(this.extent / per),
+      text: `${this.moment(place)}: ${words.join("; ")}`,
+    };
   }
-
-  // -- hands
 
   /** Select what was pressed; what lies under a merged piece comes closer. @param {PointerEvent} event */
   pick(event) {
     const box = this.chart.getBoundingClientRect(),
       place = this.unitAt(event),
-      { calls, lanes } = this,
+      { calls } = this,
       across = this.turned ? event.clientX - box.left : event.clientY - box.top,
-      lane = lanes[Math.floor((across - this.side) / this.pitch)],
+      row = this.rows[Math.floor((across - this.side) / this.pitch)],
       root = /** @type {Document} */ (this.chart.getRootNode()),
       hit = root.elementFromPoint(event.clientX, event.clientY)?.getAttribute("data-slot");
     if (hit) return this.select(Number(hit));
-    if (lane === undefined) return;
+    if (!row) return;
     let [found, near] = [-1, 12 / this.per];
-    for (let i = calls.starts[lane]; i < calls.starts[lane + 1]; i++) {
+    for (let i = calls.starts[row.lane]; i < calls.starts[row.lane + 1]; i++) {
       const [from, to] = this.spanOf(i),
         far = Math.max(from - place, place - to, 0);
       if (far < near || (far === near && calls.flags[i] & WRONG)) [found, near] = [i, far];
@@ -944,8 +865,10 @@ export class Grid extends Lanes {
   /** The call that began last. @param {number | null} at */
   open(at) {
     const { starts, slot } = this.calls,
-      here = this.lanes.map((lane) => this.within(lane, at ?? this.extent)[1] - 1),
-      begun = here.filter((i, lane) => i >= starts[this.lanes[lane]]);
+      begun = this.rows.flatMap(({ lane }) => {
+        const i = this.within(lane, at ?? this.extent)[1] - 1;
+        return i >= starts[lane] ? [i] : [];
+      });
     if (begun.length)
       this.select(slot[begun.reduce((a, b) => (this.spanOf(b)[0] > this.spanOf(a)[0] ? b : a))]);
   }
@@ -963,15 +886,20 @@ export class Grid extends Lanes {
   }
 }
 
-/** The unit in which so many ns are told, and its ns. @param {number} ns @returns {[string, number]} */
-function unitOf(ns) {
-  if (ns >= 2e9) return ["s", 1e9];
-  return ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["µs", 1e3] : ["ns", 1];
-}
+/** From which ns on a unit is told, and its ns. @type {[number, string, number][]} */
+const UNITS = [
+  [2e9, "s", 1e9],
+  [1e6, "ms", 1e6],
+  [1e3, "µs", 1e3],
+  [0, "ns", 1],
+];
+
+/** @param {number} ns */
+const unitOf = (ns) => UNITS.find(([least]) => ns >= least);
 
 /** How long something took, in words. @param {number} ns */
 function lasted(ns) {
-  const [unit, per] = unitOf(ns);
+  const [, unit, per] = unitOf(ns);
   return `${Number((ns / per).toPrecision(ns / per < 100 ? 2 : 3))} ${unit}`;
 }
 

@@ -1,7 +1,7 @@
 // The program in hand: the loop of the six cases. Its barrier can be dragged to three places, and its join()
 // is a switch; each place is a case.
 
-import { button, element, hit, write } from "./dom.js";
+import { arrow, button, chord, drag, element, hit, write } from "./dom.js";
 import { esc, tag } from "./text.js";
 import { tags } from "./told.js";
 
@@ -9,8 +9,6 @@ const PLACES = ["inside the loop", "after the loop", "left out"];
 const LINES = ["for input in inputs:", "loss = model(input)", "loss.backward()"];
 const JOIN = "with model.join():",
   BARRIER = "dist.barrier()";
-/** @type {Record<string, number>} */
-const STEPS = { ArrowDown: 1, ArrowLeft: 1, ArrowUp: -1, ArrowRight: -1 };
 /** @type {Record<string, string[]>} */
 export const ENDS = {
   good: ["✓", "all finish"],
@@ -27,11 +25,9 @@ export class Hand {
     this.view = view;
     /** The case whose place the line is over, while it is in the air. @type {number | null} */
     this.aloft = null;
-    /** Where the pointer took the line. @type {[number, number] | null} */
-    this.from = null;
-    this.join = button(JOIN, "With or without join()", () => this.turn(), { class: "jl-with" });
-    this.grip = element("span", {
-      class: "jl-grip",
+    this.dragged = false;
+    this.join = button(JOIN, "With or without join()", () => this.turn(), "jl-with");
+    this.grip = element("span.jl-grip", {
       role: "slider",
       tabindex: 0,
       title: "Drag this line, or move it by arrow keys; Enter drops it, Escape puts it back",
@@ -41,16 +37,16 @@ export class Hand {
       "aria-valuemax": 2,
     });
     this.rows = [JOIN, ...LINES, ...PLACES].map((_, i) =>
-      element("div", { class: i > 3 && "jl-place" }, element("span"), element("span")),
+      element(i > 3 ? "div.jl-place" : "div", {}, element("span"), element("span")),
     );
     this.rows[0].firstElementChild.after(this.join);
     this.places = this.rows.slice(4);
-    const look = { class: "jl-code jl-hand", role: "group", "aria-label": "The loop" };
-    this.code = element("div", look, ...this.rows, this.grip);
-    this.six = element("p", { class: "jl-six", role: "img" });
+    const look = { role: "group", "aria-label": "The loop" };
+    this.code = element("div.jl-code.jl-hand", look, ...this.rows, this.grip);
+    this.six = element("p.jl-six", { role: "img" });
     this.tried = element("span");
     this.fix = element("span");
-    this.below = element("p", { class: "jl-do" }, this.fix, " ", this.tried);
+    this.below = element("p.jl-do", {}, this.fix, " ", this.tried);
     this.six.addEventListener("click", (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
@@ -88,25 +84,27 @@ export class Hand {
     const { grip, view } = this;
     grip.addEventListener("pointerdown", (event) => {
       if (view.busy || event.button) return;
-      event.preventDefault();
       grip.focus({ preventScroll: true });
-      grip.setPointerCapture(event.pointerId);
-      this.from = [event.clientX, event.clientY];
+      const { clientX: left, clientY: top } = event;
+      this.dragged = true;
       this.lift();
+      drag(
+        event,
+        ({ clientX, clientY }) => {
+          if (!this.dragged) return;
+          grip.style.translate = `${clientX - left}px ${clientY - top}px`;
+          this.over(this.placeAt(clientX, clientY));
+        },
+        (lost) => this.dragged && this.land(lost),
+      );
     });
-    grip.addEventListener("pointermove", ({ clientX, clientY }) => {
-      if (!this.from) return;
-      grip.style.translate = `${clientX - this.from[0]}px ${clientY - this.from[1]}px`;
-      this.over(this.placeAt(clientX, clientY));
-    });
-    grip.addEventListener("pointerup", () => this.from && this.land());
-    grip.addEventListener("pointercancel", () => this.land(true));
     grip.addEventListener("blur", () => this.land());
     grip.addEventListener("keydown", (event) => {
       const { key } = event,
-        step = STEPS[key];
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      if (step && !this.from && !view.busy) {
+        [x, y] = arrow(event),
+        step = y - x;
+      if (chord(event)) return;
+      if (Math.abs(step) === 1 && !this.dragged && !view.busy) {
         this.lift();
         this.over(PLACES[PLACES.indexOf(this.placeOf(this.aloft)) + step]);
       } else if (this.aloft !== null && /^(Enter| |Escape)$/.test(key)) this.land(key === "Escape");
@@ -161,7 +159,8 @@ export class Hand {
     const { view, aloft } = this;
     if (aloft === null) return;
     if (back && aloft !== view.case) view.glance(view.case);
-    this.aloft = this.from = null;
+    this.aloft = null;
+    this.dragged = false;
     this.grip.style.translate = "";
     if (back) view.announce(`${BARRIER} is back: ${this.placeOf(view.case)}`);
     else this.choose(aloft);
@@ -220,7 +219,7 @@ export class Hand {
     grip.ariaDisabled = String(!!view.busy);
     grip.ariaValueNow = String(PLACES.indexOf(place));
     grip.ariaValueText = place;
-    const home = this.from ? this.placeOf(view.case) : place,
+    const home = this.dragged ? this.placeOf(view.case) : place,
       spot = places[PLACES.indexOf(home)].querySelector("i");
     grip.style.left = `${spot.offsetLeft}px`;
     grip.style.top = `${spot.offsetTop}px`;

@@ -1,6 +1,7 @@
 // One position poses the whole picture: `at` is a column and a fraction of it, null is the picture at rest.
 // Playing, scrubbing and the address of a page all set it, so that any frame can be linked to and tested.
 
+import { find } from "./dom.js";
 import { px } from "./text.js";
 
 /** @param {number} f */
@@ -8,8 +9,7 @@ const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
 
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Where the wrong value is, and its way up to there. @param {Stop[]} path @param {number} at
- * @returns {{ p: [number, number], value: string, way: string } | null} */
+/** Where the wrong value is, and its way up to there. @param {Stop[]} path @param {number} at */
 export function travel(path, at) {
   if (!path.length || at < path[0].at) return null;
   let now = path[0],
@@ -20,45 +20,39 @@ export function travel(path, at) {
     now = a;
     const b = path[i + 1];
     if (!b || b.at <= at || b.jump) continue;
-    const u = eased((at - a.at) / (b.at - a.at));
-    now = {
-      at,
-      p: [a.p[0] + (b.p[0] - a.p[0]) * u, a.p[1] + (b.p[1] - a.p[1]) * u],
-      value: u < 0.5 ? a.value : b.value,
-    };
+    const u = eased((at - a.at) / (b.at - a.at)),
+      between = (/** @type {0 | 1} */ axis) => a.p[axis] + (b.p[axis] - a.p[axis]) * u;
+    now = { at, p: [between(0), between(1)], value: u < 0.5 ? a.value : b.value };
     way += `L${now.p.map(px)}`;
   }
-  return { p: now.p, value: now.value, way };
+  return { ...now, way };
 }
 
 /** Runs the position on, from where the lanes part from the stack, or from the first moment. */
 export class Play {
-  /** @param {{ face(): import("./scene.js").Scene | import("./grid.js").Grid,
-   *   show(at: number | null, glimpse?: number | null): void, changed(on: boolean): void }} of */
-  constructor(of) {
-    this.of = of;
-    this.on = false;
-    this.frame = 0;
+  on = false;
+  frame = 0;
+
+  /** @param {import("./first.js").First} view */
+  constructor(view) {
+    this.view = view;
   }
 
   start() {
-    this.stop();
-    this.on = true;
-    this.of.changed(true);
-    const face = this.of.face();
+    this.turn(true);
+    const { view } = this,
+      { face } = view;
     let at = face.first,
       last = 0;
     const tick = (/** @type {number} */ now) => {
-      if (!this.on) return;
-      if (!still.matches) at = last ? face.advance(at, Math.min(60, now - last)) : at;
-      else if (last && now - last > 1100) {
-        const next = face.step(at, 1); // a call at a time, without motion
-        if (next === at) return this.stop(true);
+      const passed = now - (last ||= now),
+        calm = still.matches;
+      if (!calm || passed > 1100) {
+        const next = calm ? face.step(at, 1) : face.advance(at, Math.min(60, passed));
+        if (next >= face.over || (calm && next === at)) return view.seek(null);
         [at, last] = [next, now];
       }
-      if (!still.matches || !last) last = now;
-      if (at >= face.over) return this.stop(true);
-      this.of.show(at);
+      view.pose(at);
       this.frame = requestAnimationFrame(tick);
     };
     this.frame = requestAnimationFrame(tick);
@@ -71,19 +65,17 @@ export class Play {
     const tick = (/** @type {number} */ now) => {
       from ||= now;
       const at = focus + 0.25 + (now - from - 600) / 2600;
-      if (at > focus + 0.95) return this.of.show(null);
-      this.of.show(null, at);
+      if (at > focus + 0.95) return this.view.pose(null);
+      this.view.pose(null, at);
       this.frame = requestAnimationFrame(tick);
     };
     this.frame = requestAnimationFrame(tick);
   }
 
-  /** @param {boolean} over it came to its end */
-  stop(over = false) {
+  /** Begin, or end. @param {boolean} on */
+  turn(on) {
     cancelAnimationFrame(this.frame);
-    const was = this.on;
-    this.on = false;
-    if (was) this.of.changed(false);
-    if (over) this.of.show(null);
+    this.on = on;
+    find(this.view.stage, ".jl-play")?.setAttribute("aria-pressed", String(on));
   }
 }

@@ -29,7 +29,8 @@ export class Positions extends First {
     super(root, model);
     this.sent = sent;
     const { runs, map, loop, start } = sent.positions,
-      place = root.parentElement;
+      place = root.parentElement,
+      [first, second, counts] = start;
     this.endings = map;
     this.map = map && new EndingMap((counts) => this.go(counts));
     if (this.map) {
@@ -37,19 +38,18 @@ export class Positions extends First {
       place.classList.add("mapped");
     }
     this.runs = runs;
-    const [first, second, counts] = start;
     this.first = this.counts = counts;
     /** @type {HTMLSelectElement} */
     const program = (this.program = choice("Program", runs, first));
     /** @type {HTMLSelectElement} */
     const setting = (this.setting = choice("Barrier", runs[first], second));
     this.loop = loop;
-    this.tools.querySelector(".jl-own").append(...(loop.length ? [] : [program]), setting);
+    this.own.append(...(loop.length ? [] : [program]), setting);
     if (loop.length) {
       this.hand = new Hand(this);
       const size = (sent.size / 750000).toFixed(1); // as text, a third more
       const held = `This page holds all its ${sent.runs.length} runs, ${size} MB: none is computed here.`;
-      this.story.before(element("div", { class: "jl-bar" }, program, this.turner, held));
+      this.story.before(element("div.jl-bar", {}, program, this.turner, held));
     }
     for (const one of [program, setting]) one.addEventListener("change", () => this.go());
     this.most = Math.max(...Object.keys(this.here).join().split(",").map(Number));
@@ -70,23 +70,21 @@ export class Positions extends First {
     };
   }
 
-  /** Go where an address points. @param {URLSearchParams} said */
-  arrive(said) {
-    const inputs = said.get("inputs") ?? this.first.join();
-    const { program, setting } = this,
-      n = Number(said.get("case") ?? this.case) - 1;
-    program.selectedIndex = clamp(n, 0, program.length - 1);
-    if (said.has("barrier"))
-      setting.selectedIndex = clamp(Number(said.get("barrier")), 0, setting.length - 1);
+  /** @param {URLSearchParams} asked */
+  goTo(asked) {
+    /** @param {HTMLSelectElement} select @param {number} at */
+    const choose = (select, at) => (select.selectedIndex = clamp(at, 0, select.length - 1));
+    if (asked.has("case")) choose(this.program, Number(asked.get("case")) - 1);
+    if (asked.has("barrier")) choose(this.setting, Number(asked.get("barrier")));
+    const inputs = asked.get("inputs") ?? this.first.join();
     this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
-    this.goTo(said);
+    super.goTo(asked);
   }
 
   get here() {
     return this.runs[this.program.value][this.setting.value];
   }
 
-  /** @param {number[]} counts */
   go(counts = this.counts) {
     if (!(counts.join() in this.here)) return;
     this.counts = counts;
@@ -124,11 +122,6 @@ export class Positions extends First {
 
   get before() {
     return 186;
-  }
-
-  /** @param {number} lane */
-  headHeight(lane) {
-    return 48;
   }
 
   /** @param {number} lane */

@@ -64,16 +64,22 @@ export const FOOT = 48; // px below columns, for endings
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
 export class Scene extends Lanes {
-  /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
-   * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
-   *   alone?: boolean, below?: boolean, cover?: string, before?: number }} how
-   *   `least`: of the height of columns; `below`: another picture follows on the same axis; `cover`: what
-   *   covered lanes say; `before`: px before the first call, if more than the names take */
+  /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids */
   constructor(
     data,
     run,
     name,
-    { turned, phone, width, covered, least, alone = true, below, before, cover = "" },
+    {
+      turned = false,
+      phone = false,
+      width = 0,
+      covered = /** @type {number[]} */ ([]),
+      least = 0, // px of the height of columns
+      alone = true,
+      below = false, // another picture follows on the same axis
+      before = 0, // px before the first call, if more than the names take
+      cover = "", // what covered lanes say
+    },
   ) {
     super();
     this.covers = cover;
@@ -88,42 +94,29 @@ export class Scene extends Lanes {
     this.covered = new Set(covered);
     this.columns = covered.length ? [] : columnsOf(run);
     this.n = run.scene.names.length;
-    const few = this.n < 3 && (turned || alone),
-      apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
-    const between = !turned
-      ? few
-        ? 68
-        : apart
-      : this.n > 4
-        ? 10
-        : phone
-          ? few
-            ? 36
-            : 16
-          : few
-            ? 72
-            : 28;
+    const { n } = this,
+      few = n < 3 && (turned || alone),
+      apart = n < 5 ? 44 : n < 7 ? 30 : 20,
+      [two, more] = turned ? (phone ? [36, 16] : [72, 28]) : [68, apart],
+      between = turned && n > 4 ? 10 : few ? two : more;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
-      this.thick = Math.max(
-        24,
-        Math.min(210, (width - this.side - 12 - between * (this.n - 1)) / this.n),
-      );
-      this.length = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
-      this.height = Math.max(least, this.t0 + this.length + FOOT);
+      this.thick = clamp((width - this.side - 12 - between * (n - 1)) / n, 24, 210);
+      this.long = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
+      this.height = Math.max(least, this.t0 + this.long + FOOT);
       this.scrub = 12;
     } else {
       this.t0 = before || run.scene.before;
       this.side = 44;
-      this.thick = few ? 58 : this.n < 5 ? 50 : 40;
-      this.length = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
-      this.scrub = this.side + this.n * this.thick + (this.n - 1) * between + 50;
+      this.thick = few ? 58 : n < 5 ? 50 : 40;
+      this.long = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
+      this.scrub = this.side + n * this.thick + (n - 1) * between + 50;
       this.height = this.scrub - (below ? 20 : -20);
     }
     this.pitch = this.thick + between;
     this.between = between;
-    this.long = this.t0 + this.length + this.behind;
+    this.wide = this.t0 + this.long + this.behind;
     this.path = this.journey();
   }
 
@@ -169,18 +162,12 @@ export class Scene extends Lanes {
           ...this.scene.meant.map((pair) => this.join(pair)),
           ...lanes.map((lane) => this.end(lane)),
         ];
-    const token =
-      '<rect rx="12" height="24" y="-12"/>' +
-      tag("text", { "text-anchor": "middle", y: 5, "font-size": 14 });
-    const size = { width: Math.max(this.width, this.turned ? 0 : this.long), height: this.height };
+    const size = { width: Math.max(this.width, this.turned ? 0 : this.wide), height: this.height };
     const look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(this.said()) };
     return tag(
       "svg",
       look,
-      tag("defs", {}, fade(this.name, this.turned)) +
-        drawn.join("") +
-        '<path class="jl-thread"/>' +
-        tag("g", { class: "jl-token", visibility: "hidden" }, token),
+      tag("defs", {}, fade(this.name, this.turned)) + drawn.join("") + '<g class="jl-posed"></g>',
     );
   }
 
@@ -219,7 +206,7 @@ export class Scene extends Lanes {
   threadOf(lane) {
     const last = this.columns.findLast((one) => one.boxes[lane]),
       middle = this.lane(lane) + this.thick / 2;
-    const end = last?.boxes[lane].open ? last.t : this.length + 6;
+    const end = last?.boxes[lane].open ? last.t : this.long + 6;
     return last
       ? line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line")
       : "";
@@ -342,13 +329,12 @@ export class Scene extends Lanes {
     return here + (this.columns[here].stack ? 0.99 : address % 1);
   }
 
-  /** A position for a slider: now, at most, and in words. @param {number | null} at
-   * @returns {[number, number, string]} */
+  /** A position for a slider. @param {number | null} at */
   heard(at) {
     const here = this.here(at),
       one = this.columns[here],
       how = one.flag === "met" ? "" : ", here the calls do not match";
-    return [here, this.columns.length - 1, this.titleOf(one) + how];
+    return { now: here, most: this.columns.length - 1, text: this.titleOf(one) + how };
   }
 
   /** What happens at a position, as HTML. @param {number | null} at @returns {string[]} */
@@ -386,14 +372,17 @@ export class Scene extends Lanes {
       one.classList.toggle("jl-cur", !end && !join && i === here);
     }
     find(picture, ".jl-ground")?.classList.toggle("jl-future", !rest && here < this.focus);
-    const token = find(picture, ".jl-token"),
-      when = rest ? glimpse : at,
-      found = when === null ? null : travel(this.path, when);
-    token.setAttribute("visibility", found && !still.matches ? "visible" : "hidden");
-    find(picture, ".jl-thread").setAttribute("d", found?.way ?? "");
-    if (!found) return;
-    token.setAttribute("transform", `translate(${found.p.map(px)})`);
-    pill(token, found.value, Math.max(24, found.value.length * 9 + 12));
+    const when = rest ? glimpse : at,
+      value = when === null ? null : travel(this.path, when),
+      look = { class: "jl-token", visibility: still.matches ? "hidden" : "visible" };
+    find(picture, ".jl-posed").innerHTML = !value
+      ? ""
+      : `<path class="jl-thread" d="${value.way}"/>` +
+        tag(
+          "g",
+          look,
+          pill(value.value, value.p, Math.max(24, value.value.length * 9 + 12), 12, 14),
+        );
   }
 
   /** What a column says when one points at it. @param {Placed} one */
@@ -546,7 +535,7 @@ export class Scene extends Lanes {
       own = ends[lane];
     // of lanes that end alike, the first tells
     const alike = this.n > 4 && `${own}` === `${ends[lane - 1]}`,
-      at = this.at(this.t0 + this.length + (turned ? 34 : 22), middle);
+      at = this.at(this.t0 + this.long + (turned ? 34 : 22), middle);
     if (!turned) at[1] += own[3] ? -3 : 5;
     const room = turned ? Math.min(this.pitch - 4, thick + 20) : Infinity,
       said = ending(alike ? [own[0], "", own[2], ""] : own, at, turned, room);

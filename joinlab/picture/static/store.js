@@ -1,20 +1,15 @@
 // A model for a page without Python: the same few methods as a widget's.
 
 /** @implements {Model} */
-export class Store {
+export class Store extends EventTarget {
+  on = this.addEventListener;
+  off = this.removeEventListener;
+
   /** @param {Record<string, any>} values */
-  constructor(values) {
+  constructor(values = {}) {
+    super();
     /** @type {Record<string, any>} */
-    this.values = {
-      selected: null,
-      axis: "logical",
-      covered: [],
-      heading: "",
-      mended: false,
-      ...values,
-    };
-    /** @type {Record<string, (() => void)[]>} */
-    this.listeners = {};
+    this.values = { axis: "logical", covered: [], heading: "", mended: false, ...values };
   }
 
   /** @param {string} name */
@@ -26,17 +21,7 @@ export class Store {
   set(name, value) {
     if (this.values[name] === value) return;
     this.values[name] = value;
-    for (const listener of this.listeners[`change:${name}`] ?? []) listener();
-  }
-
-  /** @param {string} event @param {() => void} listener */
-  on(event, listener) {
-    (this.listeners[event] ??= []).push(listener);
-  }
-
-  /** @param {string} event @param {() => void} listener */
-  off(event, listener) {
-    this.listeners[event] = (this.listeners[event] ?? []).filter((one) => one !== listener);
+    this.dispatchEvent(new Event(`change:${name}`));
   }
 
   save_changes() {}

@@ -43,20 +43,14 @@ export const line = ([x1, y1], [x2, y2], look) => tag("line", { class: look, x1,
 export const clamp = (n, low, high) => Math.min(high, Math.max(low, n));
 
 const pen = document.createElement("canvas").getContext("2d");
+pen.font = "100px system-ui, sans-serif";
 
 /** Widths per px of font size. Measuring a text takes 100 times as long as looking it up.
- * @type {Map<string, number>} */
-const widths = new Map();
+ * @type {Record<string, number>} */
+const widths = Object.create(null);
 
 /** Width of a text in px. @param {string} text @param {number} size */
-export function widthOf(text, size) {
-  let found = widths.get(text);
-  if (found === undefined) {
-    pen.font = "100px system-ui, sans-serif";
-    widths.set(text, (found = pen.measureText(text).width / 100));
-  }
-  return found * size;
-}
+export const widthOf = (text, size) => (widths[text] ??= pen.measureText(text).width / 100) * size;
 
 /** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
  * @param {string} text @param {number} size @param {number} wide @param {number} high of the room */
@@ -137,16 +131,15 @@ export function fade(name, turned) {
     [0, 1],
     [0.6, 0.8],
     [1, 0],
-  ].map(([offset, opacity]) =>
-    tag("stop", { offset, "stop-color": "#fff", "stop-opacity": opacity }),
-  );
-  const box = `<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#${name}-f)"/>`;
+  ].map(([at, seen]) => `<stop offset="${at}" stop-color="#fff" stop-opacity="${seen}"/>`);
   return (
     tag(
       "linearGradient",
-      { id: `${name}-f`, ...(turned && { x2: "0", y2: "1" }) },
+      { id: `${name}-f`, x2: Number(!turned), y2: Number(turned) },
       stops.join(""),
-    ) + tag("mask", { id: `${name}-fade`, maskContentUnits: "objectBoundingBox" }, box)
+    ) +
+    `<mask id="${name}-fade" maskContentUnits="objectBoundingBox">` +
+    `<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#${name}-f)"/></mask>`
   );
 }
 
@@ -169,12 +162,14 @@ export class Lanes {
   }
 }
 
-/** Write into a plate that is as wide. @param {Element} plate @param {string} said @param {number} wide px */
-export function pill(plate, said, wide) {
-  plate.firstElementChild.setAttribute("width", String(wide));
-  plate.firstElementChild.setAttribute("x", String(-wide / 2));
-  plate.lastElementChild.textContent = said;
-}
+/** A word on a plate, whose middle is there. @param {string} said @param {number[]} at
+ * @param {number} wide px @param {number} r px of half its height @param {number} size px of the word */
+export const pill = (said, at, wide, r, size) =>
+  tag(
+    "g",
+    { transform: `translate(${at.map(px).join(" ")})` },
+    rect({ x: -wide / 2, y: -r, w: wide, h: 2 * r }, { rx: r }) + word(said, 0, 0, size),
+  );
 
 /** ≠ in a circle. @param {[number, number]} at @param {number} r */
 export function sign([cx, cy], r) {

@@ -1,7 +1,7 @@
 // What is known of the calls of one place, a card for each lane: what it put in, got out and made of it, its
 // lines.
 
-import { callsOf, members } from "./columns.js";
+import { callsOf, slotsOf } from "./columns.js";
 import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
@@ -33,17 +33,22 @@ export const linesOf = (run, lines) =>
     at: `${run.sources[source].name}:${line}`,
   }));
 
+/** What a lane is called. @param {RawRun} run @param {number} lane */
+export function laneName({ scene: { names, ranks } }, lane) {
+  const n = ranks[lane].length;
+  return n > 3 && names[lane].startsWith("ranks") ? `${n} ranks` : names[lane];
+}
+
 /** Fill a section with what is known of a slot.
  * @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {number} slot @param {string} title @param {string} how */
 export function tellSlot(section, data, run, slot, title, how) {
-  const calls = callsOf(run),
-    of = members(calls, slot);
+  const calls = callsOf(run);
   /** Of many lanes, those with nothing different to say have one card.
    * @type {Map<string, [number[], string]>} */
   const cards = new Map();
   run.names.forEach((_, lane) => {
-    const [key, html] = card(data, run, calls, slot, lane, of.get(lane)),
+    const [key, html] = card(data, run, calls, slot, lane),
       same = run.names.length > 4 ? key : `${lane}`;
     cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
   });
@@ -57,10 +62,11 @@ export function tellSlot(section, data, run, slot, title, how) {
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
- * @param {LaneData} data @param {RawRun} run @param {Calls} calls @param {number} slot @param {number} lane
- * @param {number | undefined} i its call @returns {[string, string]} */
-function card(data, run, calls, slot, lane, i) {
-  if (i === undefined) return ["none", '<p class="jl-soft">issued no call here</p>'];
+ * @param {LaneData} data @param {RawRun} run @param {Calls} calls @param {number} slot
+ * @param {number} lane */
+function card(data, run, calls, slot, lane) {
+  const i = slotsOf(calls, lane)[slot];
+  if (i < 0) return ["none", '<p class="jl-soft">issued no call here</p>'];
   const code = run.columns.codes[calls.code[i]],
     flags = calls.flags[i],
     open = !!(flags & 1),
@@ -101,14 +107,7 @@ export function fill(section, title, how, cards = []) {
     `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
     `<div class="jl-two">${cards.map((one) => `<div>${one}</div>`).join("")}</div>`;
   section.append(
-    button(
-      "✕",
-      "Close",
-      () => {
-        section.hidden = true;
-      },
-      { "aria-label": "Close", class: "jl-x" },
-    ),
+    button("✕", "Close", () => (section.hidden = true), "jl-x", { "aria-label": "Close" }),
   );
   section.hidden = false;
 }

@@ -54,10 +54,8 @@ interface Calls {
   ended: Float64Array;
   flags: Uint32Array;
   code: Uint32Array;
-  kinds: Uint8Array;
+  kind: Uint8Array;
   wrong: Uint8Array;
-  offsets: Int32Array;
-  members: Int32Array;
   /** By lane, what its program did. */
   hosts: Span[][];
   /** ns from its issue by the program until it began. */

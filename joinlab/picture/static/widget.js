@@ -1,11 +1,11 @@
 // joinlab.View in a notebook, through anywidget.
 
-import { mount } from "./first.js";
+import { First } from "./first.js";
 
 export default {
   /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {
-    const view = mount(el, model);
+    const view = new First(el, model);
     return () => view.close();
   },
 };
