@@ -257,7 +257,8 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body class=page>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f'<header{" class=quiet" * (len(data) == 1 or name == "gallery")}>\n<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
+        f"<header{' class=quiet' * (len(data) == 1 or name == 'gallery')}>\n"
+        f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body
     packed = b64encode(data.packed(**extra)).decode()
