@@ -22,8 +22,8 @@ from joinlab.picture.page import Position, write_sliders
 from joinlab.timeline import Timeline
 
 BARRIERS = {
-    "today": "of today: an all-reduce of a float zero",
-    "1.9": "of PyTorch 1.9: an all-reduce of one byte that was never set, here 7",
+    "today": "barrier of today: an all-reduce of a float zero",
+    "1.9": "barrier of PyTorch 1.9: an all-reduce of one byte that was never set, here 7",
 }
 
 

@@ -83,6 +83,7 @@ if (forms.length) {
   document.querySelector(".project").addEventListener("click", () => project(0));
   addEventListener("keydown", (event) => {
     if (!document.body.classList.contains("projector") || event.target.matches("input")) return;
+    if (event.defaultPrevented) return; // by a view
     if (event.key === "ArrowRight") project(Math.min(current() + 1, forms.length - 1));
     else if (event.key === "ArrowLeft") project(Math.max(current() - 1, 0));
     else if (event.key === "Escape") project(-1);

@@ -134,9 +134,8 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
         elif block == "slots":
             yield _slots(arguments)
         elif block == "moving":
-            caption = (
-                f"Case 4 with 5 and 6 inputs, modelled: {_one_of(4, ONCE[-1].inputs, 'today')}"
-            )
+            caption = "Modelled: PyTorch's own code ran, on two GPUs imitated in software."
+            caption += _one_of(4, ONCE[-1].inputs, "today")
             picture = moving(ONCE, once=True)
             yield f'<figure class="wide">{picture}<figcaption>{caption}</figcaption></figure>'
         elif block == "bench":
@@ -173,8 +172,7 @@ def _figure(arguments: str, figures: Path) -> str:
     heading = f"Case {case}: {start.program.partition(': ')[2]}"
     page = write_sliders(heading, runs, start, figures / f"{name}.html")
     label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
-    one_of = _one_of(case, (first, second), era)
-    caption = f"{label}, modelled{': ' * bool(one_of)}{one_of or '.'}"
+    caption = f"{label}, modelled.{_one_of(case, (first, second), era)}"
     return _live(page, caption, after=options.get("after", ""))
 
 
@@ -270,7 +268,12 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
     )
     label = f"Case {options['case'][0]} on the clock"
     page = write_sliders(label, runs, start, figures / f"{name}.html")
-    return _live(page, f"{caption} Modelled.", position="clock", after=options["after"])
+    return _live(
+        page,
+        f"{_markdown.renderInline(caption)} Modelled.",
+        position="clock",
+        after=options["after"],
+    )
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
@@ -369,11 +372,11 @@ def _one_of(number: int, inputs: tuple[int, int], era: str) -> str:
     always = []
     for rank, ends_of_rank in ends_by_rank:
         if len({end.kind for end in ends_of_rank}) == 1:
-            always.append(f"rank {rank} {ENDINGS[ends_of_rank[0].kind].trace} in each")
-    common = f"; {', '.join(always)}" * bool(always)
+            always.append(f"rank {rank} {ENDINGS[ends_of_rank[0].kind].trace}")
+    common = f" In each, {', '.join(always)}." * bool(always)
     return (
-        f"one of {len(outcomes)} endings: memory that nobody set decides{common}. "
-        f"The thread, PyTorch 1.9.1: {_thread_s(number, inputs)}."
+        f" This is one of {len(outcomes)} endings; memory that nobody set decides which.{common} "
+        f"In the forum thread of 2021, with PyTorch 1.9.1: {_thread_s(number, inputs)}."
     )
 
 
@@ -430,10 +433,9 @@ def _symptom(symptom: Symptom, figures: Path) -> str:
         symptom.name
     )
     body = f"<h1>{_code(symptom.title)}</h1>"
-    for number, (backend, run) in enumerate(runs.items()):
-        caption = f"With {_counts(symptom.inputs)} inputs on {names[backend]}, modelled."
+    for number, backend in enumerate(runs):
+        caption = f"On {names[backend]}, with {_counts(symptom.inputs)} inputs, modelled."
         body += _live(page, caption, home="../", number=number)
-        body += f"<p><b>On {names[backend]}.</b> {escape(tell(run).sentence)}</p>"
     if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
         body += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
     body += (
@@ -491,8 +493,8 @@ def _code(text: str) -> str:
 
 
 def pages_of(notebooks: Path) -> list[Path]:
-    """The notebooks of a folder and its pages in Markdown, in the order of the course."""
-    return sorted([*notebooks.glob("*.ipynb"), *notebooks.glob("*.md")])
+    """The notebooks of a folder in the order of the course, and behind them its pages in Markdown."""
+    return [*sorted(notebooks.glob("*.ipynb")), *sorted(notebooks.glob("*.md"))]
 
 
 def write_notebooks(notebooks: Path, folder: Path) -> None:
@@ -513,7 +515,8 @@ def write_notebooks(notebooks: Path, folder: Path) -> None:
 def _notebook(path: Path) -> str:
     """A notebook as HTML: its text with questions to answer, its code, and a solution to open."""
     parts = [
-        '<p class="soft">To run this notebook, and to have answers checked: <code>make lab</code>.</p>'
+        '<p class="soft">Here you read, answer questions and open solutions. To run the cells, and to have '
+        "your code checked: <code>make lab</code>.</p>"
     ]
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         text = "".join(cell["source"])

@@ -218,9 +218,9 @@ class _Picture:
         if reading is not None and (
             reading.to == lane or (reading.of != lane and box.label == asked)
         ):
-            sub = f"hears {reading.value}{f': {reading.taken}' if reading.taken else ''}"
+            sub = f"reads {reading.value}{f': {reading.taken}' if reading.taken else ''}"
         elif reading is not None and reading.of == lane:
-            sub = f"sends {reading.sent}"
+            sub = f"puts in {reading.sent}"
         elif big and (box.open or box.failed):
             sub = "never ends" if box.open else "fails"
         return column.stack or box.label, sub
@@ -310,7 +310,7 @@ class _Picture:
             yield self._line((q[0] - 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             yield self._line((q[0] + 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             x, y = p[0] + 8 + len(first.value) * 5, (p[1] + q[1]) / 2 + 6
-            value = first.value if len(first.value) <= LONG else ""  # the box says what it hears
+            value = first.value if len(first.value) <= LONG else ""  # the box says what it reads
             yield self._text(x, y, value, 17, LIGHT["bad"], bold=True, anchor="middle")
 
     def _edge(self, index: int, lane: int, towards: int, part: float) -> tuple[float, float]:

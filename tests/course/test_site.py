@@ -141,12 +141,12 @@ def test_a_picture_of_case_4_says_how_many_endings_there_are_and_the_thread_s(fo
     page = (folder / "index.html").read_text()
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page, re.DOTALL)
     told = [caption for caption in captions if "endings" in caption]
-    of_three = "modelled: one of 3 endings: memory that nobody set decides; rank 1 hangs in each."
-    of_five = "one of 5 endings: memory that nobody set decides."
+    of_three = " one of 3 endings; memory that nobody set decides which. In each, rank 1 hangs. "
+    of_five = " one of 5 endings; memory that nobody set decides which. "
     assert [of_three in caption for caption in told] == [True, True, False]
     assert of_five in told[2]
     for caption in told:
-        assert "The thread, PyTorch 1.9.1: rank 0 hangs; rank 1 finishes." in caption
+        assert "thread of 2021, with PyTorch 1.9.1: rank 0 hangs; rank 1 finishes." in caption
 
 
 @pytest.mark.browser
@@ -364,6 +364,30 @@ def test_the_projector_shows_one_question_a_screen_and_counts_hands(
         expect(page.locator("form.ask:visible")).to_have_id("ask-unmatched")
         page.keyboard.press("Escape")
         assert page.locator("form.ask:visible").count() > 3
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_in_the_projector_an_answer_s_view_appears_and_closes_its_details_itself(
+    folder: Path, browser: Any
+) -> None:
+    with watched(browser, [folder.as_uri()], viewport={"width": 1440, "height": 900}) as page:
+        page.goto((folder / "index.html").as_uri() + "#project=6")
+        expect(page.locator("form.ask:visible")).to_have_id("ask-shadow")
+        assert page.locator("[data-figure]:visible").count() == 0
+        page.locator("#ask-shadow input").first.check()
+        place = page.locator("[data-figure='figures/shadow']")
+        place.evaluate(DRAWN)
+        assert place.bounding_box()["width"] > 1000
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1440
+        place.locator(".jl-col").last.click()
+        expect(place.locator(".jl-told")).to_be_visible()
+        place.locator(".jl-scrub").focus()
+        page.keyboard.press("Escape")
+        expect(place.locator(".jl-told")).to_be_hidden()
+        expect(page.locator("body")).to_have_class("projector")
+        page.keyboard.press("Escape")
+        expect(page.locator("body")).not_to_have_class("projector")
 
 
 @pytest.mark.browser

@@ -128,7 +128,7 @@ def test_with_any_number_of_ranks_the_loud_call_is_the_headlines_and_its_value_i
     assert loud.boxes[reading.of].label == "barrier" and abs(reading.to - reading.of) == 1
     drawn = svg(made)
     asking = sum(box.label == "anyone left?" for box in loud.drawn)
-    assert drawn.count(">hears 0: nobody<") == asking and ">sends 0<" in drawn
+    assert drawn.count(">reads 0: nobody<") == asking and ">puts in 0<" in drawn
 
 
 def test_a_line_that_all_ran_says_so_or_how_many_were_compared():

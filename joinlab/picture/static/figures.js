@@ -1,5 +1,5 @@
-// Views among other things on a page, each in a shadow root: the styles of neither reach the other, and the
-// address stays the page's. It is no module, which a browser would not load from a folder.
+// Views within a page, each in a shadow root: the styles of neither reach the other. No module: browsers
+// load none from a folder.
 
 import { bytesOf, unpack } from "./data.js";
 import { element } from "./dom.js";
@@ -10,7 +10,7 @@ import { Store } from "./store.js";
 const sheet = new CSSStyleSheet();
 sheet.replaceSync(joinlabStyles);
 
-/** The runs of a page, by its name. @type {Record<string, Promise<LaneData>>} */
+/** @type {Record<string, Promise<LaneData>>} */
 const kept = {};
 
 globalThis.joinlab = {

@@ -401,7 +401,7 @@ export class Grid extends Lanes {
         style: `fill:${many.fills[waits]}`,
       };
       drawn += rect(q, look, tag("title", {}, esc(name)));
-      if (said && !turned && !waits) names += word(said, q.cx, q.cy, 11);
+      if (said && !turned && !waits) names += word(said, q.cx, q.cy, 11, { class: "jl-halo" });
     }
     return drawn + many.paths(host, this.host) + names;
   }

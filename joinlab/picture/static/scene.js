@@ -437,10 +437,10 @@ export class Scene extends Lanes {
     const { to, of, value, sent, taken } = this.reading(one.i);
     if (to === lane || (of !== lane && box.label === one.boxes[to]?.label)) {
       const { w } = this.box(one, lane),
-        heard = `hears ${value}`;
+        heard = `reads ${value}`;
       return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
     }
-    if (of === lane) return `sends ${sent}`;
+    if (of === lane) return `puts in ${sent}`;
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
   }
 
@@ -509,7 +509,7 @@ export class Scene extends Lanes {
       : [p[0] + 8 + value.length * 5, middle[1] + 6];
     const said =
       value.length > LONG
-        ? "" // the box says what it hears
+        ? "" // the box says what it reads
         : tag("text", { x, y, "text-anchor": "middle", "font-size": 17 }, esc(value));
     const way = tag("path", { class: "jl-dots", d: `M${p.map(px)}L${tip.map(px)}` });
     const head = tag("path", { d: `M${wing(1)}L${tip.map(px)}L${wing(-1)}` });
