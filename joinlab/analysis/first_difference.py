@@ -96,11 +96,7 @@ class FirstDifference:
         recv of rank 0        rank 0 waits     rank 1 absent: hangs in the barrier
         barrier               rank 1 waits     rank 0 absent: hangs in its recv, a circle: its first row is the cause
         """
-        row_of = {
-            (rank, slot.group, seq): index
-            for index, slot in enumerate(self.slots)
-            for rank, seq in slot.calls.items()
-        }
+        row_of = self.folding.matched.index_of
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
         path: dict[
             int, CallRow

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.hashing import Codes, hash_columns, mixed
-from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import asks_of, is_setup
 from joinlab.analysis.reading import Reading, read
 from joinlab.analysis.wording import ranks_text
@@ -230,20 +230,14 @@ def _local_groups(
 
 def fold_rows(matched: Matched) -> tuple[Part, ...]:
     """The rows of a matched Timeline, those that agree and repeat folded."""
-    last = {
-        row["rank"]: (row["group"], row["seq"]) for row in matched.rows
-    }  # calls are in order of issue
-    ends = {(rank, group, seq) for rank, (group, seq) in last.items()} | {
-        end[:3] for end in matched.ends
-    }
+    last = {row["rank"]: key_of(row) for row in matched.rows}  # calls are in order of issue
+    ends = {*last.values(), *(end[:3] for end in matched.ends)}
     names: dict[object, int] = {}
     looks: list[int | None] = []  # by row the number of its look; None: it stays a row of its own
     setup: list[bool] = []
     for slot in matched.slots:
         rows = [*matched.calls_of(slot).values()]
-        plain = _matched_fully(slot, rows) and ends.isdisjoint(
-            (row["rank"], row["group"], row["seq"]) for row in rows
-        )
+        plain = _matched_fully(slot, rows) and ends.isdisjoint(map(key_of, rows))
         looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
     inputs = [slot.input for slot in matched.slots]

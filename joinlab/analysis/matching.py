@@ -23,7 +23,7 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import by_key
-from joinlab.backend.calls import IssuedCall, call_of, elements_of
+from joinlab.backend.calls import IssuedCall, Key, call_of, elements_of
 from joinlab.gloo.messages import kind as gloo_kind
 from joinlab.ops import FACTS, POINT_TO_POINT, Op, decode_values
 from joinlab.timeline import CallRow, Timeline, backend_of, derived
@@ -70,6 +70,11 @@ class Slot:
         return tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
 
 
+def key_of(row: CallRow) -> Key:
+    """The rank, group and seq of a call."""
+    return row["rank"], row["group"], row["seq"]
+
+
 class Matched:
     """The calls of a Timeline, or some of them, as rows and by slots.
 
@@ -109,7 +114,7 @@ class Matched:
             if members_here.all()
             else timeline.calls.filter(members_here).rows(named=True)  # type: ignore[assignment]
         )
-        self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
+        self.row_of = {key_of(row): row for row in self.rows}
         members = by_key(zip(slot[members_here].tolist(), self.rows, strict=True))
         self.numbers = sorted(members)
         self.slots = tuple(
@@ -120,6 +125,19 @@ class Matched:
     def calls(self) -> list[IssuedCall]:
         """The same, as the matching rules read them."""
         return list(map(call_of, self.rows))
+
+    @cached_property
+    def index_of(self) -> dict[Key, int]:
+        """By rank, group and seq of a call, the index of its slot in `slots`."""
+        return {
+            (rank, slot.group, seq): index
+            for index, slot in enumerate(self.slots)
+            for rank, seq in slot.calls.items()
+        }
+
+    def slot_of(self, key: Key) -> Slot:
+        """The slot of a call."""
+        return self.slots[self.index_of[key]]
 
     def calls_of(self, slot: Slot) -> dict[int, CallRow]:
         """The rows of a slot, by rank."""

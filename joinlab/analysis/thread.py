@@ -9,7 +9,7 @@ from itertools import starmap, zip_longest
 from pathlib import Path
 from typing import Any
 
-from joinlab.analysis.matching import match
+from joinlab.analysis.matching import Matched, key_of
 from joinlab.analysis.meanings import is_setup
 from joinlab.documentation import DOCUMENTED
 from joinlab.errors import ProgramError
@@ -139,11 +139,11 @@ def _row(run_row: Row | None, thread_row: Row | None) -> ThreadRow:
 
 
 def _rows(timeline: Timeline) -> Iterator[Row]:
-    labels = {}
-    for row in timeline.rows("calls"):
-        labels[(row["rank"], row["group"], row["seq"])] = row["origin"] or row["op"]
-    for slot in match(timeline):
-        labels_of_slot = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+    matched = Matched(timeline)
+    for slot in matched.slots:
+        labels_of_slot = {}
+        for rank, row in matched.calls_of(slot).items():
+            labels_of_slot[rank] = row["origin"] or row["op"]
         if not all(map(is_setup, labels_of_slot.values())):
             yield slot.input, tuple(map(labels_of_slot.get, range(timeline.world_size)))
 
@@ -199,7 +199,7 @@ def _ended_in(run: Timeline, rank: int) -> str:
         return ""
     place = rank, end.group, end.call
     for call in run.rows("calls"):
-        if (call["rank"], call["group"], call["seq"]) == place:
+        if key_of(call) == place:
             return call["origin"] or call["op"]
     return ""
 

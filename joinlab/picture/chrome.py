@@ -27,7 +27,7 @@ from typing import Any
 
 import polars as pl
 
-from joinlab.analysis.matching import Matched
+from joinlab.analysis.matching import Matched, key_of
 from joinlab.timeline import CallRow, Timeline
 
 Event = dict[str, Any]
@@ -65,7 +65,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
     calls: dict[tuple[int, str, int], Event] = {}
     for row in matched.rows:
         slices.append(_call(row, thread[row["group"]], last))
-        calls[row["rank"], row["group"], row["seq"]] = slices[-1]
+        calls[key_of(row)] = slices[-1]
         begin = row["host_wait_begin_ns"]
         if begin is not None:
             end = row["host_wait_end_ns"]

@@ -602,7 +602,7 @@ class _ScreenBuilder:
             if call is None:
                 row = None
             else:
-                row = self.folding.matched.row_of.get((call.rank, call.group, call.seq))
+                row = self.folding.matched.row_of.get(call.key)
             text = f"`{piece.text}`" if piece.code else piece.text
             pieces.append(ScreenPiece(text, None if row is None else kind(row)))
         return tuple(pieces)
@@ -739,7 +739,7 @@ class _ScreenBuilder:
                     ),
                     None,
                 )
-                row = call and self.folding.matched.row_of.get((call.rank, call.group, call.seq))
+                row = call and self.folding.matched.row_of.get(call.key)
                 ranks = source.ranks
                 if (
                     line.kind is LineKind.FATE and int(line_number) not in marks

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import is_setup, quoted, shadows
 from joinlab.analysis.wording import listed, ranks_text, short_site, splits_text, tensor
 from joinlab.backend.calls import elements_of
@@ -98,9 +98,7 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
     stands in the way is taken apart, and its calls get a place each.
     """
     calls = matched.rows
-    index_of = {
-        (call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)
-    }
+    index_of = {key_of(call): index for index, call in enumerate(calls)}
     place_of: dict[int, DrawnSlot] = {}
     written: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):

@@ -175,7 +175,7 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
     if parting.clash is None and isinstance(headline, _MET):
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
-        return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
+        return _before(scene, scene.slot_of(first.key), sides)
     split = _unpaired(timeline, sends)
     if split is not None:
         return split
@@ -233,10 +233,7 @@ def _places(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
 def _lacking(scene: Evidence, headline: Line) -> list[Slot]:
     """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the
     smallest groups."""
-    slots = {
-        id(slot): slot
-        for slot in (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)
-    }
+    slots = {id(slot): slot for slot in (scene.slot_of(call.key) for call in headline.calls)}
     incomplete = [slot for slot in slots.values() if slot.absent and not slot.pair]
     least = min((len(slot.needs) for slot in incomplete), default=0)
     return [slot for slot in incomplete if len(slot.needs) == least]
@@ -402,7 +399,7 @@ def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> li
     for path in _keys(scene.timeline, ways).values():
         for _, key in filter(None, path):
             by_call[key["rank"], key["group"], key["seq"]] = key
-    keys = [by_call.get((call.rank, call.group, call.seq)) for call in calls]
+    keys = [by_call.get(call.key) for call in calls]
     unlike = {(key["name"], key["value"]) for key in filter(None, keys)}
     if len(unlike) == len(keys):
         return [*filter(None, keys)]

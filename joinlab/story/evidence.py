@@ -43,7 +43,7 @@ class Evidence:
         self.parting = FirstDifference(timeline, folding)
         self.sources = SourceTexts.of(timeline)
         self.matched = folding.every
-        self.groups = self.matched.groups
+        self.groups, self.slot_of = self.matched.groups, self.matched.slot_of
 
     # ---------------------------------------------------------------- naming
 
@@ -129,21 +129,13 @@ class Evidence:
         return who_waits(self.timeline)
 
     @cached_property
-    def slot_of(self) -> dict[Key, Slot]:
-        slots = {}
-        for slot in self.matched.slots:
-            for rank, seq in slot.calls.items():
-                slots[rank, slot.group, seq] = slot
-        return slots
-
-    @cached_property
     def clash(self) -> Slot | None:
         """The slot in which the ranks part, with the calls of all ranks; None if all calls met."""
         if self.parting.clash is None:
             return None
         slot = self.parting.slot
-        slots = (self.slot_of.get((rank, slot.group, seq)) for rank, seq in slot.calls.items())
-        return next(filter(None, slots))
+        rank, seq = next(iter(slot.calls.items()))
+        return self.slot_of((rank, slot.group, seq))
 
     @cached_property
     def gone(self) -> list[int]:

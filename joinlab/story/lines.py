@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from joinlab.analysis.wording import short_site, shown
+from joinlab.backend.calls import Key
 from joinlab.ops import Op
 from joinlab.story.words import Piece, Text, ends, listing, say, told
 from joinlab.timeline import EndKind
@@ -63,6 +64,10 @@ class NamedCall:
     peer: int | None = None
     tag: int = 0
     label: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.rank, self.group, self.seq
 
     @property
     def place(self) -> str:

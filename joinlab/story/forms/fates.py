@@ -305,7 +305,7 @@ class _FateOf:
                 errors = f"{self.rows[awaited]['error']} {end.text}"
                 peer_gone = end.kind is EndKind.RAISED and is_peer_gone(errors)
                 aborted = "SIGABRT" in end.text or "aborted" in text
-                differs = {"dtype", "shape", "splits"} & set(self.slot_of[awaited].differs)
+                differs = {"dtype", "shape", "splits"} & set(self.slot_of(awaited).differs)
                 overrun = end.kind is EndKind.KILLED and aborted and bool(differs)
         if end.kind is EndKind.HUNG:
             # How the model found it is not said, and differs from rank to rank.
@@ -355,7 +355,7 @@ class _FateOf:
         """What the call lacks, by the backend's rule; () if the rule does not say that it can never
         complete."""
         rank, group, seq = key
-        if self.slot_of[key] is self.known:
+        if self.slot_of(key) is self.known:
             return ()
         why = self.scene.blocked.get(group, {}).get((rank, seq), ())
         first = self.scene.held_by(key)
@@ -368,7 +368,7 @@ class _FateOf:
                 continue
             if blocker.seq is not None:
                 lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
-            elif (other_seq := self.slot_of[key].calls.get(blocker.rank)) is not None:
+            elif (other_seq := self.slot_of(key).calls.get(blocker.rank)) is not None:
                 lacks.append(self.held_up((blocker.rank, group, other_seq)))
             else:
                 lacks.append(self.absent(blocker.rank, self.rows[key]))
@@ -401,7 +401,7 @@ class _FateOf:
         """What another rank issued in the place of a call; None if it issued the same."""
         own_row, row = self.rows[key], self.rows[other_key]
         lack = Lack(other_key[:1], "instead", self.cite(other_key))
-        if self.slot_of[key] is not self.slot_of[other_key]:
+        if self.slot_of(key) is not self.slot_of(other_key):
             return replace(lack, how="before")
         if row["op"] != own_row["op"]:
             return replace(lack, how="kinds") if self.on_gloo(other_key) else lack

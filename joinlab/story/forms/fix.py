@@ -144,7 +144,7 @@ def _met_foreign_call(scene: Evidence, rank: int) -> bool:
     key = scene.last.get(rank)
     if key is None or scene.awaited(rank) is not None:
         return False
-    slot = scene.slot_of[key]
+    slot = scene.slot_of(key)
     return (slot.met and "origin" in slot.differs) or "op" in slot.differs
 
 
@@ -154,8 +154,8 @@ def _parts_at(scene: Evidence, rank: int) -> str:
     tests = scene.meta.get("parting", {}).get("tests", ())
     if tests:
         return f"{tests[-1]['file']}:{tests[-1]['line']}"
-    slot = scene.slot_of[scene.last[rank]]
-    rows = (scene.matched.row_of[peer, slot.group, seq] for peer, seq in slot.calls.items())
+    slot = scene.slot_of(scene.last[rank])
+    rows = scene.matched.calls_of(slot).values()
     return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
 
 

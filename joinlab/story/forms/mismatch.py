@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 
 from joinlab.analysis.first_difference import Lead
+from joinlab.analysis.matching import key_of
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
@@ -62,7 +63,7 @@ def circle(scene: Evidence) -> tuple[Line, ...]:
     by_call: dict[tuple[object, ...], tuple[CallRow, set[int]]] = {}
     for row, before in zip(rows, (rows[-1], *rows), strict=False):
         call = row["origin"], row["op"], row["number"], row["group"], row["call_site"]
-        needs = scene.slot_of[before["rank"], before["group"], before["seq"]].needs
+        needs = scene.slot_of(key_of(before)).needs
         by_call.setdefault(call, (row, set()))[1].update(
             {*scene.parting.ranks((row["rank"],))} & {*needs}
         )
@@ -89,7 +90,7 @@ def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
         while key is not None and (held_up_by := scene.held_by(key)):
             key = held_up_by
         if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
-            slot, peer = scene.slot_of[key], row["peer"]
+            slot, peer = scene.slot_of(key), row["peer"]
             if peer in slot.calls and (
                 end.kind is EndKind.HUNG or scene.parting.call(slot, peer)["started_ns"] is None
             ):

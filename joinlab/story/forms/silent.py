@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from joinlab.analysis.exchanges import unpaired
-from joinlab.analysis.matching import Slot
+from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import at_input, by_key
 from joinlab.ops import Op
@@ -82,10 +82,7 @@ def left_over(scene: Evidence) -> tuple[Line, ...]:
     if scene.meta.get("skipped") or scene.matched.is_part:
         return ()
     for sent, received in unpaired(scene.timeline):
-        unmet = (
-            row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met
-        )
-        row = next(unmet)
+        row = next(row for _, row in sent if not scene.slot_of(key_of(row)).met)
         peer = row["peer"]
         if row["op"] == Op.SEND and row["completed_ns"] is not None and peer is not None:
             rows = [row, *(last for _, last in received[-1:])]
@@ -161,16 +158,14 @@ class TwoModels(Headline):
 
 def two_models(scene: Evidence) -> tuple[Line, ...]:
     """The first gradients of two models that met, if their parameters were observed."""
-    mixed = scene.meta.get("mixed", ())
-    for slot in scene.parting.slots if mixed else ():
-        if all(
-            slot.group == gradient["group"]
-            and slot.calls.get(gradient["rank"], -1) == gradient["seq"]
-            for gradient in mixed
-        ):
-            of_sides, met = _averaged(scene, slot, ([gradient["rank"]] for gradient in mixed))
-            return TwoModels(**of_sides), met
-    return ()
+    mixed, index_of = scene.meta.get("mixed", ()), scene.folding.matched.index_of
+    indices = {index_of.get((call["rank"], call["group"], call["seq"])) for call in mixed}
+    index = indices.pop() if len(indices) == 1 else None
+    if index is None:
+        return ()
+    sides = ([gradient["rank"]] for gradient in mixed)
+    of_sides, met = _averaged(scene, scene.parting.slots[index], sides)
+    return TwoModels(**of_sides), met
 
 
 @form

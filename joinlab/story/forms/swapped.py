@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from joinlab.analysis.alignment import Place, departure, place_of
+from joinlab.analysis.matching import key_of
 from joinlab.analysis.wording import counts_steps, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
@@ -153,11 +154,9 @@ def _told(
 
 
 def _met(scene: Evidence, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
-    for slot in scene.parting.slots:
-        if slot.group == first["group"] and slot.calls.get(first["rank"]) == first["seq"]:
-            if slot.calls.get(peer_call["rank"]) == peer_call["seq"]:
-                yield meeting.met(scene, slot, ((first["rank"],), (peer_call["rank"],)))
-            return
+    slot = scene.folding.matched.slot_of(key_of(first))
+    if slot.calls.get(peer_call["rank"]) == peer_call["seq"]:
+        yield meeting.met(scene, slot, ((first["rank"],), (peer_call["rank"],)))
 
 
 def _other_keys(scene: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
