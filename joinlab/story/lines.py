@@ -191,8 +191,8 @@ class Line(ABC):
     def plain(self) -> dict[str, object]:
         """The line as plain data, with its words as "text" and as "pieces"."""
         common = {name: fact for name, fact in asdict(self).items() if name in _COMMON}
-        pieces, texts = list(map(asdict, self.pieces())), {"text": self.sentence}
-        return {"form": self.form, **common, "facts": self.facts(), **texts, "pieces": pieces}
+        words = {"text": self.sentence, "pieces": list(map(asdict, self.pieces()))}
+        return {"form": self.form, **common, "facts": self.facts(), **words}
 
     # ---------------------------------------------------------------- words
 
