@@ -85,7 +85,7 @@ def write_site(
         "collectives.html": _collectives(figures),
         "gpus.html": _gpus(),
         "sheet.html": _sheet(),
-        "answers.html": _answers(),
+        "answers.html": _answers(notebooks),
     }
     for symptom in symptoms:
         texts[f"symptoms/{symptom.name}.html"] = _symptom(symptom, figures)
@@ -203,7 +203,7 @@ def _live(
     source = f"{home}figures/{page.stem}"
     return (
         f'<figure class="wide{hidden}><div class="live" data-figure="{source}" data-run="{number}" '
-        f'data-position="{position}"><img loading="lazy" src="{home}figures/{still}" {look[1]} '
+        f'data-position="{position}"><img fetchpriority="low" src="{home}figures/{still}" {look[1]} '
         f"alt{look[2]}></div><figcaption>{caption} "
         f'<a href="{source}.html#{position}">Alone on a page</a></figcaption></figure>'
     )
@@ -566,11 +566,11 @@ def _sheet() -> str:
     )
 
 
-def _answers() -> str:
+def _answers(notebooks: Path) -> str:
     """For teachers: every question of the notebooks with its answer."""
     parts = ["<h1>All answers</h1>"]
     for notebook, asked in groupby(questions().values(), lambda question: question.notebook):
-        parts.append(f"<h2>{escape(notebook)}</h2><ol>")
+        parts.append(f"<h2>{escape(_title(notebooks / f'{notebook}.ipynb'))}</h2><ol>")
         for question in asked:
             ask, answer, why = map(
                 _markdown.renderInline, (question.ask, question.answer, question.why)

@@ -109,6 +109,7 @@ def test_a_notebook_s_page_asks_its_questions_and_opens_its_solutions(
 def test_the_teacher_s_sheet_has_every_answer(folder: Path) -> None:
     page = (folder / "answers.html").read_text("utf-8")
     assert page.count("<li>") == len(questions())
+    assert "<h2>1. Six loops</h2>" in page
     assert (folder / "sheet.html").read_text("utf-8").count('<th scope="row">') == 6
 
 
@@ -337,6 +338,8 @@ def test_without_scripts_and_on_paper_a_still_stands_in_place_of_a_view(
         expect(page.get_by_role("link", name="Alone on a page")).to_have_count(9)
     with watched(browser, [folder.as_uri()]) as page:
         page.goto(address)
+        pictures = "[...document.querySelectorAll('[data-figure] img')]"
+        assert page.evaluate(f"{pictures}.every((one) => one.naturalWidth > 400)")
         place = page.locator("[data-figure='figures/even']")
         place.evaluate(DRAWN)
         for media, live in (("print", False), ("screen", True)):
