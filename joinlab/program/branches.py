@@ -281,8 +281,9 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case ast.Lambda():
             return
         case _:
+            inner = _inner_names(test)
             for child in ast.iter_child_nodes(test):
-                yield from names_in(child)
+                yield from (name for name in names_in(child) if _owner(name) not in inner)
 
 
 def _reads(node: ast.AST) -> Iterator[str]:
@@ -294,9 +295,23 @@ def _reads(node: ast.AST) -> Iterator[str]:
             for part in (owner, *args, *keywords):
                 yield from _reads(part)
         case _:
+            inner = _inner_names(node)
             for part in ast.iter_child_nodes(node):
                 if not isinstance(part, ast.stmt):
-                    yield from _reads(part)
+                    yield from (name for name in _reads(part) if _owner(name) not in inner)
+
+
+def _inner_names(node: ast.AST) -> set[str]:
+    """The names that a comprehension binds, which nothing outside of it sees."""
+    names: set[str] = set()
+    for comprehension in getattr(node, "generators", ()):
+        names.update(map(_owner, filter(None, map(dotted, ast.walk(comprehension.target)))))
+    return names
+
+
+def _owner(name: str) -> str:
+    """ "self" of "self.best"."""
+    return name.partition(".")[0]
 
 
 QUESTIONS = ("any", "all", "sum", "min", "max")
@@ -444,7 +459,13 @@ def dotted(node: ast.AST) -> str:
 
 def stored_in(node: ast.AST) -> Iterator[str]:
     """The names that a statement, or its block, writes to: "start", "self.bad", "seen"."""
+    inner: set[ast.AST] = set()  # what comprehensions bind
     for part in ast.walk(node):
+        if isinstance(part, ast.comprehension):
+            inner.update(ast.walk(part.target))
+    for part in ast.walk(node):
+        if part in inner:
+            continue
         if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
             yield dotted(part)
         elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):

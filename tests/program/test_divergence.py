@@ -232,3 +232,16 @@ def test_the_story_counts_the_ranks_whose_paths_were_not_compared():
     timeline = joinlab.emulate(uneven, (1,) * 40 + (2,) * 40)
     assert parting(timeline)["left_out"] == 16
     assert "The paths of 16 more ranks were not compared." in str(joinlab.diagnose(timeline))
+
+
+def rows_for_the_root(rank, inputs):
+    rows = [torch.zeros(1) for _ in inputs] if rank == 0 else None
+    dist.gather(torch.ones(1), rows)
+    taken = [torch.zeros(3 + rank) for _ in inputs]
+    dist.all_gather(taken, torch.ones(3 + rank))
+
+
+def test_a_comprehension_s_own_name_leads_to_no_earlier_branch():
+    timeline = joinlab.emulate(rows_for_the_root, (2, 2))
+    text = str(joinlab.diagnose(timeline, fix=False))
+    assert "float32[3]" in text and "float32[4]" in text and "if rank == 0" not in text

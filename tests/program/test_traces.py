@@ -169,12 +169,22 @@ def test_a_step_keeps_what_calls_say_that_change_nothing(monkeypatch):
     assert values[-1] == {"len(flags)": 2}  # this max is the program's own
 
 
+def squares(values, limit):
+    if any(value > 1 for value in values):
+        bad = [value * value for value in values]
+        return bad
+    return values
+
+
 def test_a_statement_is_found_at_each_line_of_its_head():
     line = line_of(loops, "if value")
     assert statement_at(HERE, line).names == ("value", "counter.limit", "counter")
     assert statement_at(HERE, line).stores == {"counter.seen"}
     assert statement_at(HERE, line - 1).decides
     assert statement_at("no such file", 1) is None
+    line = line_of(squares, "any(")
+    assert statement_at(HERE, line).names == ("values",)
+    assert statement_at(HERE, line + 1).stores == {"bad"}
 
 
 class Log(list):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -353,3 +355,57 @@ def own_sizes(rank, inputs):
         dist.all_reduce(torch.ones(1))
     else:
         dist.send(torch.ones(1), 0)
+
+
+def fails_on_one_rank(rank, inputs):
+    total = torch.ones(1)
+    for x in inputs:
+        if rank == 1:
+            raise ValueError(f"bad record {x}")
+        dist.all_reduce(total)
+
+
+def closes_with_a_barrier(rank, inputs):
+    try:
+        fails_on_one_rank(rank, inputs)
+    finally:
+        dist.barrier()
+
+
+@contextmanager
+def barrier_at_the_end():
+    try:
+        yield
+    finally:
+        dist.barrier()
+
+
+def closes_a_block(rank, inputs):
+    with barrier_at_the_end():
+        fails_on_one_rank(rank, inputs)
+
+
+@pytest.mark.parametrize("program", [closes_with_a_barrier, closes_a_block])
+def test_an_error_that_came_before_the_call_of_a_finally_is_where_to_look(program):
+    timeline = joinlab.emulate(program, (2, 2))
+    text = str(joinlab.diagnose(timeline))
+    assert "where rank 1 raised" in text and "behind a call" not in text
+
+
+def gathers_on_one_rank(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for _ in range(2):
+        model(torch.ones(1, 1)).sum().backward()
+    print("rank", rank, "of", everyone(1.0) if rank == 0 else 1)
+    model(torch.ones(1, 1)).sum().backward()
+
+
+def everyone(value):
+    values = [None, None]
+    dist.all_gather_object(values, value)
+    return values
+
+
+def test_an_error_behind_a_call_that_met_another_leads_to_the_branch():
+    text = str(joinlab.diagnose(joinlab.emulate(gathers_on_one_rank, (1, 1))))
+    assert "where the ranks part: rank 0's error came behind a call that met another" in text

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
+from joinlab.program.branches import guards_around
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice
 from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
@@ -106,19 +107,19 @@ class RaisedHere(Fix):
 
 
 class RaisedBehind(Fix):
-    """Ranks whose error follows from a call that met a foreign one."""
+    """Ranks whose error came behind a call that met a foreign one."""
 
     def words(self) -> Text:
         return say(
-            "Look at {}, where the ranks part: {}'s error follows from a call that met another.",
+            "Look at {}, where the ranks part: {}'s error came behind a call that met another.",
             code(short_site(self.lines[0].site)),
             self.ranks,
         )
 
 
 def _raised(scene: Evidence) -> Iterator[Line]:
-    """The lines of the program that raised its own exceptions, each line once; of an exception that
-    follows from a call that met a foreign one, where the ranks part."""
+    """The lines of the program that raised its own exceptions, each line once; of an exception behind
+    a call that met a foreign one, where the ranks part."""
     raised = [
         rank
         for rank, end in enumerate(scene.ends)
@@ -140,12 +141,27 @@ def _raised(scene: Evidence) -> Iterator[Line]:
 
 def _met_foreign_call(scene: Evidence, rank: int) -> bool:
     """Whether the rank's last call, which it is not in any more, met one that was not meant for
-    it."""
+    it, and was made before the rank raised."""
     key = scene.last.get(rank)
-    if key is None or scene.awaited(rank) is not None:
+    if key is None or scene.awaited(rank) is not None or _on_its_way_out(scene, rank):
         return False
     slot = scene.slot_of(key)
     return (slot.met and "origin" in slot.differs) or "op" in slot.differs
+
+
+def _on_its_way_out(scene: Evidence, rank: int) -> bool:
+    """Whether the rank's last call may come from a `finally`, a handler or the end of a `with` that its
+    error passed."""
+    frames = set()
+    for frame in scene.matched.row_of[scene.last[rank]]["stack"] or ():
+        frames.add(frame.partition(" ")[0])
+    for site in raised_at(scene.timeline.output[rank]):
+        file, _, line = site.rpartition(":")
+        for guard in guards_around(file, int(line)):
+            for lines in (*guard.handlers, *guard.cleanup):
+                if not frames.isdisjoint(f"{file}:{number}" for number in lines):
+                    return True
+    return False
 
 
 def _parts_at(scene: Evidence, rank: int) -> str:
