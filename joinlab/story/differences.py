@@ -50,7 +50,7 @@ def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence 
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = scene.timeline
     split = _apart(scene, headline)
-    if split is None and not _has_keys(timeline):
+    if split is None and not has_keys(timeline):
         return None
     windows = (
         dict.fromkeys(_some([range(timeline.world_size)]), ALL) if split is None else split.windows
@@ -376,7 +376,7 @@ def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]
 # data
 
 
-def _has_keys(timeline: Timeline) -> bool:
+def has_keys(timeline: Timeline) -> bool:
     """Whether the program itself issues a collective on data that a key selects:
     `dist.all_reduce(m[k])`."""
     program_calls = timeline.calls.filter(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import by_key, good
 from joinlab.errors import LaunchError, ProgramError
-from joinlab.story.differences import parting
+from joinlab.story.differences import has_keys, parting
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import EndingLine, Headline, Line, RankEnds
@@ -78,8 +78,9 @@ def _follow(scene: Evidence, source: TraceSource) -> None:
 
 
 def _is_emulated_unasked(timeline: Timeline) -> bool:
-    """Whether this is a failed launch whose program may simply be run again: without GPUs, short,
-    without side effects, and without a rank that may be in an endless loop."""
+    """Whether this is a launch of which an emulation may say more, since it failed or selects data by
+    keys, and whose program may simply be run again: without GPUs, short, without side effects, and
+    without a rank that may be in an endless loop."""
     meta = timeline.meta
     return (
         bool(timeline.rerun)
@@ -88,7 +89,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
         and "seconds" in meta
         and meta["seconds"] <= SHORT_S
         and not meta.get("side_effects")
-        and not all(map(good, timeline.ends))
+        and (not all(map(good, timeline.ends)) or has_keys(timeline))
         and all(end.kind is not EndKind.KILLED for end in timeline.ends)
         and all(end.proven for end in timeline.ends if end.kind is EndKind.HUNG)
     )

@@ -409,3 +409,21 @@ def everyone(value):
 def test_an_error_behind_a_call_that_met_another_leads_to_the_branch():
     text = str(joinlab.diagnose(joinlab.emulate(gathers_on_one_rank, (1, 1))))
     assert "where the ranks part: rank 0's error came behind a call that met another" in text
+
+
+def reduces_in_its_own_order(rank, inputs):
+    sums = {}
+    for name in ("loss", "seen") if rank == 0 else ("seen", "loss"):
+        sums[name] = torch.ones(1)
+    for value in sums.values():
+        dist.all_reduce(value)
+    for name in sums:
+        dist.all_reduce(sums[name])
+
+
+def test_a_launch_that_finished_with_data_in_another_order_is_no_all_clear():
+    timeline = joinlab.launch(
+        reduces_in_its_own_order, (1, 1), "gloo", on_output=None, progress=False
+    )
+    (headline,) = joinlab.diagnose(timeline).texts(LineKind.HEADLINE)
+    assert "name = 'loss'" in headline and "name = 'seen'" in headline
