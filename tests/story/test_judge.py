@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -414,3 +415,23 @@ def gathers_from_any(rank: int, inputs: Any) -> None:
 def test_a_send_that_a_recv_from_any_rank_took_is_not_left_over() -> None:
     story = diagnose(joinlab.emulate(gathers_from_any, (1,) * 3, "gloo"))
     assert story.headline.form == "all_finished" and not story.of(LineKind.PARTING)
+
+
+def fewer_sends(rank, inputs):
+    for _ in inputs:
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("counts", [(1, 2), (3, 2)])
+def test_a_send_or_recv_that_nothing_meets_is_told_with_the_counts_of_both(counts, backend):
+    story = str(diagnose(joinlab.emulate(fewer_sends, counts, backend), fix=False))
+    times = {1: "once", 2: "2 times", 3: "3 times"}
+    sent, received = (times[count] for count in counts)
+    assert re.search(
+        f"Rank 0 (called send|sent) {sent} .* rank 1, which (called recv|received) {received}",
+        story,
+    )

@@ -13,15 +13,16 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+from joinlab.analysis.exchanges import unpaired
 from joinlab.analysis.first_difference import Lead
-from joinlab.analysis.matching import key_of
+from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.wording import differing_text
-from joinlab.ops import POINT_TO_POINT
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
-from joinlab.story.lines import Headline, Line, RankEnds, form
+from joinlab.story.lines import Cause, Headline, Line, RankEnds, form
 from joinlab.story.words import Part, Piece, Text, ends, every_rank, listing, say, told, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
@@ -343,8 +344,37 @@ def alone(scene: Evidence) -> tuple[Line, ...]:
     rows = [meeting.placed(scene, slot, side)]
     return (
         Alone(which, state, lines=scene.lines_at(slot), **scene.about([alongside], rows, ranks)),
+        *_exchanged(scene, slot, rows[0]),
         *meeting.causes(scene),
     )
+
+
+@form
+class Exchanged(Cause):
+    """How many sends a rank issued to another one, and that one recvs."""
+
+    sends: int
+    recvs: int
+
+    def words(self) -> Text:
+        sends, recvs = silent.times(self.sends), silent.times(self.recvs)
+        template = "{} called send {} for {}, which called recv {}."
+        return say(template, self.sides[0], sends, self.sides[1], recvs)
+
+
+def _exchanged(scene: Evidence, slot: Slot, row: CallRow) -> Iterator[Line]:
+    """The counts of a send or recv that nothing meets, where some others of these two ranks met."""
+    if scene.meta.get("skipped") or scene.matched.is_part:
+        return
+    for surplus, counterparts in unpaired(scene.timeline):
+        first, peer = surplus[0][1], row["peer"]
+        alike = all(first[name] == row[name] for name in ("rank", "peer", "group", "op"))
+        if counterparts and peer is not None and alike:
+            sides, counts = [[row["rank"]], [peer]], [len(surplus), len(counterparts)]
+            if row["op"] == Op.RECV:
+                sides.reverse()
+                counts.reverse()
+            yield Exchanged(*counts, lines=scene.lines_at(slot), **scene.about(sides))
 
 
 def _ended_later(scene: Evidence, rank: int) -> tuple[bool, bool, bool]:

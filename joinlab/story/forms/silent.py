@@ -69,11 +69,11 @@ class LeftOver(Headline):
         nearest = say(", beside {}", self.at_place(1)) if self.calls[1:] else ""
         template = "{} sent {} to {}, which received {}: a {} is left over{}."
         sender, receiver = self.ranks[:1], self.ranks[1:]
-        sent, received = _times(self.sent), _times(self.received)
+        sent, received = times(self.sent), times(self.received)
         return say(template, sender, sent, receiver, received, self.at_place(0), nearest)
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
     return {0: "nothing", 1: "once"}.get(count, f"{count} times")
 
 
