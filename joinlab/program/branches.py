@@ -177,7 +177,7 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         names,
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
-        frozenset(_reads(node)),
+        frozenset(_reads(node)) - inner,
         frozenset(stored_in(node)),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
         any(isinstance(inner_node, ast.Return) for inner_node in ast.walk(node)),
@@ -281,9 +281,8 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case ast.Lambda():
             return
         case _:
-            inner = _inner_names(test)
             for child in ast.iter_child_nodes(test):
-                yield from (name for name in names_in(child) if _owner(name) not in inner)
+                yield from names_in(child)
 
 
 def _reads(node: ast.AST) -> Iterator[str]:
@@ -295,23 +294,9 @@ def _reads(node: ast.AST) -> Iterator[str]:
             for part in (owner, *args, *keywords):
                 yield from _reads(part)
         case _:
-            inner = _inner_names(node)
             for part in ast.iter_child_nodes(node):
                 if not isinstance(part, ast.stmt):
-                    yield from (name for name in _reads(part) if _owner(name) not in inner)
-
-
-def _inner_names(node: ast.AST) -> set[str]:
-    """The names that a comprehension binds, which nothing outside of it sees."""
-    names: set[str] = set()
-    for comprehension in getattr(node, "generators", ()):
-        names.update(map(_owner, filter(None, map(dotted, ast.walk(comprehension.target)))))
-    return names
-
-
-def _owner(name: str) -> str:
-    """ "self" of "self.best"."""
-    return name.partition(".")[0]
+                    yield from _reads(part)
 
 
 QUESTIONS = ("any", "all", "sum", "min", "max")
