@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 
 import pytest
@@ -19,14 +18,18 @@ def page(tmp_path_factory) -> str:
     return path.read_text("utf-8")
 
 
+def data_of(page):
+    return lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1]))[0]
+
+
 def test_every_position_has_its_own_run(page):
-    runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
+    data = data_of(page)
+    runs = data["positions"]["runs"]
     assert len(runs) == len(CASES) and {name.partition(":")[0] for name in runs} == {
         f"Case {n}" for n in CASES
     }
     assert {tuple(settings) for settings in runs.values()} == {tuple(BARRIERS.values())}
     numbers = {number for by in runs.values() for at in by.values() for number in at.values()}
-    data = lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1]))[0]
     assert numbers == set(range(len(data["runs"])))
     for number, (name, settings) in zip(CASES, runs.items(), strict=True):
         for by_inputs in settings.values():
@@ -39,8 +42,8 @@ def test_every_position_has_its_own_run(page):
 
 
 def test_without_a_barrier_both_eras_look_the_same(page):
-    runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
-    data = lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1]))[0]
+    data = data_of(page)
+    runs = data["positions"]["runs"]
     for (number, case), settings in zip(CASES.items(), runs.values(), strict=True):
         today, before = (
             [data["runs"][at] for at in by_inputs.values()] for by_inputs in settings.values()
@@ -58,5 +61,5 @@ def test_it_says_that_its_times_are_modelled(page):
 
 
 def test_it_opens_on_today_s_barrier(page):
-    select = re.search(r'<select aria-label="Barrier">.*?</select>', page, re.DOTALL)[0]
-    assert re.search(r"<option selected>(.*?)</option>", select)[1] == BARRIERS["today"]
+    program, barrier, inputs = data_of(page)["positions"]["start"]
+    assert (program, barrier, inputs) == (f"{CASES[4].title}.", BARRIERS["today"], [1, 1])
