@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import re
 from html import unescape
 
@@ -12,6 +12,7 @@ import joinlab
 from joinlab import cases
 from joinlab.errors import ProgramError
 from joinlab.notebook.sweep import Overall, pairs, sweep
+from tests.drawn import lane_data
 from tests.timelines import same_timelines
 
 
@@ -58,16 +59,19 @@ def test_it_shows_its_map_by_itself(found):
         "     0  1  2   inputs: rank 0 across, rank 1 upward",
     ]
     page = unescape(found._repr_html_())
-    told = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])
-    kinds = [kind["sign"] for kind in told["map"]["kinds"]]
+    packed = base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1])
+    positions = lane_data(packed)[0]["positions"]
+    kinds = [kind["sign"] for kind in positions["map"]["kinds"]]
     assert {
-        counts: kinds[kind] for counts, kind in told["map"]["cells"].items() if counts[0] == "0"
+        counts: kinds[kind]
+        for counts, kind in positions["map"]["cells"].items()
+        if counts[0] == "0"
     } == {
         "0,0": "·",
         "0,1": "✕",
         "0,2": "✕",
     }
-    assert 'data-inputs="0,1"' in page  # it starts where it hangs
+    assert positions["start"][2] == [0, 1]  # it starts where it hangs
 
 
 def test_any_number_of_ranks_can_be_asked_and_two_have_a_map():
