@@ -67,7 +67,7 @@ class Turns(Generic[Kind]):
         self.ranks: Sequence[Kind] = ()
         self.ready: list[tuple[int, int]] = []  # a heap of (virtual clock, rank)
         self._timers: list[tuple[int, int]] = []  # another: waits that end by themselves
-        self._stalled = stalled
+        self.stalled = stalled
         self._listen = listen
 
     def wake(self, turn: Kind) -> None:
@@ -82,11 +82,6 @@ class Turns(Generic[Kind]):
         if until is not None:
             heapq.heappush(self._timers, (until, turn.rank))
 
-    def ask(self) -> None:
-        """A rank keeps asking and never waits, so others may have to be let go here."""
-        if not self.ready:
-            self._stalled(False)
-
     def next(self) -> Kind | None:
         """The rank that can go on and is furthest behind; None if all are over, or wait for ever."""
         while True:
@@ -95,7 +90,7 @@ class Turns(Generic[Kind]):
             if timed_out is not None:
                 return timed_out
             if not self.ready:
-                self._stalled(True)
+                self.stalled(True)
             if not self.ready:
                 return None
             turn = self.ranks[heapq.heappop(self.ready)[1]]
@@ -118,7 +113,7 @@ class Turns(Generic[Kind]):
             elif self.ready and self.ready[0][0] <= until:
                 return None
             else:
-                self._stalled(False)
+                self.stalled(False)
                 if not turn.queued and not (self.ready and self.ready[0][0] <= until):
                     heapq.heappop(self._timers)
                     turn.now = max(turn.now, until)
@@ -218,9 +213,10 @@ class RankWaits(Generic[Kind]):
         self._turns.wake(self.turn)
 
     def yield_turn(self, asks: bool) -> None:
-        """Let every rank that can go on and is not ahead act first; it may `ask` in a loop."""
-        if asks:
-            self._turns.ask()
+        """Let every rank that can go on and is not ahead act first. One that `asks` in a loop never waits,
+        so others may have to be let go here."""
+        if asks and not self._turns.ready:
+            self._turns.stalled(False)
         self.wake()
         self.pause()
 

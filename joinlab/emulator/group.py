@@ -112,7 +112,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """destroy_process_group: it first waits for pending calls."""
-        self.host.flush(self)
+        self.host.waits.flush(self)
 
     def abort(self) -> None:
         """Give everything up, without waiting."""

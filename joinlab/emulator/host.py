@@ -315,11 +315,6 @@ class Host:
         self.misuse.all_asked()
         self.waits.synchronize()
 
-    def flush(self, group: Group) -> None:
-        """destroy_process_group: the host waits for all that is pending in the group."""
-        self.closing = ""
-        self.waits.flush(group)
-
     def drain(self, closing: str) -> None:
         """Its process ends (`closing`): it waits for its collectives on gloo that are in flight."""
         self.closing = closing

@@ -20,8 +20,6 @@ from joinlab.errors import TimelineFileError
 from joinlab.interrupts import no_collection
 from joinlab.jobs import dump, kineto
 
-MOST_PROCESSES = 8
-
 BYTES_EACH = 1 << 24
 """A process reads this much or more: that takes 0.3 s, and a process needs 0.1 s to begin."""
 
@@ -50,12 +48,9 @@ def read_all(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> l
 
 
 def _processes(files: Sequence[Path]) -> int:
-    """How many processes read these files, with this one."""
-    size = 0
-    for file in files:
-        with suppress(OSError):
-            size += file.stat().st_size
-    return max(1, min(size // BYTES_EACH, len(files), os.cpu_count() or 1, MOST_PROCESSES))
+    """How many processes read these files, with this one: at most 8."""
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return max(1, min(size // BYTES_EACH, len(files), os.cpu_count() or 1, 8))
 
 
 def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] | None:
@@ -72,9 +67,9 @@ def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] |
         return None
     stack.enter_context(reader)
     stack.callback(reader.kill)
-    assert reader.stdin is not None
-    with suppress(OSError), reader.stdin:  # OSError: it has ended
-        pickle.dump(files, reader.stdin)
+    if reader.stdin is not None:
+        with suppress(OSError), reader.stdin:  # OSError: it has ended
+            pickle.dump(files, reader.stdin)
     return reader
 
 

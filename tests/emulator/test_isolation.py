@@ -113,6 +113,9 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
             torch.use_deterministic_algorithms(True)
             torch.set_default_dtype(torch.float64)
             torch.autograd.set_detect_anomaly(True)
+            torch.set_printoptions(precision=1)
+            torch.backends.cudnn.benchmark = True
+            torch.set_float32_matmul_precision("medium")
             dist.set_debug_level(dist.DebugLevel.DETAIL)
             sys.path.append("of rank 0")
             sys.argv[:] = ["of rank 0"]
@@ -125,6 +128,9 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
             torch.are_deterministic_algorithms_enabled(),
             torch.get_default_dtype() is torch.float64,
             torch.is_anomaly_enabled(),
+            str(torch.tensor(0.25)) == "tensor(0.2)",
+            torch.backends.cudnn.benchmark,
+            torch.get_float32_matmul_precision() == "medium",
             dist.get_debug_level() == dist.DebugLevel.DETAIL,
             "of rank 0" in sys.path,
             sys.argv == ["of rank 0"],
@@ -135,8 +141,9 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
         )
 
     first, second = both(program)
-    assert first == (True,) * 10
-    assert second == (False,) * 10
+    assert first == (True,) * 13
+    assert second == (False,) * 13
+    assert not torch.backends.cudnn.benchmark
 
 
 def test_a_rank_that_redirects_its_output_redirects_its_own():
