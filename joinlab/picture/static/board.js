@@ -44,7 +44,7 @@ export class Board extends First {
     this.ahead = new Map();
     /** The key of what is drawn and Python has not answered yet. @type {string} */
     this.early = "";
-    /** What was drawn before the line was taken into the air. @type {Early | null} */
+    /** What was drawn before the line was taken into the air. @type {?Early} */
     this.kept = null;
     this.missed = false;
     /** The key of the six pictures that were asked for. @type {string} */
@@ -76,7 +76,7 @@ export class Board extends First {
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
-  /** Keep pictures that came ahead, and forget those of other settings. @param {DataView} packed */
+  /** @param {DataView} packed */
   async keep(packed) {
     const data = await unpack(packed),
       setting = (/** @type {string} */ key) => key.split(",").slice(1, 4).join(); // less case and counts
@@ -97,7 +97,6 @@ export class Board extends First {
     ].join();
   }
 
-  /** The last lines that each rank printed. */
   tellPrinted() {
     const printed = this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
       tag(
@@ -106,7 +105,7 @@ export class Board extends First {
         `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`,
       ),
     );
-    write(this.printed, printed.join(""));
+    write(this.printed, printed);
   }
 
   /** Whether a covered run is there, and waits for a prediction. */
@@ -151,7 +150,6 @@ export class Board extends First {
     return early && (!this.whole || early.run.columns) ? early : null; // some is drawn from every call
   }
 
-  /** Draw what the controls ask for, if Python has sent it ahead. */
   drawEarly() {
     const key = this.keyOf(),
       early = this.sent(key);
@@ -175,8 +173,6 @@ export class Board extends First {
     if (same && this.wanted) this.askCalls();
     return same;
   }
-
-  // -- the loop in hand
 
   /** @returns {number} */
   get case() {
@@ -212,7 +208,6 @@ export class Board extends First {
     return !this.covered.length && title.startsWith(`case_${n},`) ? scene.tone : "";
   }
 
-  /** Ask for the pictures of the six cases with these inputs. */
   prepare() {
     const key = this.keyOf(Number(this.whole));
     if (key === this.asked || this.get("predict") || this.get("launches")) return;
@@ -264,7 +259,7 @@ export class Board extends First {
     );
     const able = this.covered.length && !this.busy,
       look = { "data-rank": lane, "aria-label": `I say that rank ${lane}` };
-    const select = tag("select", { ...look, disabled: !able && "disabled" }, words.join(""));
+    const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
     return (
       row +
       `<span class="jl-say">will ${select} ` +

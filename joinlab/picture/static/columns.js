@@ -24,7 +24,7 @@ export function decode(columns, bytes, at) {
   return at;
 }
 
-/** A signed number from an unsigned one. @param {number} n */
+/** @param {number} n */
 const signed = (n) => (n & 1 ? -((n + 1) / 2) : n / 2);
 
 /** Sums of steps, lane by lane.
@@ -39,10 +39,10 @@ function summed(steps, counts, each) {
   return found;
 }
 
-/** Where each lane's part begins. @param {number[]} counts */
+/** @param {number[]} counts */
 const edges = (counts) => counts.reduce((all, count) => [...all, all.at(-1) + count], [0]);
 
-/** The calls of a run, with places on both axes. @param {RawRun} run @returns {Calls} */
+/** @param {RawRun} run @returns {Calls} */
 export function callsOf(run) {
   if (run.calls) return run.calls;
   const { columns } = run,
@@ -78,7 +78,6 @@ export function callsOf(run) {
     of.sort((a, b) => a.from - b.from);
   });
   return (run.calls = {
-    n,
     starts,
     slot,
     begun,
@@ -167,5 +166,5 @@ export function inputsOf(calls, lane) {
   return (inputs[lane] = bands);
 }
 
-/** The lane of a call. @param {Calls} calls @param {number} i */
+/** @param {Calls} calls @param {number} i */
 export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < starts[lane + 1]);

@@ -133,7 +133,7 @@ export class Controls {
     const options = wanted.map(([value, label, missing]) =>
       tag("option", { value, title: missing && esc(missing) }, esc(label)),
     );
-    write(select, options.join(""));
+    write(select, options);
     select.value = chosen;
     select.disabled = this.board.busy;
   }

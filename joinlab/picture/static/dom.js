@@ -16,7 +16,7 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** A button. @param {string} text @param {string} title @param {() => void} onclick
+/** @param {string} text @param {string} title @param {() => void} onclick
  * @param {string} look its class @param {Record<string, any>} more */
 export function button(text, title, onclick, look = "", more = {}) {
   const made = element(`button${look && `.${look}`}`, { type: "button", title, onclick, ...more });
@@ -27,9 +27,9 @@ export function button(text, title, onclick, look = "", more = {}) {
 /** An id for what is on the page once: every widget has a module of its own, which could count no others. */
 export const fresh = () => `jl${Math.random().toString(36).slice(2)}`;
 
-/** What an event hit. @param {Event} event @param {string} what a selector */
+/** @param {Event} event @param {string} what a selector */
 export const hit = (event, what) =>
-  /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
+  /** @type {?HTMLElement} */ (/** @type {Element} */ (event.target).closest(what));
 
 /** Follow a pointer that is down until it is lifted, or taken by the browser to scroll.
  * @param {PointerEvent} event @param {(event: PointerEvent) => void} go
@@ -67,7 +67,7 @@ const ARROWS = {
 /** How far a key goes to the right and down; of others, nothing. @param {KeyboardEvent} event */
 export const arrow = (event) => (chord(event) ? [] : (ARROWS[event.key] ?? []));
 
-/** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement | null} */
+/** @param {ParentNode} root @param {string} what a selector @returns {?HTMLElement} */
 export const find = (root, what) => root.querySelector(what);
 
 /** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement[]} */
@@ -77,8 +77,9 @@ export const findAll = (root, what) => [.../** @type {any} */ (root.querySelecto
 const written = new WeakMap();
 
 /** Write HTML into an element. What is there already stays, and keeps the focus.
- * @param {Element} place @param {string} html */
-export function write(place, html) {
+ * @param {Element} place @param {...any} pieces texts, and lists of them */
+export function write(place, ...pieces) {
+  const html = pieces.flat(9).join("");
   if (written.get(place) === html) return;
   written.set(place, html);
   const wanted = /** @type {Element} */ (place.cloneNode(false));

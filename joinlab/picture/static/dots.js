@@ -30,10 +30,10 @@ export function dots(rank, count, most, busy, ending) {
     "aria-valuenow": count,
     "aria-valuetext": `${count} input${count === 1 ? "" : "s"}`,
   };
-  return tag("div", look, row.join(""));
+  return tag("div", look, row);
 }
 
-/** Let the dots be moved. @param {HTMLElement} stage @param {() => number[]} counts
+/** @param {HTMLElement} stage @param {() => number[]} counts
  * @param {number} most @param {(counts: number[]) => void} go */
 export function wireDots(stage, counts, most, go) {
   const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);

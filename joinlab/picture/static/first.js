@@ -11,7 +11,7 @@ import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
-import { fill, laneName, tags, tellSlot } from "./told.js";
+import { fill, laneName, lineNumber, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
@@ -44,9 +44,9 @@ export class First {
   main = null;
   /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
   scenes = [];
-  /** @type {number | null} */
+  /** @type {?number} */
   at = null;
-  /** Where the pointer is, on the axis of the grid. @type {number | null} */
+  /** Where the pointer is, on the axis of the grid. @type {?number} */
   pointed = null;
   turn = false;
   /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
@@ -54,7 +54,7 @@ export class First {
   alive = true;
   /** @type {[string, (...message: any[]) => void][]} */
   followed = [];
-  /** The column whose details are open. @type {number | null} */
+  /** The column whose details are open. @type {?number} */
   openAt = null;
   width = 0;
   least = 0;
@@ -94,7 +94,6 @@ export class First {
     return this.width < PHONE;
   }
 
-  /** The run, and the one that it is compared with. */
   get drawn() {
     const { data, run } = this;
     return run.beside === undefined ? [run] : [run, data.runs[run.beside]];
@@ -142,7 +141,6 @@ export class First {
     return this.clocked ? this.get("axis") : "logical";
   }
 
-  /** Whether every call is drawn. */
   get whole() {
     return this.axis !== "logical";
   }
@@ -181,7 +179,7 @@ export class First {
       "jl-switch",
       { role: "switch", "aria-label": "order clock: lanes on the clock" },
     );
-    this.switch.append(element("span", {}, "order"), element("span", {}, "clock"));
+    this.switch.innerHTML = "<span>order</span><span>clock</span>";
     this.own = element("span.jl-own");
     this.headline = element("div.jl-headline", {
       role: "heading",
@@ -257,7 +255,7 @@ export class First {
     if (this.get("_packed")) this.load();
   }
 
-  /** Listen to the model. @param {string} event @param {(...message: any[]) => void} listener */
+  /** @param {string} event @param {(...message: any[]) => void} listener */
   follow(event, listener) {
     this.model.on(event, listener);
     this.followed.push([event, listener]);
@@ -275,8 +273,6 @@ export class First {
     return self !== top || !!this.get("alone");
   }
 
-  // -- what is shown
-
   async load() {
     const packed = this.get("_packed");
     if (this.has()) return;
@@ -290,7 +286,7 @@ export class First {
     return false;
   }
 
-  /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} main */
+  /** @param {LaneData} data @param {RawRun} main */
   show(data, main) {
     this.hideStill();
     const again = this.run !== null;
@@ -357,7 +353,7 @@ export class First {
           turned,
           phone,
           width: (pictures > 1 ? width : beside) / pictures,
-          covered,
+          covered: covered.length > 0,
           least: turned && runs.length === 1 ? this.least : 0,
           cover: this.cover,
           before: this.before,
@@ -386,7 +382,7 @@ export class First {
     for (const [name, on] of Object.entries(how)) this.view.classList.toggle(`jl-${name}`, on);
   }
 
-  /** Draw the lanes of each run. @param {RawRun[]} runs */
+  /** @param {RawRun[]} runs */
   drawPictures(runs) {
     const { grid, whole, stage, scenes, turned } = this,
       last = turned ? 0 : runs.length - 1; // it has the scrubber
@@ -413,7 +409,6 @@ export class First {
     this.moved();
   }
 
-  /** The colours of what is drawn. */
   tellLegend() {
     const { data, run, whole } = this,
       columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack)),
@@ -430,7 +425,7 @@ export class First {
       names.push(
         `<span>${this.inside ? "Ctrl + " : ""}wheel: zoom · drag: pan · double-click: all</span>`,
       );
-    write(this.legend, this.covered.length ? "" : names.join(""));
+    write(this.legend, this.covered.length ? "" : names);
   }
 
   /** @param {ScenePiece[]} pieces */
@@ -451,8 +446,6 @@ export class First {
       above = heading && `<small>${esc(heading)}</small>`;
     write(this.headline, `${above}<span>${this.covered.length ? this.question : told}</span>`);
   }
-
-  // -- the heads of the lanes
 
   drawHeads() {
     if (this.waits) return;
@@ -487,7 +480,7 @@ export class First {
         tag("b", look, esc(fits ?? forms.at(-1))) + head,
       );
     });
-    return heads.join("");
+    return heads;
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
@@ -520,7 +513,7 @@ export class First {
     });
     const height = Math.ceil(world / per) * step;
     if (height > 45) return ""; // too narrow a lane
-    return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots.join(""));
+    return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots);
   }
 
   /** @param {Scene | Grid} face */
@@ -543,13 +536,11 @@ export class First {
       `style="left:${left}px;top:${top}px"><svg width="14" height="14" aria-hidden="true">` +
       '<path class="jl-go" d="M3 1l10 6-10 6z"/>' +
       '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg></button>' +
-      tag("div", slider, `<b></b><b class="jl-done"></b>${ticks.join("")}<i class="jl-thumb"></i>`)
+      tag("div", slider, '<b></b><b class="jl-done"></b>', ticks, '<i class="jl-thumb"></i>')
     );
   }
 
-  // -- a position
-
-  /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
+  /** Draw a position without ending a play. @param {?number} at @param {?number} glimpse */
   pose(at, glimpse = null) {
     if (this.waits) return;
     this.at = at;
@@ -572,7 +563,10 @@ export class First {
     const { face, pointed, faces, low } = this,
       at = pointed ?? this.at,
       told = faces.flatMap((one) => one.told(at));
-    write(this.step, told.map((words) => `<p>${words}</p>`).join(""));
+    write(
+      this.step,
+      told.map((words) => `<p>${words}</p>`),
+    );
     this.mark({ marked: at !== null });
     const lines = at === null ? [] : face.linesAt(at),
       { ranks } = this.run.scene;
@@ -583,7 +577,7 @@ export class First {
     }
   }
 
-  /** What the pointer is at: it reads, and leaves the play head where it is. @param {number | null} at */
+  /** What the pointer is at: it reads, and leaves the play head where it is. @param {?number} at */
   point(at) {
     if (at === this.pointed) return;
     this.pointed = at;
@@ -591,7 +585,7 @@ export class First {
     this.tellStep();
   }
 
-  /** @param {number | null} at */
+  /** @param {?number} at */
   seek(at) {
     this.play.turn(false);
     this.pose(at);
@@ -607,13 +601,13 @@ export class First {
 
   /** What stands behind the "#" of an address. */
   get hash() {
-    const parts = Object.entries(this.address);
-    return parts
-      .map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
-      .join("&");
+    const parts = Object.entries(this.address).map(
+      ([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`,
+    );
+    return parts.join("&");
   }
 
-  /** Go where an address points. @param {URLSearchParams} asked */
+  /** @param {URLSearchParams} asked */
   goTo(asked) {
     const name = ["clock", "row", "at"].find((name) => asked.has(name)),
       at = asked.get(name);
@@ -627,9 +621,6 @@ export class First {
     this.draw();
   }
 
-  // -- hands
-
-  /** Listen to the play button, the scrubber and the calls. */
   wire() {
     const { stage } = this;
     stage.addEventListener("click", (event) => {
@@ -682,15 +673,13 @@ export class First {
     event.preventDefault();
   }
 
-  /** Tell of a row of every call. @param {number} slot */
+  /** @param {number} slot */
   tellRow(slot) {
-    const { data, run } = this,
-      known = run.scene.columns.find((one) => !one.stack && !one.missing && one.slot === slot);
-    const how =
-      known?.said || (callsOf(run).wrong[slot] ? "It did not go as meant." : "All went as meant.");
-    const title = known?.n
-      ? `Call ${known.n}`
-      : `Row ${slot + 1} of ${run.columns.rows.toLocaleString("en")}`;
+    const { data, run, scene } = this,
+      known = scene.columns.find((one) => !one.stack && !one.missing && one.slot === slot);
+    if (known) return this.open(known);
+    const how = callsOf(run).wrong[slot] ? "It did not go as meant." : "All went as meant.",
+      title = `Row ${slot + 1} of ${run.columns.rows.toLocaleString("en")}`;
     tellSlot(this.details, data, run, slot, title, how);
     this.bringIntoSight();
   }
@@ -699,7 +688,7 @@ export class First {
     requestAnimationFrame(() => this.details.scrollIntoView({ block: "nearest" }));
   }
 
-  /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
+  /** @param {Placed} one @param {RawRun} run */
   open(one, run = this.run) {
     const { details } = this,
       { missing, stack, slot, until, n, boxes, said } = one,
@@ -746,8 +735,6 @@ export class First {
       one.classList.toggle("jl-chosen", Number(one.dataset.i) === this.openAt);
   }
 
-  // -- the program
-
   code() {
     const held = !!this.hand?.draw();
     this.mark({ held });
@@ -757,26 +744,23 @@ export class First {
       alone = run.beside === undefined,
       { code, file, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
-    const lines = code.map(([sign, number, text, here], i) => {
+    const lines = code.map(([sign, number, line, here], i) => {
       const before = code[i - 1]?.[1],
         skipped = number && before && number > before + 1 ? '<div class="jl-skip">⋯</div>' : "",
         stand = mended ? [] : here,
         added = sign === "+",
         look = added ? "jl-add" : stand.length ? "jl-hit" : "jl-calm",
-        said = esc(text.slice(least)),
+        said = esc(line.slice(least)),
         shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
-      const no =
-        `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
-        `<span class="jl-no">${added ? "+" : number}</span>`;
-      const marks = covered.length ? "" : tags(stand);
-      return `${skipped}<div class="${look}"><span>${no}${shown}</span>${marks}</div>`;
+      const text = tag("span", {}, lineNumber(number, added), shown);
+      return [skipped, tag("div", { class: look }, text, covered.length ? "" : tags(stand))];
     });
     // only Python can look
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
       cure = alone ? this.cure : this.pieces([head[0], ...tried]),
       below = (tried[0][0] || able) && !covered.length ? `<p class="jl-do">${cure}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
-    this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
+    this.low.innerHTML = (lines.length ? tag("div", about, lines) : "") + below;
     if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
     requestAnimationFrame(() => {
       // one that scrolls takes the focus
@@ -785,7 +769,6 @@ export class First {
     });
   }
 
-  /** What is said of the fix. */
   get cure() {
     const { main, run } = this;
     return run === main ? this.pieces(main.scene.tried) : "The program with the fix, emulated.";
@@ -807,8 +790,6 @@ export class First {
     return made;
   }
 
-  // -- all the rest
-
   /** Save a picture twice as wide as high, drawn by a view of its own. */
   async share() {
     const { axis, data, main } = this,
@@ -826,19 +807,20 @@ export class First {
       css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
       rules = css.filter((rule) => rule.includes("jl")).join(""),
       height = card.view.offsetHeight,
-      size = { width: CARD, height: CARD / 2 },
-      scale = Math.min(0.96, size.height / height),
-      x = (CARD - CARD * scale) / 2,
-      y = (size.height - height * scale) / 2,
       drawn = new XMLSerializer().serializeToString(card.view);
     card.close();
     place.remove();
-    const all = { ...size, height, transform: `translate(${x} ${y}) scale(${scale})` };
+    const look = {
+      xmlns: "http://www.w3.org/2000/svg",
+      width: CARD,
+      height: CARD / 2,
+      viewBox: `-25 0 ${CARD + 50} ${height}`,
+      style: "background:var(--jl-paper)",
+    };
     const inside =
       tag("style", {}, `${esc(rules)} *{transition:none!important}`) +
-      rect({ x: 0, y: 0, w: CARD, h: size.height }, { style: "fill:var(--jl-paper)" }) +
-      tag("foreignObject", all, drawn);
-    const text = tag("svg", { xmlns: "http://www.w3.org/2000/svg", ...size }, inside);
+      tag("foreignObject", { width: CARD, height }, drawn);
+    const text = tag("svg", look, inside);
     await save({ save: "PNG", name: `${title.replace(/\W+/g, "_")}.png`, text }, (said) =>
       this.announce(said),
     );
@@ -859,11 +841,11 @@ export class First {
       "a d pan, f shows all.</p>";
   }
 
-  /** Say something to a screen reader. @param {string} said */
+  /** @param {string} said */
   announce(said) {
     this.live.textContent = said;
   }
 }
 
-/** Whether a fix is shown in the code. @param {RawRun} run */
+/** @param {RawRun} run */
 const mends = ({ scene }) => scene.code.some(([sign]) => sign === "+");

@@ -73,7 +73,7 @@ class Gallery extends First {
       const { program, fabric, ended, run } = this.place(at),
         small = find(radio.parentElement, ".small");
       radio.ariaLabel = `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`;
-      small.className = `small drawn is-${run.scene.tone}`;
+      small.className = `small drawn jl-tone-${run.scene.tone}`;
       small.title = ended;
       const signs = run.scene.ends.map(
         ([sign, , how]) =>

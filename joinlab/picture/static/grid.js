@@ -134,7 +134,6 @@ export class Grid extends Lanes {
     return this.view.axis === "time";
   }
 
-  /** Units of the whole axis. */
   get extent() {
     return Math.max(this.clock ? this.run.columns.end : this.run.columns.rows, 1);
   }
@@ -144,7 +143,7 @@ export class Grid extends Lanes {
     return this.long / this.span;
   }
 
-  /** When a call begins and ends. @param {number} i @returns {[number, number]} */
+  /** @param {number} i @returns {[number, number]} */
   spanOf(i) {
     const { begun, ended, slot } = this.calls;
     return this.clock ? [begun[i], ended[i]] : [slot[i], slot[i] + 0.92];
@@ -169,7 +168,6 @@ export class Grid extends Lanes {
     return this.view.data.looks.kinds.map((_, kind) => `var(--jl-k${kind})`);
   }
 
-  /** Show the whole of a run. */
   fit() {
     this.measure();
     this.span = this.extent;
@@ -195,7 +193,7 @@ export class Grid extends Lanes {
     this.go(around - part * this.span);
   }
 
-  /** px along time. @param {MouseEvent} event */
+  /** @param {MouseEvent} event */
   along(event) {
     const box = this.chart.getBoundingClientRect();
     return this.turned ? event.clientY - box.top : event.clientX - box.left;
@@ -244,7 +242,7 @@ export class Grid extends Lanes {
     return this.rows[at].net;
   }
 
-  /** px of a place along the axis. @param {number} at */
+  /** @param {number} at */
   x(at) {
     return this.t0 + (at - this.from) * this.per;
   }
@@ -254,25 +252,25 @@ export class Grid extends Lanes {
     return clamp(this.x(at), this.t0 - 9, this.t0 + this.long + 9);
   }
 
-  /** A point by its places along and across time, px. @param {number} t @param {number} s */
+  /** @param {number} t @param {number} s */
   dot(t, s) {
     return this.at(t, s).map(px).join(" ");
   }
 
   draw() {
     const { clock, turned, foot, rows } = this,
-      lanes = rows.map((row) => this.drawLane(row)).join(""),
-      inside = clock ? this.ground() + this.ribbons() + lanes + this.signs() : lanes,
+      lanes = rows.map((row) => this.drawLane(row)),
+      inside = clock ? [this.ground(), this.ribbons(), lanes, this.signs()] : lanes,
       height = turned ? this.t0 + this.long + 40 : foot + 74,
       look = { width: this.width, height, role: "img", "aria-label": "Every call" };
     this.chart.innerHTML = tag(
       "svg",
       look,
-      this.definitions(height) +
-        this.ticks() +
-        tag("g", { "clip-path": `url(#${this.name}-c)` }, inside) +
-        rows.map((row, at) => this.end(row, at)).join("") +
-        '<g class="jl-posed"></g>',
+      this.definitions(height),
+      this.ticks(),
+      tag("g", { "clip-path": `url(#${this.name}-c)` }, inside),
+      rows.map((row, at) => this.end(row, at)),
+      '<g class="jl-posed"></g>',
     );
     this.chart.style.touchAction = turned && this.span < this.extent ? "none" : "pan-y";
     this.overview();
@@ -293,7 +291,7 @@ export class Grid extends Lanes {
     );
   }
 
-  /** The calls of a lane, and on the clock what its program did. @param {Row} row */
+  /** @param {Row} row */
   drawLane(row) {
     const { calls, clock, t0, long, thick } = this,
       { slot, begun, ended, flags, kind } = calls,
@@ -334,17 +332,12 @@ export class Grid extends Lanes {
       const q = this.area(end - room + place * 70 + 4, net + thick * 0.14, 62, thick * 0.72);
       return this.box(i, q, 0, 12, true);
     });
-    const host = clock ? this.drawHost(row) + this.drops(row, large) : "",
+    const host = clock ? [this.drawHost(row), this.drops(row, large)] : "",
       bands = clock && this.band ? this.bands(row) : "";
-    return tag(
-      "g",
-      { class: "jl-lane" },
-      bands + many.paths(net, thick) + drawn.join("") + waiting.join("") + host,
-    );
+    return tag("g", { class: "jl-lane" }, bands, many.paths(net, thick), drawn, waiting, host);
   }
 
-  /** A call.
-   * @param {number} i @param {ReturnType<Grid["area"]>} q @param {number} begin px, of what is in sight
+  /** @param {number} i @param {ReturnType<Grid["area"]>} q @param {number} begin px, of what is in sight
    * @param {number} size px of its name, if that fits @param {boolean} named */
   box(i, q, begin, size, named) {
     const { calls, run, turned } = this,
@@ -370,10 +363,10 @@ export class Grid extends Lanes {
         : [Math.max(q.x, begin), Math.min(q.x + q.w, this.t0 + this.long)],
       room = { ...q, x: left, w: right - left, cx: (left + right) / 2 },
       how = { size: widthOf(label, size) + 10 < room.w ? size : 12, bold: size === 16 };
-    return named && room.w > 20 ? drawn + words(room, label, `var(--jl-i${kind})`, how) : drawn;
+    return [drawn, named && room.w > 20 ? words(room, label, `var(--jl-i${kind})`, how) : ""];
   }
 
-  /** What the rank's program did, and where it waited. @param {Row} row */
+  /** @param {Row} row */
   drawHost({ lane, host }) {
     const { calls, t0, long, turned } = this,
       spans = calls.hosts[lane],
@@ -383,8 +376,8 @@ export class Grid extends Lanes {
       t = this.near(Math.min(spans[0]?.from ?? Infinity, calls.begun[i] - calls.late[i])),
       to = this.near(this.run.columns.over[lane]),
       whole = this.area(t, host, Math.max(to - t, 0), this.host);
-    let drawn = rect(whole, { class: "jl-runs", rx: 3 }),
-      names = "";
+    const drawn = [rect(whole, { class: "jl-runs", rx: 3 })],
+      names = [];
     for (const { from, to, name, call, input } of spans.slice(first, behind)) {
       const [a, b] = [this.near(from), this.near(to)],
         waits = call >= 0 ? 1 : 0;
@@ -400,10 +393,10 @@ export class Grid extends Lanes {
         rx: 3,
         style: `fill:${many.fills[waits]}`,
       };
-      drawn += rect(q, look, tag("title", {}, esc(name)));
-      if (said && !turned && !waits) names += word(said, q.cx, q.cy, 11, { class: "jl-halo" });
+      drawn.push(rect(q, look, tag("title", {}, esc(name))));
+      if (said && !turned && !waits) names.push(word(said, q.cx, q.cy, 11, { class: "jl-halo" }));
     }
-    return drawn + many.paths(host, this.host) + names;
+    return [drawn, many.paths(host, this.host), names];
   }
 
   /** From where a program issues its calls into the network's queue. @param {Row} row
@@ -418,7 +411,7 @@ export class Grid extends Lanes {
     return `<path class="jl-drop" d="${d.join("")}"/>`;
   }
 
-  /** The inputs of a rank, above its calls. @param {Row} row */
+  /** @param {Row} row */
   bands({ lane, band }) {
     const { starts, begun, kind } = this.calls,
       bands = inputsOf(this.calls, lane);
@@ -433,16 +426,16 @@ export class Grid extends Lanes {
     let i = starts[lane];
     while (i < starts[lane + 1] && (kind[i] !== joins || begun[i] < (bands.at(-1)?.to ?? 0))) i++;
     const t = i < starts[lane + 1] ? this.x(begun[i]) : -1; // join() begins to answer for the rank
-    if (t < this.t0 || t + 80 > this.t0 + this.long || this.turned) return drawn.join("");
+    if (t < this.t0 || t + 80 > this.t0 + this.long || this.turned) return drawn;
     const look = { "text-anchor": "start", "font-weight": 700, style: `fill:var(--jl-i${joins})` };
-    return drawn.join("") + word("out of inputs", t + 3, band + this.band / 2, 12, look);
+    return [drawn, word("out of inputs", t + 3, band + this.band / 2, 12, look)];
   }
 
   /** Between neighbouring lanes, from call to call of those that met: the slope is who came later. */
   ribbons() {
     const { calls, rows, t0, long } = this,
       { slot, begun, ended, flags, kind } = calls;
-    const drawn = rows.slice(1).flatMap((other, at) => {
+    return rows.slice(1).flatMap((other, at) => {
       const { lane, net } = rows[at],
         there = slotsOf(calls, other.lane),
         begin = net + this.thick + 1,
@@ -469,7 +462,6 @@ export class Grid extends Lanes {
       }
       return found;
     });
-    return drawn.join("");
   }
 
   /** The calls of a slot in the lanes drawn; -1: none. @param {number} slot */
@@ -507,7 +499,7 @@ export class Grid extends Lanes {
     const { columns, focus } = this.scene,
       { begun, ended, flags } = this.calls;
     let last = -Infinity;
-    const drawn = columns.flatMap((column, place) =>
+    return columns.flatMap((column, place) =>
       column.clashes.map(([a, b]) => {
         const calls = this.across(column.slot),
           [i, j] = [calls[a], calls[b]];
@@ -521,7 +513,6 @@ export class Grid extends Lanes {
         return sign(this.at(t, (this.lane(a) + this.lane(b) + this.thick) / 2), r);
       }),
     );
-    return drawn.join("");
   }
 
   /** How a lane's ranks ended: where its program did, or behind what never ends.
@@ -545,7 +536,7 @@ export class Grid extends Lanes {
   }
 
   /** Draw a position: all that comes after the play head is veiled, and a line stands where one points.
-   * @param {unknown} _ @param {number | null} head */
+   * @param {unknown} _ @param {?number} head */
   pose(_, head) {
     const { t0, long, side, foot } = this,
       at = this.view.pointed ?? head,
@@ -595,7 +586,7 @@ export class Grid extends Lanes {
       const [x, y] = turned ? [60, t0 - 22 + line * 13] : [t0 + long + 9, foot + 20];
       return tag("text", { class: "jl-num jl-unit", x, y, "text-anchor": turned && "end" }, said);
     });
-    return found.join("") + axis.join("");
+    return [found, axis];
   }
 
   /** The whole run as a strip, each piece in the colour of the kind that takes most of it. */
@@ -621,7 +612,7 @@ export class Grid extends Lanes {
             bad += `M${from} ${y}H${Math.max(to, from + 2)}v${tall - 1}H${from}z`;
           else many.add(from, to, kind[i]);
         }
-        return many.paths(y, tall - 1) + `<path class="jl-alarm" d="${bad}"/>`;
+        return [many.paths(y, tall - 1), `<path class="jl-alarm" d="${bad}"/>`];
       });
       const count = calls.wrong.reduce((sum, wrong) => sum + wrong, 0),
         [all, wrong] = [run.columns.rows, count].map((number) => number.toLocaleString("en"));
@@ -633,7 +624,7 @@ export class Grid extends Lanes {
         role: "img",
         "aria-label": `The whole run: ${all} rows, ${wrong} of them wrong`,
       };
-      strip.innerHTML = `${tag("svg", look, rows.join(""))}<i class="jl-window"></i>`;
+      strip.innerHTML = `${tag("svg", look, rows)}<i class="jl-window"></i>`;
     }
     const window = find(strip, ".jl-window");
     window.style.left = `${px((this.from / extent) * 100)}%`;
@@ -663,7 +654,7 @@ export class Grid extends Lanes {
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
-  /** What each lane's rank does, as HTML. @param {number | null} at @returns {string[]} */
+  /** What each lane's rank does, as HTML. @param {?number} at @returns {string[]} */
   told(at) {
     const place = Math.min(at ?? this.extent, this.extent * 0.999);
     return this.rows.map(({ lane }, at) => {
@@ -674,7 +665,7 @@ export class Grid extends Lanes {
     });
   }
 
-  /** A call and its line. @param {number} i */
+  /** @param {number} i */
   noun(i) {
     if (i < 0) return "no call here";
     const { label, kind, lines } = this.run.columns.codes[this.calls.code[i]],
@@ -742,8 +733,6 @@ export class Grid extends Lanes {
     });
   }
 
-  // -- positions; see Scene
-
   loud() {
     return this.parting ? [this.thumb(this.parting[0])] : [];
   }
@@ -765,7 +754,7 @@ export class Grid extends Lanes {
     return at + (ms * this.extent) / PLAY;
   }
 
-  /** @param {number | null} at */
+  /** @param {?number} at */
   thumb(at) {
     return clamp(this.x(at ?? this.extent) - this.t0, 0, this.long);
   }
@@ -776,7 +765,7 @@ export class Grid extends Lanes {
   }
 
   /** The begin of the next call in any lane, or of the one before; the ends of the axis.
-   * @param {number | null} at @param {number} by */
+   * @param {?number} at @param {number} by */
   step(at, by) {
     const { starts } = this.calls,
       from = at ?? this.extent,
@@ -800,7 +789,7 @@ export class Grid extends Lanes {
     return clamp(this.clock ? address * 1e6 - this.run.zero : address, 0, this.extent);
   }
 
-  /** @param {number | null} at */
+  /** @param {?number} at */
   heard(at) {
     const place = at ?? this.extent,
       per = this.clock ? 1e3 : 1,
@@ -851,7 +840,6 @@ export class Grid extends Lanes {
     this.go((from + to) / 2 - this.span / 2);
   }
 
-  /** Go to the next call that did not go as meant. */
   next() {
     const { wrong } = this.calls,
       n = wrong.length,
@@ -862,7 +850,7 @@ export class Grid extends Lanes {
     this.select((here + 1 + found) % n);
   }
 
-  /** The call that began last. @param {number | null} at */
+  /** The call that began last. @param {?number} at */
   open(at) {
     const { starts, slot } = this.calls,
       begun = this.rows.flatMap(({ lane }) => {
@@ -873,7 +861,7 @@ export class Grid extends Lanes {
       this.select(slot[begun.reduce((a, b) => (this.spanOf(b)[0] > this.spanOf(a)[0] ? b : a))]);
   }
 
-  /** Zoom or pan by a key. @param {string} key */
+  /** @param {string} key */
   moves(key) {
     const by = { w: 0.5, "+": 0.5, s: 2, "-": 2 }[key],
       pan = { a: -0.25, d: 0.25 }[key];
@@ -897,7 +885,7 @@ const UNITS = [
 /** @param {number} ns */
 const unitOf = (ns) => UNITS.find(([least]) => ns >= least);
 
-/** How long something took, in words. @param {number} ns */
+/** @param {number} ns */
 function lasted(ns) {
   const [, unit, per] = unitOf(ns);
   return `${Number((ns / per).toPrecision(ns / per < 100 ? 2 : 3))} ${unit}`;
@@ -964,8 +952,6 @@ class Merged {
       const [a, b] = [px(t0 + cell * size), px(t0 + end * size)];
       paths[fill] += turned ? `M${s} ${a}h${high}V${b}h${-high}z` : `M${a} ${s}H${b}v${high}H${a}z`;
     }
-    return paths
-      .map((d, i) => d && tag("path", { class: "jl-many", d, fill: this.fills[i] }))
-      .join("");
+    return paths.map((d, i) => d && tag("path", { class: "jl-many", d, fill: this.fills[i] }));
   }
 }

@@ -1,9 +1,9 @@
 // The program in hand: the loop of the six cases. Its barrier can be dragged to three places, and its join()
 // is a switch; each place is a case.
 
-import { arrow, button, chord, drag, element, hit, write } from "./dom.js";
+import { arrow, chord, drag, element, hit, write } from "./dom.js";
 import { esc, tag } from "./text.js";
-import { tags } from "./told.js";
+import { lineNumber, tags } from "./told.js";
 
 const PLACES = ["inside the loop", "after the loop", "left out"];
 const LINES = ["for input in inputs:", "loss = model(input)", "loss.backward()"];
@@ -23,10 +23,9 @@ export class Hand {
    * air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
   constructor(view) {
     this.view = view;
-    /** The case whose place the line is over, while it is in the air. @type {number | null} */
+    /** The case whose place the line is over, while it is in the air. @type {?number} */
     this.aloft = null;
     this.dragged = false;
-    this.join = button(JOIN, "With or without join()", () => this.turn(), "jl-with");
     this.grip = element("span.jl-grip", {
       role: "slider",
       tabindex: 0,
@@ -36,10 +35,7 @@ export class Hand {
       "aria-valuemin": 0,
       "aria-valuemax": 2,
     });
-    this.rows = [JOIN, ...LINES, ...PLACES].map((_, i) =>
-      element(i > 3 ? "div.jl-place" : "div", {}, element("span"), element("span")),
-    );
-    this.rows[0].firstElementChild.after(this.join);
+    this.rows = [JOIN, ...LINES, ...PLACES].map(() => element("div"));
     this.places = this.rows.slice(4);
     const look = { role: "group", "aria-label": "The loop" };
     this.code = element("div.jl-code.jl-hand", look, ...this.rows, this.grip);
@@ -50,6 +46,10 @@ export class Hand {
     this.six.addEventListener("click", (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
+    });
+    this.code.addEventListener("click", (event) => {
+      const [join, place] = view.loop[view.case - 1];
+      if (hit(event, ".jl-with") && !view.busy) this.choose(this.caseOf(!join, place));
     });
     for (const event of ["pointerenter", "focusin"])
       this.code.addEventListener(event, () => view.prepare?.());
@@ -72,13 +72,6 @@ export class Hand {
   choose(n) {
     if (n !== this.view.case) this.view.take(n);
   }
-
-  turn() {
-    const [join, place] = this.view.loop[this.view.case - 1];
-    if (!this.view.busy) this.choose(this.caseOf(!join, place));
-  }
-
-  // -- the line in the air
 
   wire() {
     const { grip, view } = this;
@@ -122,7 +115,7 @@ export class Hand {
     this.draw();
   }
 
-  /** The place nearest to a point. @param {number} x @param {number} y */
+  /** @param {number} x @param {number} y */
   placeAt(x, y) {
     const { left, right, top, bottom } = this.code.getBoundingClientRect();
     if (Math.max(left - x, x - right, top - y, y - bottom) > AWAY) return PLACES[2];
@@ -141,7 +134,6 @@ export class Hand {
     this.glance();
   }
 
-  /** Show the run of the place that the line is over. */
   glance() {
     if (this.aloft === null) return;
     const { view } = this,
@@ -168,8 +160,6 @@ export class Hand {
     this.draw();
   }
 
-  // -- drawing
-
   /** Draw the program in place of the code of a run; false if no case is chosen. */
   draw() {
     const { view, rows, places, grip, aloft } = this,
@@ -189,17 +179,16 @@ export class Hand {
           (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
       );
     /** @param {number} i @param {RawScene["code"][number]} line @param {string} text */
-    const fill = (i, line, text, add = false) => {
+    const fill = (i, line, text, add = false, look = "", after = "") => {
       const [, number = "", , here = []] = line ?? [],
-        no = tag("span", { class: "jl-no" }, add ? "+" : `${number}`);
-      const [before, after] = [rows[i].firstElementChild, rows[i].lastElementChild];
-      write(before, `<span class="jl-here" data-line="${number}"></span>${no}${text}`);
-      write(after, view.covered.length || mended ? "" : tags(here));
-      rows[i].classList.toggle("jl-hit", here.length > 0 && !mended);
-      rows[i].classList.toggle("jl-add", add);
+        marks = view.covered.length || mended ? "" : tags(here),
+        hit = here.length && !mended ? " jl-hit" : "";
+      write(rows[i], tag("span", {}, lineNumber(number, add), text), after, tag("span", {}, marks));
+      rows[i].className = `${look}${hit}${add ? " jl-add" : ""}`;
     };
-    fill(0, find(JOIN), "", !join && !!find(JOIN, true));
-    this.join.ariaPressed = String(join);
+    const turn = { type: "button", class: "jl-with", title: "With or without join()" },
+      adds = !join && !!find(JOIN, true);
+    fill(0, find(JOIN), "", adds, "", tag("button", { ...turn, "aria-pressed": `${join}` }, JOIN));
     LINES.forEach((text, i) => {
       const line = find(text);
       fill(i + 1, line, " ".repeat(inner + (i && 4)) + esc(line?.[2].trim() ?? text));
@@ -207,11 +196,10 @@ export class Hand {
     const moved = aloft === null && !!find(BARRIER, true);
     PLACES.forEach((name, i) => {
       const here = name === place,
-        add = moved && i === 1; // where each fix puts it
-      const spot = tag("i", {}, add ? BARRIER : name);
-      fill(i + 4, here ? find(BARRIER) : null, (i ? "" : " ".repeat(inner + 4)) + spot, add);
-      places[i].classList.toggle("jl-over", here && aloft !== null);
-      places[i].classList.toggle("jl-has", here);
+        add = moved && i === 1, // where each fix puts it
+        look = `jl-place${here ? ` jl-has${aloft === null ? "" : " jl-over"}` : ""}`,
+        spot = (i ? "" : " ".repeat(inner + 4)) + tag("i", {}, add ? BARRIER : name);
+      fill(i + 4, here ? find(BARRIER) : null, spot, add, look);
     });
     const text = moved ? `<s>${BARRIER}</s>` : BARRIER;
     write(grip, `<span aria-hidden="true">⠿ </span>${text}`);
@@ -247,7 +235,7 @@ export class Hand {
     stage.style.transform = `translateY(${from - top}px) scale(${Math.min(1, room / height)})`;
   }
 
-  /** How the six end with these inputs. @param {number} shown */
+  /** @param {number} shown */
   drawSix(shown) {
     let [boxes, said] = ["case ", `Case ${shown} of six. How they end:`];
     for (let n = 1; n <= this.view.loop.length; n++) {

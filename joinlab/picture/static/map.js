@@ -65,10 +65,10 @@ export class EndingMap {
         return tag("span", look, kind?.sign);
       });
       const head = `<span class="jlm-axis" role="rowheader">${y}</span>`;
-      return `<div role="row">${head}${row.join("")}</div>`;
+      return tag("div", { role: "row" }, head, row);
     });
-    const foot = ["", ...axis].map((x) => `<span class="jlm-axis">${x}</span>`).join("");
-    write(this.grid, `${rows.join("")}<div aria-hidden="true">${foot}</div>`);
+    const foot = ["", ...axis].map((x) => `<span class="jlm-axis">${x}</span>`);
+    write(this.grid, rows, tag("div", { "aria-hidden": "true" }, foot));
     const present = kinds
       .filter((_, number) => Object.values(cells).includes(number))
       .map(

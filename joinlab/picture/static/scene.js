@@ -1,5 +1,6 @@
 // The first screen's picture: lanes of calls, drawn from a scene (picture/first_screen.py), with time to the
-// right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
+// right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js): `at` is a
+// column and a fraction of it, null the picture at rest.
 
 import { still, travel } from "./play.js";
 import { find, findAll } from "./dom.js";
@@ -30,10 +31,17 @@ function pace(one) {
 
 /** The columns of a scene, before they have places. @param {RawRun} run @returns {Placed[]} */
 export const columnsOf = ({ scene }) =>
-  scene.columns.map((column, i) => ({ ...column, i, focus: i === scene.focus, t: 0, w: 0 }));
+  scene.columns.map((column, i) => ({
+    ...column,
+    i,
+    focus: i === scene.focus,
+    t: 0,
+    w: 0,
+    middle: 0,
+  }));
 
 /** Give the columns their places along time, as joinlab/picture/places.py does; returns their length.
- * @param {Placed[]} columns @param {Looks} looks @param {"row" | "column" | "phone"} how
+ * @param {Placed[]} columns @param {Looks} looks @param {string} how
  * @param {number} room */
 export function along(columns, looks, how, room) {
   const sizes = { ...looks.sizes[how] };
@@ -73,7 +81,7 @@ export class Scene extends Lanes {
       turned = false,
       phone = false,
       width = 0,
-      covered = /** @type {number[]} */ ([]),
+      covered = false,
       least = 0, // px of the height of columns
       alone = true,
       below = false, // another picture follows on the same axis
@@ -83,7 +91,6 @@ export class Scene extends Lanes {
   ) {
     super();
     this.covers = cover;
-    this.data = data;
     this.run = run;
     this.name = name;
     this.turned = turned;
@@ -91,8 +98,9 @@ export class Scene extends Lanes {
     this.width = width;
     this.behind = turned ? 0 : run.scene.behind; // px past the last call, for how each rank ended
     this.scene = run.scene;
-    this.covered = new Set(covered);
-    this.columns = covered.length ? [] : columnsOf(run);
+    this.covered = covered;
+    this.columns = covered ? [] : columnsOf(run);
+    this.focus = run.scene.focus ?? -1;
     this.n = run.scene.names.length;
     const { n } = this,
       few = n < 3 && (turned || alone),
@@ -114,74 +122,67 @@ export class Scene extends Lanes {
       this.scrub = this.side + n * this.thick + (n - 1) * between + 50;
       this.height = this.scrub - (below ? 20 : -20);
     }
+    for (const one of this.columns)
+      one.middle = this.t0 + one.t + (one.stack ? one.w - 8 : one.w) / 2;
     this.pitch = this.thick + between;
     this.between = between;
-    this.wide = this.t0 + this.long + this.behind;
-    this.path = this.journey();
+    this.path = covered ? [] : this.journey();
   }
 
-  /** Where a lane begins, across time. @param {number} lane */
+  /** @param {number} lane */
   lane(lane) {
     return this.side + lane * this.pitch;
   }
 
-  /** @param {Placed} one */
-  centre(one) {
-    return this.t0 + one.t + (one.stack ? (one.w - 8) / 2 : one.w / 2);
-  }
-
-  /** The rectangle of a column in a lane; the big ones stand out.
-   * @param {Placed} one @param {number} lane @param {number} more */
+  /** @param {Placed} one @param {number} lane @param {number} more */
   box(one, lane, more = 0) {
     const grow = one.size === "big" && !this.turned ? 4 : 0;
     return this.area(this.t0 + one.t, this.lane(lane) - grow, one.w + more, this.thick + 2 * grow);
   }
 
-  /** A point on the edge of a box that faces another lane.
-   * @param {Placed} one @param {number} lane @param {number} towards @param {number} part */
+  /** @param {Placed} one @param {number} lane @param {number} towards @param {number} part */
   edge(one, lane, towards, part = 0.5) {
-    return this.at(
-      this.t0 + one.t + one.w * part,
-      this.lane(lane) + (towards > lane ? this.thick + 4 : -4),
-    );
+    return this.at(this.t0 + one.t + one.w * part, this.facing(lane, towards));
+  }
+
+  /** px across time beside a lane, where it faces another. @param {number} lane @param {number} other */
+  facing(lane, other) {
+    return this.lane(lane) + (other > lane ? this.thick + 4 : -4);
   }
 
   svg() {
-    const lanes = Array.from({ length: this.n }, (_, lane) => lane),
-      [x, y] = this.at(this.t0, this.side - 14);
-    const none = this.columns.length
-      ? ""
-      : tag("text", { x, y, "font-size": 14 }, "No call was recorded.");
-    const drawn = this.covered.size
+    const { columns, scene } = this,
+      lanes = scene.names.map((_, lane) => lane),
+      [x, y] = this.at(this.t0, this.side - 14),
+      none = tag("text", { x, y, "font-size": 14 }, "No call was recorded."),
+      wide = this.t0 + this.long + this.behind;
+    const drawn = this.covered
       ? lanes.map((lane) => this.cover(lane))
       : [
-          none,
+          columns.length ? "" : none,
           this.ground(),
           ...lanes.map((lane) => this.threadOf(lane)),
-          ...this.columns.map((one) => this.column(one)),
-          ...this.scene.meant.map((pair) => this.join(pair)),
+          ...columns.map((one) => this.column(one)),
+          ...scene.meant.map((pair) => this.join(pair)),
           ...lanes.map((lane) => this.end(lane)),
         ];
-    const size = { width: Math.max(this.width, this.turned ? 0 : this.wide), height: this.height };
+    const size = { width: Math.max(this.width, this.turned ? 0 : wide), height: this.height };
     const look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(this.said()) };
-    return tag(
-      "svg",
-      look,
-      tag("defs", {}, fade(this.name, this.turned)) + drawn.join("") + '<g class="jl-posed"></g>',
-    );
+    const defs = tag("defs", {}, fade(this.name, this.turned));
+    return tag("svg", look, defs, drawn, '<g class="jl-posed"></g>');
   }
 
-  /** What stands here, for who does not see it. */
   said() {
-    const focus = this.columns.find((one) => one.focus),
-      all = this.scene.names;
-    if (this.covered.size) return `${all.join(", ")}: ${this.covers}.`;
-    if (!focus) return `${all.join(", ")}: every call met its counterpart.`;
-    const issued = (/** @type {number} */ lane) =>
-      focus.missing?.[0] === lane
-        ? `no ${focus.missing[1]}`
-        : (focus.boxes[lane]?.label ?? "nothing");
-    return `Call ${focus.n}: ${all.map((name, lane) => `${name}: ${issued(lane)}`).join("; ")}.`;
+    const focus = this.columns[this.focus],
+      { names } = this.scene;
+    if (!focus)
+      return `${names.join(", ")}: ${this.covered ? this.covers : "every call met its counterpart"}.`;
+    const { missing, boxes } = focus;
+    const issued = names.map((name, lane) => {
+      const label = missing?.[0] === lane ? `no ${missing[1]}` : boxes[lane]?.label;
+      return `${name}: ${label ?? "nothing"}`;
+    });
+    return `Call ${focus.n}: ${issued.join("; ")}.`;
   }
 
   /** @param {number} lane */
@@ -191,9 +192,8 @@ export class Scene extends Lanes {
     return rect(q, { rx: 8, class: "jl-cover" }) + word(this.covers, q.cx, q.cy, 14);
   }
 
-  /** The one loud place. */
   ground() {
-    const focus = this.columns.find((one) => one.focus);
+    const focus = this.columns[this.focus];
     if (!focus) return "";
     const before = this.turned ? 30 : 44,
       behind = this.turned ? 12 : 18;
@@ -206,49 +206,38 @@ export class Scene extends Lanes {
   threadOf(lane) {
     const last = this.columns.findLast((one) => one.boxes[lane]),
       middle = this.lane(lane) + this.thick / 2;
-    const end = last?.boxes[lane].open ? last.t : this.long + 6;
-    return last
-      ? line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line")
-      : "";
+    if (!last) return "";
+    const end = last.boxes[lane].open ? last.t : this.long + 6;
+    return line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line");
   }
 
   /** @param {Placed} one */
   column(one) {
-    const { turned } = this,
-      t = this.centre(one),
-      [x, y] = turned ? [62, t + 4] : [t, this.side - (one.focus ? 24 : 14)];
-    const inside = one.stack
-      ? this.stack(one)
-      : one.missing
-        ? this.gap(one)
-        : one.boxes.map((box, lane) => this.call(one, box, lane)).join("") + this.between_(one);
-    const look = {
-      class: one.focus ? "jl-num jl-loud" : "jl-num",
-      x,
-      y,
-      "text-anchor": turned ? "end" : "middle",
-    };
-    const said = one.n && `${one.focus && !turned ? "call " : ""}${esc(one.n)}`;
-    const number = one.stack || one.missing || !this.numbered(one) ? "" : tag("text", look, said);
-    const title = tag("title", {}, esc(this.titleOf(one)));
-    return tag(
-      "g",
-      { class: "jl-col", "data-i": one.i },
-      title + this.links(one) + inside + number,
-    );
+    const { i, focus, n, stack, missing, middle } = one;
+    /** @type {any[]} */
+    const inside = [tag("title", {}, esc(this.titleOf(one))), this.links(one)];
+    if (stack) inside.push(this.stack(one));
+    else if (missing) inside.push(this.gap(one));
+    else {
+      inside.push(...one.boxes.map((box, lane) => this.call(one, box, lane)), this.between_(one));
+      if (this.numbered(one))
+        inside.push(this.number(middle, n && `${focus && !this.turned ? "call " : ""}${n}`, focus));
+    }
+    return tag("g", { class: "jl-col", "data-i": i }, inside);
   }
 
-  /** Whether there is room for the number of a call beside that of the one before. @param {Placed} one */
+  /** @param {number} t @param {string} said @param {boolean} loud */
+  number(t, said, loud) {
+    const [x, y] = this.turned ? [62, t + 4] : [t, this.side - (loud ? 24 : 14)],
+      look = { class: `jl-num${loud ? " jl-loud" : ""}`, x, y };
+    return tag("text", { ...look, "text-anchor": this.turned ? "end" : "middle" }, esc(said));
+  }
+
+  /** Whether there is room for a column's number beside that of the one before. @param {Placed} one */
   numbered(one) {
     const before = this.columns[one.i - 1];
     if (one.size !== "slim" || before?.size !== "slim") return true;
     return one.t - before.t > (this.turned ? 13 : widthOf(one.n, 12) + 4);
-  }
-
-  // -- positions: `at` is a column and a fraction of it, null the picture at rest
-
-  get focus() {
-    return this.columns.findIndex((one) => one.focus);
   }
 
   /** px on the scrubber of what goes wrong, in this picture or one on the same axis.
@@ -258,10 +247,9 @@ export class Scene extends Lanes {
       one.focus || one.flag === "wrong" || one.flag === "apart";
     return this.columns
       .filter(({ i }) => scenes.some(({ columns }) => loud(columns[i])))
-      .map((one) => this.centre(one) - this.t0);
+      .map((one) => one.middle - this.t0);
   }
 
-  /** Where play begins. */
   get first() {
     return Math.max(
       0,
@@ -278,25 +266,25 @@ export class Scene extends Lanes {
     return this.focus < 0 ? this.columns.length - 0.5 : this.focus + 0.74;
   }
 
-  /** The column at a position. @param {number | null} at */
+  /** @param {?number} at */
   here(at) {
     const last = this.columns.length - 1;
     return at === null ? (this.focus < 0 ? last : this.focus) : clamp(Math.floor(at), 0, last);
   }
 
-  /** The position after some time of play. @param {number} at @param {number} ms */
+  /** @param {number} at @param {number} ms */
   advance(at, ms) {
     return at + ms / pace(this.columns[Math.floor(at)]);
   }
 
-  /** px of a position on the scrubber. @param {number | null} at */
+  /** @param {?number} at */
   thumb(at) {
     const here = this.here(at),
       one = this.columns[here];
-    return at === null ? this.centre(one) - this.t0 : one.t + clamp(at - here, 0, 1) * one.w;
+    return at === null ? one.middle - this.t0 : one.t + clamp(at - here, 0, 1) * one.w;
   }
 
-  /** The position at some px of the scrubber. @param {number} t */
+  /** @param {number} t */
   seek(t) {
     const found = this.columns.findIndex((one) => t < one.t + one.w + 8),
       here = found < 0 ? this.columns.length - 1 : found,
@@ -304,7 +292,7 @@ export class Scene extends Lanes {
     return here + clamp((t - one.t) / one.w, 0.01, 0.99);
   }
 
-  /** So many calls on or back. @param {number | null} at @param {number} by */
+  /** @param {?number} at @param {number} by */
   step(at, by) {
     return clamp(this.here(at) + by, 0, this.columns.length - 1) + 0.99;
   }
@@ -329,7 +317,7 @@ export class Scene extends Lanes {
     return here + (this.columns[here].stack ? 0.99 : address % 1);
   }
 
-  /** A position for a slider. @param {number | null} at */
+  /** @param {?number} at */
   heard(at) {
     const here = this.here(at),
       one = this.columns[here],
@@ -337,7 +325,7 @@ export class Scene extends Lanes {
     return { now: here, most: this.columns.length - 1, text: this.titleOf(one) + how };
   }
 
-  /** What happens at a position, as HTML. @param {number | null} at @returns {string[]} */
+  /** @param {?number} at @returns {string[]} */
   told(at) {
     return [esc(this.titleOf(this.columns[this.here(at)]))];
   }
@@ -354,22 +342,20 @@ export class Scene extends Lanes {
     });
   }
 
-  /** Draw a position. @param {HTMLElement} picture @param {number | null} at
-   * @param {number | null} glimpse the value alone, while all is shown */
+  /** @param {HTMLElement} picture @param {?number} at
+   * @param {?number} glimpse the value alone, while all is shown */
   pose(picture, at, glimpse) {
     const rest = at === null,
       last = this.columns.length - 1,
       here = this.here(at),
       part = rest ? 1 : at - here;
-    for (const one of findAll(picture, ".jl-col, .jl-join, .jl-end")) {
-      const i = Number(one.dataset.i ?? last),
-        [join, end] = ["jl-join", "jl-end"].map((name) => one.classList.contains(name));
-      one.classList.toggle(
-        "jl-future",
-        !rest && (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)),
-      );
-      one.classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
-      one.classList.toggle("jl-cur", !end && !join && i === here);
+    for (const { classList, dataset } of findAll(picture, ".jl-col, .jl-join, .jl-end")) {
+      const i = Number(dataset.i ?? last),
+        [join, end] = ["jl-join", "jl-end"].map((name) => classList.contains(name)),
+        comes = end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5);
+      classList.toggle("jl-future", !rest && comes);
+      classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
+      classList.toggle("jl-cur", !end && !join && i === here);
     }
     find(picture, ".jl-ground")?.classList.toggle("jl-future", !rest && here < this.focus);
     const when = rest ? glimpse : at,
@@ -385,7 +371,7 @@ export class Scene extends Lanes {
         );
   }
 
-  /** What a column says when one points at it. @param {Placed} one */
+  /** @param {Placed} one */
   titleOf(one) {
     if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
     if (!one.boxes.some(Boolean)) return "no call here";
@@ -400,38 +386,35 @@ export class Scene extends Lanes {
   /** @param {Placed} one */
   stack(one) {
     const wrong = one.flag === "wrong",
-      colour = wrong ? "var(--bad)" : "var(--soft)";
-    const sub =
-      wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w ? one.said : "";
-    return one.boxes
-      .map((box, lane) => {
-        if (!box) return "";
-        const q = this.box(one, lane),
-          w = q.w - 8;
-        const sheets = [8, 4, 0].map((by) =>
-          rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }),
-        );
-        return sheets.join("") + words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
-      })
-      .join("");
+      colour = wrong ? "var(--bad)" : "var(--soft)",
+      fits = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w,
+      sub = fits ? one.said : "";
+    return one.boxes.map((box, lane) => {
+      if (!box) return "";
+      const q = this.box(one, lane),
+        w = q.w - 8;
+      const sheets = [8, 4, 0].map((by) =>
+        rect({ ...q, x: q.x + by, y: q.y - by, w }, { class: "jl-fill jl-pile", rx: 8 }),
+      );
+      return [sheets, words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub })];
+    });
   }
 
-  /** A call that a rank never issued. @param {Placed} one */
+  /** @param {Placed} one */
   gap(one) {
     const [lane, label] = one.missing,
       q = this.box(one, lane);
     if (this.turned) return this.dashed(q, `no ${label}`);
-    const look = { class: "jl-num jl-loud", x: q.cx, y: this.side - 24, "text-anchor": "middle" };
-    return this.dashed(q, label) + tag("text", look, "missing");
+    return this.dashed(q, label) + this.number(q.cx, "missing", true);
   }
 
   /** @param {Rect} q @param {string} text */
   dashed(q, text) {
     const said = words(q, text, "var(--bad)", { bold: true });
-    return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }) + said);
+    return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), said);
   }
 
-  /** Below the label of a large call. @param {Placed} one @param {Box} box @param {number} lane */
+  /** @param {Placed} one @param {Box} box @param {number} lane */
   under(one, box, lane) {
     if (one.size !== "big") return one.extra === lane ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
@@ -444,7 +427,7 @@ export class Scene extends Lanes {
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
   }
 
-  /** @param {Placed} one @param {Box | null} box @param {number} lane */
+  /** @param {Placed} one @param {?Box} box @param {number} lane */
   call(one, box, lane) {
     const big = one.size === "big",
       slim = one.size === "slim";
@@ -464,59 +447,54 @@ export class Scene extends Lanes {
     const how = { size, bold: loud || extra, sub: this.under(one, box, lane) };
     const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
-    return drawn + words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
+    return [drawn, words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left })];
   }
 
   /** Thin and light, between calls that met as they should. @param {Placed} one */
   links(one) {
-    if (one.flag !== "met" && one.extra === null) return "";
-    const lanes = one.boxes.flatMap((box, lane) => (box ? [lane] : []));
-    const t = this.centre(one),
+    if (one.flag !== "met" && one.extra === null) return [];
+    const lanes = one.boxes.flatMap((box, lane) => (box ? [lane] : [])),
       behind = one.stack && !this.turned ? 17 : 9;
-    return lanes
-      .slice(1)
-      .map((lane, i) => {
-        const from = this.lane(lanes[i]) + this.thick + 9;
-        return line(this.at(t, from), this.at(t, this.lane(lane) - behind), "jl-link");
-      })
-      .join("");
+    return lanes.slice(1).map((lane, i) => {
+      const ends = [this.lane(lanes[i]) + this.thick + 9, this.lane(lane) - behind],
+        [from, to] = ends.map((s) => this.at(one.middle, s));
+      return line(from, to, "jl-link");
+    });
   }
 
   /** ≠ and the value that goes wrong, as an arrow for those at rest. @param {Placed} one */
   between_(one) {
     const big = one.size === "big",
       reads = this.scene.readings[0]?.[0] === one.i && big;
-    const t = this.centre(one) + (reads ? one.w * 0.2 : 0);
-    const signs = one.clashes
-      .map(([a, b]) =>
-        sign(
-          this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2),
-          big && this.between > 40 ? (this.phone ? 14 : 17) : clamp(this.between / 2 - 3, 8, 11),
-        ),
-      )
-      .join("");
+    const t = one.middle + (reads ? one.w * 0.2 : 0),
+      small = clamp(this.between / 2 - 3, 8, 11),
+      r = big && this.between > 40 ? (this.phone ? 14 : 17) : small;
+    const signs = one.clashes.map(([a, b]) =>
+      sign(this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2), r),
+    );
     if (!reads) return signs;
-    const { to, of, value } = this.reading(one.i);
-    const p = this.edge(one, of, to, 0.3),
-      q = this.edge(one, to, of, 0.3);
-    const [dx, dy] = [Math.sign(q[0] - p[0]), Math.sign(q[1] - p[1])],
-      tip = [q[0] - dx * 2, q[1] - dy * 2];
-    const wing = (/** @type {number} */ s) =>
-      [tip[0] - dx * 9 + s * dy * 6, tip[1] - dy * 9 + s * dx * 6].map(px);
-    const middle = [(p[0] + q[0]) / 2, (p[1] + q[1]) / 2];
-    const [x, y] = this.turned
-      ? [middle[0], p[1] - 10]
-      : [p[0] + 8 + value.length * 5, middle[1] + 6];
+    const { to, of, value } = this.reading(one.i),
+      from = this.t0 + one.t + one.w * 0.3,
+      begin = this.facing(of, to),
+      towards = this.facing(to, of),
+      way = Math.sign(towards - begin),
+      tip = towards - way * 2;
+    /** A place beside the arrow. @param {number} t @param {number} s */
+    const by = (t, s) => this.at(from + t, s).map(px);
+    const middle = (begin + towards) / 2,
+      [x, y] = this.turned ? by(-10, middle) : by(8 + value.length * 5, middle + 6);
     const said =
       value.length > LONG
         ? "" // the box says what it reads
         : tag("text", { x, y, "text-anchor": "middle", "font-size": 17 }, esc(value));
-    const way = tag("path", { class: "jl-dots", d: `M${p.map(px)}L${tip.map(px)}` });
-    const head = tag("path", { d: `M${wing(1)}L${tip.map(px)}L${wing(-1)}` });
-    return signs + tag("g", { class: "jl-arrow" }, way + head + said);
+    const wings = [6, -6].map((t) => by(t, tip - way * 9));
+    const arrow =
+      `<path class="jl-dots" d="M${by(0, begin)}L${by(0, tip)}"/>` +
+      `<path d="M${wings[0]}L${by(0, tip)}L${wings[1]}"/>`;
+    return [signs, tag("g", { class: "jl-arrow" }, arrow, said)];
   }
 
-  /** What should have met. @param {[number, number, number, number]} pair */
+  /** @param {[number, number, number, number]} pair */
   join([i, lane, j, other]) {
     const [a, b] = [this.columns[i], this.columns[j]],
       fore = a.t < b.t;
@@ -553,7 +531,6 @@ export class Scene extends Lanes {
     /** @type {Stop[]} */
     const path = [];
     let last = null;
-    if (this.covered.size) return path;
     for (const [i, to, of, value, sent] of this.scene.readings) {
       const one = this.columns[i],
         from = this.edge(one, of, to, 0.3),
@@ -562,9 +539,10 @@ export class Scene extends Lanes {
         last?.to === of
           ? { at: i + 0.3, p: from, value: last.value }
           : { at: i + 0.25, p: from, value: sent, jump: true },
+        { at: i + 0.34, p: from, value: sent },
+        { at: i + 0.74, p: there, value },
+        { at: i + 1, p: there, value },
       );
-      path.push({ at: i + 0.34, p: from, value: sent });
-      path.push({ at: i + 0.74, p: there, value }, { at: i + 1, p: there, value });
       last = { i, to, of, value };
     }
     const next = last && this.columns.find((one) => one.i > last.i && one.boxes[last.to]);

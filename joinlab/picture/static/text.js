@@ -15,20 +15,19 @@ export const px = (n) => Math.round(n * 10) / 10;
 /** @typedef {Record<string, string | number | false | null | undefined>} Look */
 
 /** An element as text: numbers are rounded, what is false, null or "" is left out.
- * @param {string} name @param {Look} look @param {string} inside */
-export const tag = (name, look, inside = "") => {
+ * @param {string} name @param {Look} look @param {...any} inside texts, and lists of them */
+export const tag = (name, look, ...inside) => {
   const said = Object.entries(look).map(([key, value]) =>
     typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "",
   );
-  return `<${name}${said.join("")}>${inside}</${name}>`;
+  return `<${name}${said.join("")}>${inside.flat(9).join("")}</${name}>`;
 };
 
 /** @param {{ x: number, y: number, w: number, h: number }} q @param {Look} look */
 export const rect = ({ x, y, w, h }, look, inside = "") =>
   tag("rect", { ...look, x, y, width: w, height: h }, inside);
 
-/** A text whose middle is there.
- * @param {string} said @param {number} x @param {number} y @param {number} size @param {Look} look */
+/** @param {string} said @param {number} x @param {number} y @param {number} size @param {Look} look */
 export const word = (said, x, y, size, look = {}) =>
   tag(
     "text",
@@ -49,7 +48,7 @@ pen.font = "100px system-ui, sans-serif";
  * @type {Record<string, number>} */
 const widths = Object.create(null);
 
-/** Width of a text in px. @param {string} text @param {number} size */
+/** @param {string} text @param {number} size */
 export const widthOf = (text, size) => (widths[text] ??= pen.measureText(text).width / 100) * size;
 
 /** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
@@ -103,11 +102,10 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left } = {})
   };
   const heavy = { "font-size": fits, "font-weight": bold ? 700 : 500 },
     below = { class: "jl-sub", y: y + (lines.length - 1) * step + 20, "font-size": small };
-  return (
-    lines
-      .map((line, i) => tag("text", { ...look, y: y + i * step, ...heavy }, esc(line)))
-      .join("") + (sub && tag("text", { ...look, ...below }, esc(sub)))
-  );
+  return [
+    lines.map((line, i) => tag("text", { ...look, y: y + i * step, ...heavy }, esc(line))),
+    sub && tag("text", { ...look, ...below }, esc(sub)),
+  ];
 }
 
 /** How a lane's ranks ended, by its sign alone where there is no room, and what is pending.
@@ -133,11 +131,7 @@ export function fade(name, turned) {
     [1, 0],
   ].map(([at, seen]) => `<stop offset="${at}" stop-color="#fff" stop-opacity="${seen}"/>`);
   return (
-    tag(
-      "linearGradient",
-      { id: `${name}-f`, x2: Number(!turned), y2: Number(turned) },
-      stops.join(""),
-    ) +
+    tag("linearGradient", { id: `${name}-f`, x2: Number(!turned), y2: Number(turned) }, stops) +
     `<mask id="${name}-fade" maskContentUnits="objectBoundingBox">` +
     `<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#${name}-f)"/></mask>`
   );
@@ -147,8 +141,7 @@ export function fade(name, turned) {
 export class Lanes {
   turned = false;
 
-  /** x and y of a place along and across time.
-   * @param {number} t @param {number} s @returns {[number, number]} */
+  /** @param {number} t @param {number} s @returns {[number, number]} */
   at(t, s) {
     return this.turned ? [s, t] : [t, s];
   }
@@ -171,12 +164,15 @@ export const pill = (said, at, wide, r, size) =>
     rect({ x: -wide / 2, y: -r, w: wide, h: 2 * r }, { rx: r }) + word(said, 0, 0, size),
   );
 
-/** ≠ in a circle. @param {[number, number]} at @param {number} r */
+/** @param {[number, number]} at @param {number} r */
 export function sign([cx, cy], r) {
   const width = r > 12 ? 2.5 : 1.8,
     bar = (/** @type {number} */ up) => `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`,
     slash = `M${px(cx + r * 0.26)} ${px(cy - r * 0.55)}L${px(cx - r * 0.26)} ${px(cy + r * 0.55)}`;
-  const circle = tag("circle", { cx, cy, r, "stroke-width": width });
-  const path = tag("path", { d: bar(0.2) + bar(-0.2) + slash, "stroke-width": width });
-  return tag("g", { class: "jl-ne" }, circle + path);
+  return tag(
+    "g",
+    { class: "jl-ne", "stroke-width": width },
+    tag("circle", { cx, cy, r }),
+    tag("path", { d: bar(0.2) + bar(-0.2) + slash }),
+  );
 }

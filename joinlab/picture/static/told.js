@@ -9,17 +9,11 @@ import { esc, tag } from "./text.js";
 export const kindStyle = (kind) =>
   kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
-/** Who stands at a line. @param {ScenePiece[]} here */
+/** @param {ScenePiece[]} here */
 export const tags = (here) =>
-  here
-    .map(([who, kind, tone]) =>
-      tag(
-        "span",
-        { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) },
-        esc(who),
-      ),
-    )
-    .join("");
+  here.map(([who, kind, tone]) =>
+    tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)),
+  );
 
 /** @param {string} label @param {number} kind */
 const swatch = (label, kind) =>
@@ -33,14 +27,19 @@ export const linesOf = (run, lines) =>
     at: `${run.sources[source].name}:${line}`,
   }));
 
+/** The number of a line of code, and a place for who is there. @param {number | string} number
+ * @param {boolean} added */
+export const lineNumber = (number, added) =>
+  `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
+  `<span class="jl-no">${added ? "+" : number}</span>`;
+
 /** What a lane is called. @param {RawRun} run @param {number} lane */
 export function laneName({ scene: { names, ranks } }, lane) {
   const n = ranks[lane].length;
   return n > 3 && names[lane].startsWith("ranks") ? `${n} ranks` : names[lane];
 }
 
-/** Fill a section with what is known of a slot.
- * @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
+/** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {number} slot @param {string} title @param {string} how */
 export function tellSlot(section, data, run, slot, title, how) {
   const calls = callsOf(run);
@@ -78,7 +77,7 @@ function card(data, run, calls, slot, lane) {
         const [name, said] = data.facts[n];
         return `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`;
       });
-      return `<table>${rows.join("")}</table>`;
+      return tag("table", {}, rows);
     };
   const lines = linesOf(run, code.lines)
     .reverse()

@@ -47,7 +47,6 @@ interface RawColumns {
 
 /** Every call by index, lane by lane in order of issue; `starts`: where each lane begins. */
 interface Calls {
-  n: number;
   starts: number[];
   slot: Int32Array;
   begun: Float64Array;
@@ -85,12 +84,10 @@ interface Span {
 
 interface Looks {
   kinds: string[];
-  sizes: Record<"row" | "column" | "phone", Sizes>;
-  gives: [Exclude<Size, "ghost">, number][];
+  /** px of columns and of the gaps between, on a "row", a "column" or a "phone". */
+  sizes: Record<string, Record<string, number>>;
+  gives: [size: string, number][];
 }
-
-type Size = "stack" | "slim" | "mid" | "big" | "ghost";
-type Sizes = Record<Size | "gap" | "wide" | "far", number>;
 
 interface LaneData {
   looks: Looks;
@@ -131,7 +128,7 @@ interface RawColumn {
   until: number;
   n: string;
   boxes: (Box | null)[];
-  size: Size;
+  size: "stack" | "slim" | "mid" | "big" | "ghost";
   flag: "met" | "wrong" | "apart" | "open";
   stack: string;
   said: string;
@@ -146,6 +143,8 @@ interface Placed extends RawColumn {
   focus: boolean;
   t: number;
   w: number;
+  /** px, of what it shows. */
+  middle: number;
 }
 
 /** Words; the kind of call whose colour they have, or -1; and a tone. */
@@ -201,5 +200,3 @@ interface Positions {
 
 declare var joinlabStyles: string;
 declare var joinlab: any;
-declare var joinlabViews: number | undefined;
-declare var joinlabRanks: number | undefined;
