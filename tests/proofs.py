@@ -110,23 +110,23 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
 
 
-def proof_of(scene: Evidence) -> Proof | None:
+def proof_of(evidence: Evidence) -> Proof | None:
     """The proof from a Timeline's calls alone. Calls whose wait began at one instant on a rank are
     one wait."""
     found: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for row in scene.matched.rows:
-        hung = scene.ends[row["rank"]].kind is EndKind.HUNG and row["error"] is None
+    for row in evidence.matched.rows:
+        hung = evidence.ends[row["rank"]].kind is EndKind.HUNG and row["error"] is None
         if hung and row["host_wait_begin_ns"] is not None and row["host_wait_end_ns"] is None:
             found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append(
                 (row["group"], row["seq"])
             )
     waits = [BlockedThread(rank, tuple(calls)) for (rank, _), calls in found.items()]
-    for rank, end in enumerate(scene.ends):
-        named = scene.timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
+    for rank, end in enumerate(evidence.ends):
+        named = evidence.timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
         if named is not None and all(wait.rank != rank for wait in waits):
             waits.append(BlockedThread(rank, (named[1:],)))
-    backend, setting = str(scene.meta["backend"]), setting_of(scene.meta)
-    return prove(scene.matched.calls, scene.groups, backend, waits, scene.gone, setting)
+    backend, setting = str(evidence.meta["backend"]), setting_of(evidence.meta)
+    return prove(evidence.matched.calls, evidence.groups, backend, waits, evidence.gone, setting)
 
 
 def _cause(reasons: Evidence, hung: list[int]) -> str:

@@ -218,11 +218,11 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     width       of the terminal; lines have at most WIDTH characters
     """
     width = max(min(width, WIDTH), NARROWEST)
-    scene = Evidence(run, fold(run, whole=everything))
-    look(scene)
-    story = story_of(scene)
+    evidence = Evidence(run, fold(run, whole=everything))
+    look(evidence)
+    story = story_of(evidence)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
-    lines += ["", *_CallTable(scene, story.headline, everything, width).lines()]
+    lines += ["", *_CallTable(evidence, story.headline, everything, width).lines()]
     report = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -248,16 +248,16 @@ class _CallTable:
     """The rows of one run as lines: matched rounds folded, the rows around the first difference in
     full."""
 
-    def __init__(self, scene: Evidence, headline: Line, everything: bool, width: int) -> None:
-        run, folding = scene.timeline, scene.folding
+    def __init__(self, evidence: Evidence, headline: Line, everything: bool, width: int) -> None:
+        run, folding = evidence.timeline, evidence.folding
         self.line_width = width
         max_lanes, remark = (
             (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)
         )  # if narrow, remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
-        self.first = scene.parting.first
-        odd = [ranks[0] for ranks in folding.classes if ranks[0] in scene.parting.odd]
+        self.first = evidence.parting.first
+        odd = [ranks[0] for ranks in folding.classes if ranks[0] in evidence.parting.odd]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [call.rank for call in headline.calls if call.rank in lanes]
         chosen = list(

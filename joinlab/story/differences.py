@@ -46,10 +46,10 @@ _MET = (OtherOrder, OutOfPhase, TwoModels)
 """Headlines about calls that met but were not meant for each other."""
 
 
-def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
+def parting(evidence: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
-    timeline = scene.timeline
-    split = _apart(scene, headline)
+    timeline = evidence.timeline
+    split = _apart(evidence, headline)
     if split is None and not has_keys(timeline):
         return None
     windows = (
@@ -60,9 +60,9 @@ def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence 
         return {"tests": [], "why": ways}
     if split is not None:
         result: Divergence = {
-            "tests": _without_roles(scene, headline, tests_of(split, ways), source)
+            "tests": _without_roles(evidence, headline, tests_of(split, ways), source)
         }
-        keys = _data_keys(scene, headline, ways)
+        keys = _data_keys(evidence, headline, ways)
         if keys:
             result["data"] = keys
         not_followed = sum(map(len, split.sides)) - len(ways)
@@ -79,14 +79,14 @@ def parting(scene: Evidence, headline: Line, source: TraceSource) -> Divergence 
 
 
 def _without_roles(
-    scene: Evidence, headline: Line, tests: list[Test], source: TraceSource
+    evidence: Evidence, headline: Line, tests: list[Test], source: TraceSource
 ) -> list[Test]:
     """The tests; where the last one only gives each side its part in the program, what parts them
     in these parts."""
     if not tests or len(tests[-1]["sides"]) != 2:
         return tests
     test = tests[-1]
-    parts = _met_inside(scene, test)
+    parts = _met_inside(evidence, test)
     statement = statement_at(test["file"], test["line"])
     issuing: list[Branch] = []
     for side in test["sides"]:
@@ -96,7 +96,7 @@ def _without_roles(
             issuing.append(side)
     if not parts and len(issuing) != 1:
         return tests
-    ways = source.ways(scene.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
+    ways = source.ways(evidence.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
     if isinstance(ways, str) or len(ways) != len(test["sides"]):
         return tests
     if not parts:
@@ -110,7 +110,7 @@ def _without_roles(
     return rounds if rounds or isinstance(headline, Circle) else tests
 
 
-def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
+def _met_inside(evidence: Evidence, test: Test) -> list[tuple[int, int]]:
     """The places of calls that two sides of a test made inside its statement, from lines of their
     own, and that met."""
     ranks = [side["ranks"][0] for side in test["sides"]]
@@ -121,11 +121,11 @@ def _met_inside(scene: Evidence, test: Test) -> list[tuple[int, int]]:
     inside = {f"{test['file']}:{line}" for line in lines}
     rows = {
         (rank, row["group"], row["seq"]): (place, row)
-        for rank, path in paths_of(scene.timeline, ranks).items()
+        for rank, path in paths_of(evidence.timeline, ranks).items()
         for place, row in path
     }
     met = []
-    for slot in scene.matched.slots:
+    for slot in evidence.matched.slots:
         calls: list[tuple[int, CallRow]] = []
         for rank in ranks:
             calls += filter(None, [rows.get((rank, slot.group, slot.calls.get(rank, -1)))])
@@ -156,26 +156,26 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 # calls
 
 
-def _apart(scene: Evidence, headline: Line) -> Apart | None:
+def _apart(evidence: Evidence, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
-    parting, ends, timeline = scene.parting, scene.ends, scene.timeline
+    parting, ends, timeline = evidence.parting, evidence.ends, evidence.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
     if isinstance(headline, Circle):
         if sends and (split := _unpaired(timeline, sends)) is not None:
             return split
-        if lacking := _lacking(scene, headline):
+        if lacking := _lacking(evidence, headline):
             slot, *further = lacking
             if further:
                 return None
-            return _before(scene, slot, [sorted(slot.calls), slot.absent])
+            return _before(evidence, slot, [sorted(slot.calls), slot.absent])
     if parting.clash is not None and not parting.slot.pair:
-        if _refused_there(scene, parting.slot):
+        if _refused_there(evidence, parting.slot):
             return None
-        return _before(scene, parting.slot, list(map(parting.ranks, parting.sides)))
+        return _before(evidence, parting.slot, list(map(parting.ranks, parting.sides)))
     if parting.clash is None and isinstance(headline, _MET):
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
-        return _before(scene, scene.slot_of(first.key), sides)
+        return _before(evidence, evidence.slot_of(first.key), sides)
     split = _unpaired(timeline, sends)
     if split is not None:
         return split
@@ -197,7 +197,7 @@ def _apart(scene: Evidence, headline: Line) -> Apart | None:
             windows[rank] = Window(0, timeline.calls.filter(rank=rank).height - 1)
         return Apart(unlike, windows)
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
-    raised_outside = [rank for rank in raised if scene.awaited(rank) is None]
+    raised_outside = [rank for rank in raised if evidence.awaited(rank) is None]
     if (
         raised_outside and well and len(raised) + len(well) == len(ends)
     ):  # and no call tells them apart
@@ -212,11 +212,15 @@ _UNLIKE = re.compile(r"has \d+ params(?=, while)|exhausted all|Throwing across")
 """Errors that DDP and join() raise on all ranks behind a call, and that say what differs."""
 
 
-def _refused_there(scene: Evidence, slot: Slot) -> bool:
+def _refused_there(evidence: Evidence, slot: Slot) -> bool:
     """Whether all ranks came to the same line, and the backend refused the call of those that lack
     it: its error says why, and no test parts them."""
-    sites = {scene.parting.call(slot, rank)["call_site"] for rank in slot.calls}
-    last = [scene.matched.row_of[scene.last[rank]] for rank in slot.absent if rank in scene.last]
+    sites = {evidence.parting.call(slot, rank)["call_site"] for rank in slot.calls}
+    last = [
+        evidence.matched.row_of[evidence.last[rank]]
+        for rank in slot.absent
+        if rank in evidence.last
+    ]
     refused = [row for row in last if row["error"] is not None and row["number"] is None]
     return 0 < len(refused) == len(slot.absent) and {row["call_site"] for row in refused} == sites
 
@@ -230,10 +234,10 @@ def _places(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
     return {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
-def _lacking(scene: Evidence, headline: Line) -> list[Slot]:
+def _lacking(evidence: Evidence, headline: Line) -> list[Slot]:
     """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the
     smallest groups."""
-    slots = {id(slot): slot for slot in (scene.slot_of(call.key) for call in headline.calls)}
+    slots = {id(slot): slot for slot in (evidence.slot_of(call.key) for call in headline.calls)}
     incomplete = [slot for slot in slots.values() if slot.absent and not slot.pair]
     least = min((len(slot.needs) for slot in incomplete), default=0)
     return [slot for slot in incomplete if len(slot.needs) == least]
@@ -242,16 +246,16 @@ def _lacking(scene: Evidence, headline: Line) -> list[Slot]:
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
 
 
-def _before(scene: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
+def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     """The windows of the followed ranks before their calls in a slot."""
     sides = sorted(sides, key=len, reverse=True)
     paths = paths_of(
-        scene.timeline,
+        evidence.timeline,
         _some(sides),
         pl.col("group") == slot.group,
         ~pl.col("op").is_in([*POINT_TO_POINT]),
     )
-    lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
+    lane_of = {rank: lane for lane, ranks in evidence.parting.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
     index = next(
         n
@@ -387,7 +391,7 @@ def has_keys(timeline: Timeline) -> bool:
     return any(statement is not None and statement.keys for statement in lines)
 
 
-def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:
+def _data_keys(evidence: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:
     """The keys of the calls that a headline says met, if each has one, and they differ."""
     if isinstance(headline, OtherData):
         calls = headline.calls
@@ -396,7 +400,7 @@ def _data_keys(scene: Evidence, headline: Line, ways: Mapping[int, Trace]) -> li
     else:
         return []
     by_call: dict[tuple[object, ...], Key] = {}
-    for path in _keys(scene.timeline, ways).values():
+    for path in _keys(evidence.timeline, ways).values():
         for _, key in filter(None, path):
             by_call[key["rank"], key["group"], key["seq"]] = key
     keys = [by_call.get(call.key) for call in calls]

@@ -1,4 +1,4 @@
-"""The scene: one Timeline, with everything that the finders of a story derive from it, each derived
+"""The evidence: one Timeline, with everything that the finders of a story derive from it, each derived
 once."""
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ rare last resort."""
 MAX_SECONDS = 20.0
 
 
-def find_fixes(scene: Evidence, source: object) -> None:
+def find_fixes(evidence: Evidence, source: object) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
     it in `mended`.
 
@@ -61,15 +61,15 @@ def find_fixes(scene: Evidence, source: object) -> None:
 
     Raises LaunchInterrupted if the user interrupts it.
     """
-    timeline, fixes = scene.timeline, list[tuple[PlainFix, Timeline]]()
+    timeline, fixes = evidence.timeline, list[tuple[PlainFix, Timeline]]()
     if not _good(timeline) and isinstance(source, Rerun):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
         )
-        calls = (call.site for line in cause_of(scene) for call in line.calls)
+        calls = (call.site for line in cause_of(evidence) for call in line.calls)
         sites = {*rows["call_site"].drop_nulls(), *calls}
         tests = timeline.meta.get("parting", {}).get("tests", ())
-        errors, until = [end.text for end in scene.ends], time.monotonic() + MAX_SECONDS
+        errors, until = [end.text for end in evidence.ends], time.monotonic() + MAX_SECONDS
         edits = candidates(source.program, tests, sites, errors)
         for edited in itertools.islice(edits, MAX_EDITS):
             fix = _try(timeline, source, edited)

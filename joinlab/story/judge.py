@@ -41,9 +41,9 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    scene = Evidence(timeline if fix else without_fixes(timeline), folding)
-    look(scene)
-    return story_of(scene)
+    evidence = Evidence(timeline if fix else without_fixes(timeline), folding)
+    look(evidence)
+    return story_of(evidence)
 
 
 def without_fixes(timeline: Timeline) -> Timeline:
@@ -54,27 +54,27 @@ def without_fixes(timeline: Timeline) -> Timeline:
     return copy
 
 
-def look(scene: Evidence) -> None:
+def look(evidence: Evidence) -> None:
     """On the first call, find where the ways part and what fixes it, and store both in the
     Timeline's meta."""
-    timeline = scene.timeline
+    timeline = evidence.timeline
     if timeline.again:
-        _follow(scene, timeline.again.pop())
+        _follow(evidence, timeline.again.pop())
     if _is_emulated_unasked(timeline):
         _look_at_emulation(timeline)
 
 
-def _follow(scene: Evidence, source: TraceSource) -> None:
+def _follow(evidence: Evidence, source: TraceSource) -> None:
     """Find where the ways part and, emulated, what mends the run."""
-    timeline = scene.timeline
-    divergence = parting(scene, cause_of(scene)[0], source)
+    timeline = evidence.timeline
+    divergence = parting(evidence, cause_of(evidence)[0], source)
     if divergence is not None:
         timeline.meta["parting"] = divergence
-        scene = Evidence(timeline, scene.folding)
+        evidence = Evidence(timeline, evidence.folding)
     if timeline.meta.get("engine") == "emulated" and not timeline.meta.get("fixes_hidden"):
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
-        fixes.find_fixes(scene, source)
+        fixes.find_fixes(evidence, source)
 
 
 def _is_emulated_unasked(timeline: Timeline) -> bool:
@@ -147,45 +147,45 @@ def tell(timeline: Timeline) -> Story:
     return story_of(Evidence(timeline))
 
 
-def story_of(scene: Evidence) -> Story:
-    """The story of a scene, for callers that need the scene, too."""
-    headline, *causes = cause_of(scene)
+def story_of(evidence: Evidence) -> Story:
+    """The story of this evidence, for callers that need the evidence, too."""
+    headline, *causes = cause_of(evidence)
     assert isinstance(headline, Headline)
-    headline = replace(headline, ends=_endings(scene))
-    healthy = isinstance(headline, even.Even) and all(map(good, scene.ends))
+    headline = replace(headline, ends=_endings(evidence))
+    healthy = isinstance(headline, even.Even) and all(map(good, evidence.ends))
     further_forms = (
         *(() if healthy else (parted,)),
         standing,
-        *(() if scene.meta.get("fixes_hidden") else (fix,)),
+        *(() if evidence.meta.get("fixes_hidden") else (fix,)),
         fates,
         notes,
     )  # ranks that all finished have not parted
     lines: tuple[Line, ...] = (
         headline,
         *causes,
-        *(line for form in further_forms for line in form.find(scene)),
+        *(line for form in further_forms for line in form.find(evidence)),
     )
-    names = scene.meta.get("rank_names")
+    names = evidence.meta.get("rank_names")
     if names:
         lines = tuple(replace(line, names=names) for line in lines)
-    ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
-    return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
+    ranks = tuple(_end(evidence, rank) for rank in range(len(evidence.ends)))
+    return Story(lines, ranks, _PROVENANCE.get(str(evidence.meta.get("engine")), "imported"))
 
 
-def _endings(scene: Evidence) -> tuple[RankEnds, ...]:
+def _endings(evidence: Evidence) -> tuple[RankEnds, ...]:
     """How all ranks ended, those that ended alike together."""
     groups = by_key(
-        ((end.kind, end.pending, end.runs), rank) for rank, end in enumerate(scene.ends)
+        ((end.kind, end.pending, end.runs), rank) for rank, end in enumerate(evidence.ends)
     )
     return tuple(
-        RankEnds(tuple(ranks), *how, good(scene.ends[ranks[0]])) for how, ranks in groups.items()
+        RankEnds(tuple(ranks), *how, good(evidence.ends[ranks[0]])) for how, ranks in groups.items()
     )
 
 
-def _end(scene: Evidence, rank: int) -> EndingLine:
-    end, key = scene.ends[rank], scene.awaited(rank)
+def _end(evidence: Evidence, rank: int) -> EndingLine:
+    end, key = evidence.ends[rank], evidence.awaited(rank)
     if key is None:
         call = None
     else:
-        call = scene.call(scene.matched.row_of[key])
+        call = evidence.call(evidence.matched.row_of[key])
     return EndingLine(rank, end.kind.value, end.proven, end.pending, call, end.text)

@@ -7,9 +7,9 @@ To add a kind of parting, add a module to this folder and to `finders`, at its p
         def words(self) -> Text:
             return say("{} wait[s|] in {}.", self.ranks, self.full(0))
 
-    def find(scene: Evidence) -> tuple[Line, ...]:      # the headline and its causes; () if this did not happen
+    def find(evidence: Evidence) -> tuple[Line, ...]:      # the headline and its causes; () if this did not happen
         sides = ...                                     # the ranks of each side; none: return ()
-        return (Mine(**scene.about(sides, calls)), *meeting.causes(scene))
+        return (Mine(**evidence.about(sides, calls)), *meeting.causes(evidence))
 
 Its test is a program in tests/material/unseen, with the facts about it in table.toml. If an edit
 fixes it, add a generator of edited texts to `joinlab/story/fixes.py`, and a sentence about the edit
@@ -36,7 +36,7 @@ from joinlab.story.lines import Line
 Finder = Callable[[Evidence], tuple[Line, ...]]
 
 
-def finders(scene: Evidence) -> Iterator[Finder]:
+def finders(evidence: Evidence) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
     yield from (
         pasted.find,
@@ -45,14 +45,14 @@ def finders(scene: Evidence) -> Iterator[Finder]:
         standing.apart,
         kept_waiting.find,
     )
-    yield from () if scene.parting.clash is not None else silent.FIRST
+    yield from () if evidence.parting.clash is not None else silent.FIRST
     yield swapped.find
     yield from (
         mismatch.FINDERS
-        if scene.parting.clash is not None
+        if evidence.parting.clash is not None
         else (*silent.FINDERS, mismatch.circle, misused.find, even.find)
     )
 
 
-def cause_of(scene: Evidence) -> tuple[Line, ...]:
-    return next(filter(None, (find(scene) for find in finders(scene))))
+def cause_of(evidence: Evidence) -> tuple[Line, ...]:
+    return next(filter(None, (find(evidence) for find in finders(evidence))))

@@ -19,14 +19,14 @@ from joinlab.timeline import EndKind
 _DATA = {"dtype", "shape", "root", "reduce_op"}
 
 
-def find(scene: Evidence, over: bool) -> tuple[Line, ...]:
+def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
     """One line at most; () where nothing follows. While it is not over, other calls may follow, and
     only where ranks stand is known."""
-    if scene.meta.get("engine") != "recorded":
+    if evidence.meta.get("engine") != "recorded":
         return ()
-    lines: Iterator[Line] = _where(scene)
+    lines: Iterator[Line] = _where(evidence)
     if over:
-        lines = chain(lines, _at_test(scene), _what_leads(scene))
+        lines = chain(lines, _at_test(evidence), _what_leads(evidence))
     return tuple(islice(lines, 1))
 
 
@@ -39,10 +39,10 @@ class Unused(Fix):
         )
 
 
-def unused(scene: Evidence) -> Iterator[Line]:
+def unused(evidence: Evidence) -> Iterator[Line]:
     """The cure that DDP's own error names."""
     ranks: list[int] = []
-    for rank, end in enumerate(scene.ends):
+    for rank, end in enumerate(evidence.ends):
         if "find_unused_parameters" in end.text:
             ranks.append(rank)
     if ranks:
@@ -72,21 +72,21 @@ class SameRounds(SameWay):
         return say("Give every rank as many rounds of {}{}.", self.test(), join)
 
 
-def _at_test(scene: Evidence) -> Iterator[Line]:
+def _at_test(evidence: Evidence) -> Iterator[Line]:
     """The test at which the ranks' ways part, where they were recorded."""
-    for line in parted.find(scene):
+    for line in parted.find(evidence):
         if isinstance(line, parted.Parted):
             is_loop = line.lines[0].text.startswith(("for ", "while "))
             is_loop &= all(side["how"] not in ("raise", "call") for side in line.went)
             form = SameRounds if is_loop else SameWay
-            yield form(is_loop and _can_join(scene), ranks=line.ranks, lines=line.lines)
+            yield form(is_loop and _can_join(evidence), ranks=line.ranks, lines=line.lines)
 
 
-def _can_join(scene: Evidence) -> bool:
+def _can_join(evidence: Evidence) -> bool:
     """Whether every rank made DDP's calls alone from its first backward pass to its last, so that
     join() can shadow all of them."""
     between: dict[int, bool] = {}
-    for row in scene.matched.rows:
+    for row in evidence.matched.rows:
         rank = row["rank"]
         if are_gradients([row]):
             if between.get(rank):
@@ -94,7 +94,7 @@ def _can_join(scene: Evidence) -> bool:
             between[rank] = False
         elif rank in between and is_own(row["origin"] or ""):
             between[rank] = True
-    return len(between) == len(scene.ends)
+    return len(between) == len(evidence.ends)
 
 
 @form
@@ -167,15 +167,15 @@ def _hint(ways: bool) -> Text:
     return say(" Recorded with {}, the job can name the branch.", code("joinlab record --ways"))
 
 
-def _what_leads(scene: Evidence) -> Iterator[Line]:
+def _what_leads(evidence: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
-    slot, present = scene.clash, scene.parting.present
+    slot, present = evidence.clash, evidence.parting.present
     if slot:
-        kinds = {scene.ends[rank].kind for rank in slot.absent}
+        kinds = {evidence.ends[rank].kind for rank in slot.absent}
     else:
         kinds = set()
     if slot is not None and EndKind.KILLED not in kinds:
-        rows = [meeting.placed(scene, slot, side) for side in present]
+        rows = [meeting.placed(evidence, slot, side) for side in present]
         form: type[OfCalls] = WhatLeads
         if slot.differs and {*slot.differs} <= _DATA:
             form = SameData
@@ -185,18 +185,18 @@ def _what_leads(scene: Evidence) -> Iterator[Line]:
             slot.differs,
             slot.absent,
             slot.pair,
-            _ways(scene),
-            **scene.about(scene.sides(present), rows),
+            _ways(evidence),
+            **evidence.about(evidence.sides(present), rows),
         )
     elif slot is not None and kinds == {EndKind.KILLED}:
         yield LookAtOutput(ranks=tuple(slot.absent))
-    elif slot is None and EndKind.HUNG in map(attrgetter("kind"), scene.ends):
-        yield InTurn(_ways(scene))
+    elif slot is None and EndKind.HUNG in map(attrgetter("kind"), evidence.ends):
+        yield InTurn(_ways(evidence))
 
 
-def _ways(scene: Evidence) -> bool:
+def _ways(evidence: Evidence) -> bool:
     """Whether the ways of its ranks were recorded, too."""
-    return bool(scene.meta.get("ways"))
+    return bool(evidence.meta.get("ways"))
 
 
 class LookThere(Fix):
@@ -204,8 +204,8 @@ class LookThere(Fix):
         return say("Look at {}, where {} stood.", code(short_site(self.lines[0].site)), self.ranks)
 
 
-def _where(scene: Evidence) -> Iterator[Line]:
+def _where(evidence: Evidence) -> Iterator[Line]:
     """Where ranks stand outside any call."""
-    for line in standing.find(scene):
+    for line in standing.find(evidence):
         if isinstance(line, standing.Stands):
             yield LookThere(ranks=line.ranks, lines=line.lines[:1])

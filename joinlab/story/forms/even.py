@@ -39,17 +39,17 @@ class CutShort(Even):
         )
 
 
-def cut_short(scene: Evidence) -> tuple[Line, ...]:
+def cut_short(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of a job that was interrupted, or whose record broke off, while it went on."""
-    cut = scene.meta.get("cut")
+    cut = evidence.meta.get("cut")
     if cut is None or cut["still_ns"] > LONG_STILL_NS:
         return ()
-    if any(end.kind in _BROKEN or end.kind is EndKind.HUNG for end in scene.ends):
+    if any(end.kind in _BROKEN or end.kind is EndKind.HUNG for end in evidence.ends):
         return ()
-    if any(slot.differs for slot in scene.parting.slots):
+    if any(slot.differs for slot in evidence.parting.slots):
         return ()
-    ranks = [rank for rank, end in enumerate(scene.ends) if end.text == cut["why"]]
-    return (CutShort(len(scene.ends), "interrupted" in cut["why"], ranks=tuple(ranks)),)
+    ranks = [rank for rank, end in enumerate(evidence.ends) if end.text == cut["why"]]
+    return (CutShort(len(evidence.ends), "interrupted" in cut["why"], ranks=tuple(ranks)),)
 
 
 @form
@@ -86,19 +86,19 @@ class SameCalls(Even):
         return say("{}{}.", listing(texts, "; "), fits)
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The headline, if every call has its partner."""
-    world = len(scene.ends)
+    world = len(evidence.ends)
     all_ranks = range(world)
-    wrong = [rank for rank in all_ranks if not good(scene.ends[rank])]
-    if {end.kind for end in scene.ends} == {EndKind.FINISHED}:
+    wrong = [rank for rank in all_ranks if not good(evidence.ends[rank])]
+    if {end.kind for end in evidence.ends} == {EndKind.FINISHED}:
         return (AllFinished(world, wrong, ranks=tuple(all_ranks)),)
     if not wrong:
-        runs = tuple(rank for rank in all_ranks if scene.ends[rank].runs)
+        runs = tuple(rank for rank in all_ranks if evidence.ends[rank].runs)
         return (AllFitSoFar(world, ranks=runs),)
     # The text may have omitted calls; and a call that never ends does not fit, though the place is
     # not known.
-    ends_of_wrong = [scene.ends[rank] for rank in wrong]
+    ends_of_wrong = [evidence.ends[rank] for rank in wrong]
     fits = not any(end.kind in _BROKEN or end.proven for end in ends_of_wrong)
     over = all(map(out_of_time, ends_of_wrong))
     return (SameCalls(world, fits, over, ranks=tuple(wrong)),)

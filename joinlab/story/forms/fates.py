@@ -258,19 +258,21 @@ def _of_several(text: str, ranks: Sequence[int]) -> str:
     return text
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
-    clash = None if scene.parting.circle else scene.clash  # of a circle, each call needs its reason
+    clash = (
+        None if evidence.parting.circle else evidence.clash
+    )  # of a circle, each call needs its reason
     lines: dict[str, Fate] = {}
-    for lane, ranks in scene.parting.lanes.items():
-        line = _FateOf(scene, lane, clash).line()
+    for lane, ranks in evidence.parting.lanes.items():
+        line = _FateOf(evidence, lane, clash).line()
         calls = tuple(replace(call, rank=-1, seq=-1) for call in line.calls)
         key = repr(replace(line, ranks=(), calls=calls))
         if key in lines:
             ranks = (*lines[key].ranks, *ranks)
             line = lines[key]
         lines[key] = replace(line, ranks=tuple(sorted(ranks)))
-    ends = scene.ends
+    ends = evidence.ends
     return tuple(sorted(lines.values(), key=lambda line: (good(ends[line.ranks[0]]), line.ranks)))
 
 
@@ -278,16 +280,16 @@ class _FateOf:
     """How one rank ended. `known`: the slot in which the ranks part, which the cause already
     describes."""
 
-    def __init__(self, scene: Evidence, rank: int, clash: Slot | None) -> None:
-        self.scene, self.rank, self.known = scene, rank, clash
-        self.end = scene.ends[rank]
-        self.rows, self.slot_of = scene.matched.row_of, scene.slot_of
+    def __init__(self, evidence: Evidence, rank: int, clash: Slot | None) -> None:
+        self.evidence, self.rank, self.known = evidence, rank, clash
+        self.end = evidence.ends[rank]
+        self.rows, self.slot_of = evidence.matched.row_of, evidence.slot_of
         self.calls: list[NamedCall] = []
         self.behind: list[int] = []
 
     def line(self) -> Fate:
-        end, scene = self.end, self.scene
-        awaited = scene.awaited(self.rank)
+        end, evidence = self.end, self.evidence
+        awaited = evidence.awaited(self.rank)
         text = _cut(end.text.strip().partition("\n")[0].rstrip(": "))
         form = Running if end.runs else _FORMS[end.kind]
         after = inside = None
@@ -295,8 +297,8 @@ class _FateOf:
         peer_gone = overrun = False
         if awaited is None:
             ended = end.kind in (EndKind.FINISHED, EndKind.RAISED)
-            if self.rank in scene.last and not ended:
-                after = self.cite(scene.last[self.rank])
+            if self.rank in evidence.last and not ended:
+                after = self.cite(evidence.last[self.rank])
         else:
             inside = self.cite(awaited)
             if end.kind in (EndKind.FINISHED, EndKind.HUNG):
@@ -314,8 +316,8 @@ class _FateOf:
             text = text.removeprefix("only suspected: ")
         if peer_gone:
             text = ""  # it names a port, another one on each rank
-        sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
-        left_at = scene.meta.get("left_at", {}).get(self.rank)
+        sites = raised_at(evidence.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
+        left_at = evidence.meta.get("left_at", {}).get(self.rank)
         if left_at is not None:
             sites = (left_at,)
         hung = end.kind is EndKind.HUNG
@@ -328,10 +330,10 @@ class _FateOf:
             after,
             peer_gone,
             overrun,
-            scene.meta.get("sends", {}).get(self.rank, ""),
+            evidence.meta.get("sends", {}).get(self.rank, ""),
             left_at is not None,
             hung and bool(end.proven),
-            hung and scene.meta.get("engine") == "emulated",
+            hung and evidence.meta.get("engine") == "emulated",
             ranks=(self.rank,),
             calls=tuple(self.calls),
             lines=tuple(
@@ -341,13 +343,13 @@ class _FateOf:
 
     def cite(self, key: Key) -> int:
         """The place of a call in the line's calls."""
-        call = self.scene.call(self.rows[key])
+        call = self.evidence.call(self.rows[key])
         if call not in self.calls:
             self.calls.append(call)
         return self.calls.index(call)
 
     def on_gloo(self, key: Key) -> bool:
-        return bool(backend_of(self.scene.meta, key[1]) == "gloo")
+        return bool(backend_of(self.evidence.meta, key[1]) == "gloo")
 
     # ---------------------------------------------------------------- what a call lacks
 
@@ -357,8 +359,8 @@ class _FateOf:
         rank, group, seq = key
         if self.slot_of(key) is self.known:
             return ()
-        why = self.scene.blocked.get(group, {}).get((rank, seq), ())
-        first = self.scene.held_by(key)
+        why = self.evidence.blocked.get(group, {}).get((rank, seq), ())
+        first = self.evidence.held_by(key)
         if first and depth < 2:
             self.behind.append(self.cite(first))
             return self.because(first, depth + 1)
@@ -367,7 +369,7 @@ class _FateOf:
             if blocker.rank == rank:
                 continue
             if blocker.seq is not None:
-                lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
+                lacks.append(self.unlike(key, self.evidence.key_of(blocker, group)))
             elif (other_seq := self.slot_of(key).calls.get(blocker.rank)) is not None:
                 lacks.append(self.held_up((blocker.rank, group, other_seq)))
             else:
@@ -376,16 +378,16 @@ class _FateOf:
 
     def held_up(self, key: Key) -> Lack | None:
         """The call behind which another rank issued its part of this one."""
-        before = self.scene.held_by(key)
+        before = self.evidence.held_by(key)
         if before is None:
             return None
         return Lack(key[:1], "behind", self.cite(before), pair=self.rows[key]["op"])
 
     def absent(self, rank: int, row: CallRow) -> Lack:
         """Where a rank is that issued no call to meet this one."""
-        end, pair = self.scene.ends[rank], str(COUNTERPART.get(row["op"], ""))
+        end, pair = self.evidence.ends[rank], str(COUNTERPART.get(row["op"], ""))
         if end.kind in (EndKind.HUNG, EndKind.UNKNOWN):
-            awaited = self.scene.awaited(rank)
+            awaited = self.evidence.awaited(rank)
         else:
             awaited = None
         if awaited:

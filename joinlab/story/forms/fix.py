@@ -83,22 +83,22 @@ class NoFix(Fix):
         return say("Emulated, the program has no fix that joinlab knows.")
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
-    raised = tuple(_raised(scene))
-    fixes = scene.meta.get("fixes") or ()
-    equal = len(set(scene.meta.get("inputs") or ())) == 1
-    launched = scene.meta.get("engine") == "launched"
+    raised = tuple(_raised(evidence))
+    fixes = evidence.meta.get("fixes") or ()
+    equal = len(set(evidence.meta.get("inputs") or ())) == 1
+    launched = evidence.meta.get("engine") == "launched"
     edits = tuple(
         TriedEdit(fix, equal, launched, edits=tuple(map(Edit.of, fix["edits"]))) for fix in fixes
     )
-    cure = () if edits else tuple(advice.unused(scene))
-    well, runs = all(map(good, scene.ends)), any(end.runs for end in scene.ends)
+    cure = () if edits else tuple(advice.unused(evidence))
+    well, runs = all(map(good, evidence.ends)), any(end.runs for end in evidence.ends)
     if edits or raised:
         return (*cure, *raised, *edits)
-    if "fixes" in scene.meta:
+    if "fixes" in evidence.meta:
         return (NoFix(),) if launched and not well and not cure else cure
-    return cure or advice.find(scene, not runs) or (() if well or runs else _untried(scene))
+    return cure or advice.find(evidence, not runs) or (() if well or runs else _untried(evidence))
 
 
 class RaisedHere(Fix):
@@ -117,45 +117,45 @@ class RaisedBehind(Fix):
         )
 
 
-def _raised(scene: Evidence) -> Iterator[Line]:
+def _raised(evidence: Evidence) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once; of an exception behind
     a call that met a foreign one, where the ranks part."""
     raised = [
         rank
-        for rank, end in enumerate(scene.ends)
+        for rank, end in enumerate(evidence.ends)
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
     ]
-    follows = [rank for rank in raised if _met_foreign_call(scene, rank)]
+    follows = [rank for rank in raised if _met_foreign_call(evidence, rank)]
     sites = by_key(
         (site, rank)
         for rank in raised
         if rank not in follows
-        for site in raised_at(scene.timeline.output[rank])[:1]
+        for site in raised_at(evidence.timeline.output[rank])[:1]
     )
-    if follows and (site := _parts_at(scene, follows[0])):
+    if follows and (site := _parts_at(evidence, follows[0])):
         lines = (SourceLine(site, "", tuple(follows)),)
         yield RaisedBehind(ranks=tuple(follows), lines=lines)
     for site, ranks in sites.items():
         yield RaisedHere(ranks=tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
 
-def _met_foreign_call(scene: Evidence, rank: int) -> bool:
+def _met_foreign_call(evidence: Evidence, rank: int) -> bool:
     """Whether the rank's last call, which it is not in any more, met one that was not meant for
     it, and was made before the rank raised."""
-    key = scene.last.get(rank)
-    if key is None or scene.awaited(rank) is not None or _on_its_way_out(scene, rank):
+    key = evidence.last.get(rank)
+    if key is None or evidence.awaited(rank) is not None or _on_its_way_out(evidence, rank):
         return False
-    slot = scene.slot_of(key)
+    slot = evidence.slot_of(key)
     return (slot.met and "origin" in slot.differs) or "op" in slot.differs
 
 
-def _on_its_way_out(scene: Evidence, rank: int) -> bool:
+def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
     """Whether the rank's last call may come from a `finally`, a handler or the end of a `with` that its
     error passed."""
     frames = set()
-    for frame in scene.matched.row_of[scene.last[rank]]["stack"] or ():
+    for frame in evidence.matched.row_of[evidence.last[rank]]["stack"] or ():
         frames.add(frame.partition(" ")[0])
-    for site in raised_at(scene.timeline.output[rank]):
+    for site in raised_at(evidence.timeline.output[rank]):
         file, _, line = site.rpartition(":")
         for guard in guards_around(file, int(line)):
             for lines in (*guard.handlers, *guard.cleanup):
@@ -164,14 +164,14 @@ def _on_its_way_out(scene: Evidence, rank: int) -> bool:
     return False
 
 
-def _parts_at(scene: Evidence, rank: int) -> str:
+def _parts_at(evidence: Evidence, rank: int) -> str:
     """Where the ranks part; where that is unknown, the line of the call that the rank's last one
     met."""
-    tests = scene.meta.get("parting", {}).get("tests", ())
+    tests = evidence.meta.get("parting", {}).get("tests", ())
     if tests:
         return f"{tests[-1]['file']}:{tests[-1]['line']}"
-    slot = scene.slot_of(scene.last[rank])
-    rows = scene.matched.calls_of(slot).values()
+    slot = evidence.slot_of(evidence.last[rank])
+    rows = evidence.matched.calls_of(slot).values()
     return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
 
 
@@ -185,8 +185,8 @@ class Untried(Fix):
         return say("No fix was tried: {} looks for one.", code(self.how))
 
 
-def _untried(scene: Evidence) -> tuple[Line, ...]:
-    meta = scene.meta
+def _untried(evidence: Evidence) -> tuple[Line, ...]:
+    meta = evidence.meta
     if meta.get("engine") != "launched":
         return ()
     arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'

@@ -193,15 +193,15 @@ def _which(ranks: Sequence[int]) -> Text:
     return say("one of {}", ranks)
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The ranks where the graph ends, unless the clash itself explains them."""
-    if not any(end.kind is EndKind.UNKNOWN for end in scene.ends):
+    if not any(end.kind is EndKind.UNKNOWN for end in evidence.ends):
         return ()
-    graph = scene.graph
-    first = unclear_first(scene)
+    graph = evidence.graph
+    first = unclear_first(evidence)
     if first is not None:
         return (Shows(first, ranks=first.about),)
-    if not graph.culprits or (scene.parting.first is not None and _shows(scene, graph)):
+    if not graph.culprits or (evidence.parting.first is not None and _shows(evidence, graph)):
         return ()
     causes = [
         Shows(culprit.why, ranks=culprit.ranks, kind=LineKind.CAUSE) for culprit in graph.culprits
@@ -209,24 +209,28 @@ def find(scene: Evidence) -> tuple[Line, ...]:
     culprits = tuple(sorted(graph.ranks)) or graph.culprits[0].ranks
     behind = sorted({rank for culprit in graph.culprits for rank in culprit.waiting})
     waits = bool({wait.rank for wait in graph.waits} & {*culprits})
-    sides = scene.about([culprits, behind], ranks=culprits)
+    sides = evidence.about([culprits, behind], ranks=culprits)
     return (KeepsWaiting(not graph.ranks, waits, **sides), *causes)
 
 
-def unclear_first(scene: Evidence) -> Why | None:
+def unclear_first(evidence: Evidence) -> Why | None:
     """The headline if the record does not show which rank keeps the others waiting."""
-    graph, parting, missing = scene.graph, scene.parting, {*scene.meta.get("missing_ranks", ())}
-    if graph.culprits or scene.meta.get("format") == FROM_TEXT:
+    graph, parting, missing = (
+        evidence.graph,
+        evidence.parting,
+        {*evidence.meta.get("missing_ranks", ())},
+    )
+    if graph.culprits or evidence.meta.get("format") == FROM_TEXT:
         return None
     if parting.clash is not None and (not missing or missing & {*parting.slot.absent}):
         return None  # the clash tells more
     return next(iter(graph.unclear), None)
 
 
-def _shows(scene: Evidence, graph: WaitGraph) -> bool:
+def _shows(evidence: Evidence, graph: WaitGraph) -> bool:
     """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is
     still open."""
-    parting = scene.parting
+    parting = evidence.parting
     if (
         not graph.ranks
         or len(parting.present) < 2

@@ -77,55 +77,55 @@ class Keys(Cause):
         return say("The keys of their data differ: {}.", listing(parts))
 
 
-def causes(scene: Evidence) -> Iterator[Line]:
+def causes(evidence: Evidence) -> Iterator[Line]:
     """The lines about the clash: which calls met, and what the ranks made of it."""
-    parting, slot = scene.parting, scene.parting.slot
+    parting, slot = evidence.parting, evidence.parting.slot
     present = parting.present
     if len(present) < 2:
         return
     rows = [parting.call(slot, side[0]) for side in present]
-    yield met(scene, slot, present)
+    yield met(evidence, slot, present)
     made = []
     for side, row in zip(present, rows, strict=True):
         text = conclusion(row["origin"], row["value_out"])
         if row["completed_ns"] is not None and text:
             made.append((side, row, text))
     if any("concluded" in text for *_, text in made):
-        sides, rows = scene.sides(side for side, *_ in made), [row for _, row, _ in made]
-        values = tuple(value_of(scene, side, row) for side, row, _ in made)
+        sides, rows = evidence.sides(side for side, *_ in made), [row for _, row, _ in made]
+        values = tuple(value_of(evidence, side, row) for side, row, _ in made)
         got = [(row["origin"], row["value_out"]) for row in rows]
-        yield MadeOfIt(got, values=values, **scene.about(sides, rows))
+        yield MadeOfIt(got, values=values, **evidence.about(sides, rows))
 
 
-def keys(scene: Evidence) -> Iterator[Line]:
+def keys(evidence: Evidence) -> Iterator[Line]:
     """The keys that selected the data of each side."""
     values: list[Value] = []
-    for key in scene.meta.get("parting", {}).get("data", ()):
+    for key in evidence.meta.get("parting", {}).get("data", ()):
         values.append(Value((key["rank"],), key["name"], key["value"]))
     if values:
         yield Keys(values=tuple(values))
 
 
-def met(scene: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
+def met(evidence: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
-    rows = [placed(scene, slot, side) for side in present]
+    rows = [placed(evidence, slot, side) for side in present]
     kinds, differs, given_texts = {row["op"] for row in rows}, set(slot.differs), []
     if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
         given_texts = [given(row, differs) for row in rows]
-    on_gloo = backend_of(scene.meta, slot.group) == "gloo"
+    on_gloo = backend_of(evidence.meta, slot.group) == "gloo"
     return Met(
         slot.met,
         any(row["completed_ns"] is not None for row in rows),
         given_texts,
         not slot.met and on_gloo and len(kinds) > 1,
-        lines=scene.lines_at(slot),
-        **scene.about(scene.sides(present), rows),
+        lines=evidence.lines_at(slot),
+        **evidence.about(evidence.sides(present), rows),
     )
 
 
-def placed(scene: Evidence, slot: Slot, side: Side) -> CallRow:
+def placed(evidence: Evidence, slot: Slot, side: Side) -> CallRow:
     """The call of a side; without a line, if its ranks issued it from several."""
-    rows = [scene.parting.call(slot, rank) for rank in side if rank in slot.calls]
+    rows = [evidence.parting.call(slot, rank) for rank in side if rank in slot.calls]
     if len({row["call_site"] for row in rows}) == 1:
         return rows[0]
     return {**rows[0], "call_site": None}
@@ -145,10 +145,10 @@ def given(row: CallRow, names: Collection[str]) -> str:
     return " and ".join(dict.fromkeys(text for name, text in texts.items() if name in names))
 
 
-def value_of(scene: Evidence, side: Side, row: CallRow) -> Value:
+def value_of(evidence: Evidence, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
     values = list(chain.from_iterable(decode_values(row["value_out"]) or ()))
     _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
     return Value(
-        scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
+        evidence.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
     )

@@ -56,17 +56,17 @@ class Circle(Clash):
         return say("{} wait for each other: {}.", self.ranks, listing(parts))
 
 
-def circle(scene: Evidence) -> tuple[Line, ...]:
+def circle(evidence: Evidence) -> tuple[Line, ...]:
     """Ranks that wait for each other in a circle, each in a call that the next one left out."""
-    rows = scene.parting.circle or _crossed(scene)
+    rows = evidence.parting.circle or _crossed(evidence)
     if not rows:
         return ()
     by_call: dict[tuple[object, ...], tuple[CallRow, set[int]]] = {}
     for row, before in zip(rows, (rows[-1], *rows), strict=False):
         call = row["origin"], row["op"], row["number"], row["group"], row["call_site"]
-        needs = scene.slot_of(key_of(before)).needs
+        needs = evidence.slot_of(key_of(before)).needs
         by_call.setdefault(call, (row, set()))[1].update(
-            {*scene.parting.ranks((row["rank"],))} & {*needs}
+            {*evidence.parting.ranks((row["rank"],))} & {*needs}
         )
     ranks_by_call = [sorted(ranks) for _, ranks in by_call.values()]
     first = (row for row, _ in by_call.values())
@@ -74,26 +74,26 @@ def circle(scene: Evidence) -> tuple[Line, ...]:
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
-    headline = Circle(**scene.about(ranks_by_call, call_rows))  # type: ignore[arg-type]
-    return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
+    headline = Circle(**evidence.about(ranks_by_call, call_rows))  # type: ignore[arg-type]
+    return (headline, *(meeting.causes(evidence) if evidence.parting.circle else ()))
 
 
-def _crossed(scene: Evidence) -> tuple[CallRow, ...]:
+def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
     """Sends and recvs in which ranks wait: each rank would issue the one that the next rank waits
     for only later."""
     waits: dict[int, CallRow] = {}
-    for rank, end in enumerate(scene.ends):
+    for rank, end in enumerate(evidence.ends):
         stands = end.pending or end.kind is EndKind.HUNG
-        if stands and scene.parting.clash is None:
-            key = scene.awaited(rank)
+        if stands and evidence.parting.clash is None:
+            key = evidence.awaited(rank)
         else:
             key = None
-        while key is not None and (held_up_by := scene.held_by(key)):
+        while key is not None and (held_up_by := evidence.held_by(key)):
             key = held_up_by
-        if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
-            slot, peer = scene.slot_of(key), row["peer"]
+        if key is not None and (row := evidence.matched.row_of[key])["op"] in POINT_TO_POINT:
+            slot, peer = evidence.slot_of(key), row["peer"]
             if peer in slot.calls and (
-                end.kind is EndKind.HUNG or scene.parting.call(slot, peer)["started_ns"] is None
+                end.kind is EndKind.HUNG or evidence.parting.call(slot, peer)["started_ns"] is None
             ):
                 waits[rank] = row
     path: list[int] = []
@@ -120,10 +120,10 @@ class WrongAnswer(Clash):
         )
 
 
-def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
+def wrong_answer(evidence: Evidence) -> tuple[Line, ...]:
     """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
     barrier."""
-    parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
+    parting, slot, present = evidence.parting, evidence.parting.slot, evidence.parting.present
     for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
         asked, answered = (parting.call(slot, present[side][0]) for side in (asker, answer))
         if (
@@ -131,12 +131,12 @@ def wrong_answer(scene: Evidence) -> tuple[Line, ...]:
             and asked["completed_ns"] is not None
             and asked["value_out"]
         ):
-            both, rows = scene.sides([present[asker], present[answer]]), (asked, answered)
-            values = (meeting.value_of(scene, present[asker], asked),)
+            both, rows = evidence.sides([present[asker], present[answer]]), (asked, answered)
+            values = (meeting.value_of(evidence, present[asker], asked),)
             headline = WrongAnswer(
-                lines=scene.lines_at(slot), values=values, **scene.about(both, rows)
+                lines=evidence.lines_at(slot), values=values, **evidence.about(both, rows)
             )
-            return (headline, *meeting.causes(scene))
+            return (headline, *meeting.causes(evidence))
     return ()
 
 
@@ -166,16 +166,16 @@ class Fewer(More):
     """Calls that some ranks issued less often than all others."""
 
 
-def extra(scene: Evidence) -> tuple[Line, ...]:
+def extra(evidence: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
-    parting = scene.parting
+    parting = evidence.parting
     shift, extra_calls = parting.shift, parting.extra
     if shift is None or len(extra_calls) != shift.by:
         return ()
     names = {*map(asks_of, extra_calls)}
     counts_by_side = []
     for side in (shift.ahead, shift.behind):
-        counts_by_side.append({scene.count(rank, extra_calls) for rank in side})
+        counts_by_side.append({evidence.count(rank, extra_calls) for rank in side})
     counts = list(map(max, counts_by_side))
     if (
         len(names) > 1
@@ -184,19 +184,19 @@ def extra(scene: Evidence) -> tuple[Line, ...]:
     ):
         return ()
     fewer = parting.odd == parting.ranks(shift.behind)
-    both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
+    both = evidence.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
     lines = {row["call_site"]: row for row in extra_calls[::-1]}
     headline = (Fewer if fewer else More)(
         shift.by,
         counts[::-1] if fewer else counts,
-        **scene.about(both, [*lines.values()][::-1]),
+        **evidence.about(both, [*lines.values()][::-1]),
     )
-    return (headline, *_since(scene, shift), *meeting.causes(scene))
+    return (headline, *_since(evidence, shift), *meeting.causes(evidence))
 
 
-def _since(scene: Evidence, shift: Lead) -> Iterator[Line]:
+def _since(evidence: Evidence, shift: Lead) -> Iterator[Line]:
     """The call that met the first extra call, if both came from a line of their own."""
-    parting, sides = scene.parting, (shift.ahead, shift.behind)
+    parting, sides = evidence.parting, (shift.ahead, shift.behind)
     slot = parting.slots[parting.first or 0]
     rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
     if (
@@ -204,7 +204,7 @@ def _since(scene: Evidence, shift: Lead) -> Iterator[Line]:
         and not parting.joins
         and len({row["call_site"] for row in rows}) > 1
     ):
-        yield meeting.met(scene, slot, sides)
+        yield meeting.met(evidence, slot, sides)
 
 
 @form
@@ -241,25 +241,25 @@ class OtherData(Clash):
         return say("{}, {}.", parts[0], listing(parts[1:]))
 
 
-def different(scene: Evidence) -> tuple[Line, ...]:
+def different(evidence: Evidence) -> tuple[Line, ...]:
     """Different calls in one place: their kind, origin or data differs."""
-    parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
+    parting, slot, present = evidence.parting, evidence.parting.slot, evidence.parting.present
     if len(present) < 2:
         return ()
     rows = [parting.call(slot, side[0]) for side in present]
     differs = slot.differs
-    both, lines = scene.sides(present), scene.lines_at(slot)
+    both, lines = evidence.sides(present), evidence.lines_at(slot)
     if differs and not {"op", "origin"} & set(differs):
         given = [meeting.given(row, differs) for row in rows]
         return (
-            OtherData(differs, given, lines=lines, **scene.about(both, rows)),
-            *meeting.causes(scene),
-            *meeting.keys(scene),
+            OtherData(differs, given, lines=lines, **evidence.about(both, rows)),
+            *meeting.causes(evidence),
+            *meeting.keys(evidence),
         )
-    finished = [rank for rank in slot.absent if scene.ends[rank].kind is EndKind.FINISHED]
+    finished = [rank for rank in slot.absent if evidence.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*both)}))
-    headline = OtherCall(finished, lines=lines, **scene.about(both, rows, ranks))
-    return (headline, *meeting.causes(scene))
+    headline = OtherCall(finished, lines=lines, **evidence.about(both, rows, ranks))
+    return (headline, *meeting.causes(evidence))
 
 
 @form
@@ -308,24 +308,24 @@ _ALONE = {
 """By the reason why the other ranks do not issue the call; otherwise, they have ended."""
 
 
-def alone(scene: Evidence) -> tuple[Line, ...]:
+def alone(evidence: Evidence) -> tuple[Line, ...]:
     """A call that nothing meets: its peers have ended, or wait elsewhere."""
-    parting, slot = scene.parting, scene.parting.slot
+    parting, slot = evidence.parting, evidence.parting.slot
     side = parting.present[0]
     absent = slot.absent
     alongside = tuple(rank for rank in parting.ranks(side) if rank in slot.needs)
-    which = [rank for rank in absent if scene.ends[rank].kind is not EndKind.HUNG] or absent
-    unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
+    which = [rank for rank in absent if evidence.ends[rank].kind is not EndKind.HUNG] or absent
+    unrecorded = [rank for rank in which if rank in evidence.meta.get("missing_ranks", ())]
     state = "nothing"
     if unrecorded:
         done = parting.call(slot, side[0])["completed_ns"] is not None
         which, state = unrecorded, "completed" if done else "no_record"
     elif which:
-        end = scene.ends[min(which, key=partial(_ended_later, scene))]
+        end = evidence.ends[min(which, key=partial(_ended_later, evidence))]
         which = [
             rank
             for rank in which
-            if (scene.ends[rank].kind, scene.ends[rank].runs) == (end.kind, end.runs)
+            if (evidence.ends[rank].kind, evidence.ends[rank].runs) == (end.kind, end.runs)
         ]
         if out_of_time(end):
             state = "out_of_time"
@@ -333,19 +333,23 @@ def alone(scene: Evidence) -> tuple[Line, ...]:
             state = "runs"
         else:
             state = end.kind.value
-        if state == EndKind.KILLED and all(is_timeout(scene.ends[rank].text) for rank in alongside):
+        if state == EndKind.KILLED and all(
+            is_timeout(evidence.ends[rank].text) for rank in alongside
+        ):
             state = "timed_out"  # and then their launcher ended the others
         if state == EndKind.KILLED and all(
-            scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *alongside)
+            evidence.ends[rank].kind is EndKind.KILLED for rank in (*which, *alongside)
         ):
             # perhaps one was killed first, and its launcher then killed the others
             state = "all_killed"
     ranks = sorted({*which, *alongside})
-    rows = [meeting.placed(scene, slot, side)]
+    rows = [meeting.placed(evidence, slot, side)]
     return (
-        Alone(which, state, lines=scene.lines_at(slot), **scene.about([alongside], rows, ranks)),
-        *_exchanged(scene, slot, rows[0]),
-        *meeting.causes(scene),
+        Alone(
+            which, state, lines=evidence.lines_at(slot), **evidence.about([alongside], rows, ranks)
+        ),
+        *_exchanged(evidence, slot, rows[0]),
+        *meeting.causes(evidence),
     )
 
 
@@ -362,11 +366,11 @@ class Exchanged(Cause):
         return say(template, self.sides[0], sends, self.sides[1], recvs)
 
 
-def _exchanged(scene: Evidence, slot: Slot, row: CallRow) -> Iterator[Line]:
+def _exchanged(evidence: Evidence, slot: Slot, row: CallRow) -> Iterator[Line]:
     """The counts of a send or recv that nothing meets, where some others of these two ranks met."""
-    if scene.meta.get("skipped") or scene.matched.is_part:
+    if evidence.meta.get("skipped") or evidence.matched.is_part:
         return
-    for surplus, counterparts in unpaired(scene.timeline):
+    for surplus, counterparts in unpaired(evidence.timeline):
         first, peer = surplus[0][1], row["peer"]
         alike = all(first[name] == row[name] for name in ("rank", "peer", "group", "op"))
         if counterparts and peer is not None and alike:
@@ -374,14 +378,14 @@ def _exchanged(scene: Evidence, slot: Slot, row: CallRow) -> Iterator[Line]:
             if row["op"] == Op.RECV:
                 sides.reverse()
                 counts.reverse()
-            yield Exchanged(*counts, lines=scene.lines_at(slot), **scene.about(sides))
+            yield Exchanged(*counts, lines=evidence.lines_at(slot), **evidence.about(sides))
 
 
-def _ended_later(scene: Evidence, rank: int) -> tuple[bool, bool, bool]:
+def _ended_later(evidence: Evidence, rank: int) -> tuple[bool, bool, bool]:
     """Orders ranks: those that were killed, that raised outside of all calls, that raised in one,
     that finished."""
-    kind = scene.ends[rank].kind
-    return kind is EndKind.FINISHED, kind is not EndKind.KILLED, scene.awaited(rank) is not None
+    kind = evidence.ends[rank].kind
+    return kind is EndKind.FINISHED, kind is not EndKind.KILLED, evidence.awaited(rank) is not None
 
 
 def out_of_time(end: Ending) -> bool:

@@ -12,11 +12,11 @@ from joinlab.story.words import Text, every_rank, listing, say
 from joinlab.timeline import EndKind
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The headline, and what to do about a Work."""
-    if not all(good(end) and end.kind is EndKind.FINISHED for end in scene.ends):
+    if not all(good(end) and end.kind is EndKind.FINISHED for end in evidence.ends):
         return ()
-    return _unwaited(scene) or _outside(scene) or grouped(scene, unlike=False)
+    return _unwaited(evidence) or _outside(evidence) or grouped(evidence, unlike=False)
 
 
 @form
@@ -45,17 +45,17 @@ class WaitForWork(Fix):
         )
 
 
-def _unwaited(scene: Evidence) -> tuple[Line, ...]:
-    dropped = scene.meta.get("unwaited", ())
-    rows = [scene.timeline.call(one["rank"], one["seq"], one["group"]) for one in dropped]
+def _unwaited(evidence: Evidence) -> tuple[Line, ...]:
+    dropped = evidence.meta.get("unwaited", ())
+    rows = [evidence.timeline.call(one["rank"], one["seq"], one["group"]) for one in dropped]
     if not rows:
         return ()
     site = rows[0]["call_site"]
     same = [row for row in rows if row["call_site"] == site]
     ranks = sorted({row["rank"] for row in same})
-    lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
-    headline = NotWaited(len(scene.ends), lines=lines, **scene.about([ranks], same[:1]))
-    if scene.meta.get("fixes_hidden"):
+    lines = tuple(filter(None, [evidence.line_of(rows[0], ranks)]))
+    headline = NotWaited(len(evidence.ends), lines=lines, **evidence.about([ranks], same[:1]))
+    if evidence.meta.get("fixes_hidden"):
         return (headline,)
     return (headline, WaitForWork(site, ranks=tuple(ranks)))
 
@@ -77,14 +77,14 @@ class OutsideGroup(Headline):
         return say(template, every_rank(self.world), self.ranks, self.name, where)
 
 
-def _outside(scene: Evidence) -> tuple[Line, ...]:
-    outside = scene.meta.get("outside", ())
+def _outside(evidence: Evidence) -> tuple[Line, ...]:
+    outside = evidence.meta.get("outside", ())
     if not outside:
         return ()
     first = outside[0]
     ranks = tuple(sorted({one["rank"] for one in outside if one["site"] == first["site"]}))
     lines = (SourceLine(first["site"], "", ranks),)
-    return (OutsideGroup(len(scene.ends), first["name"], ranks=ranks, lines=lines),)
+    return (OutsideGroup(len(evidence.ends), first["name"], ranks=ranks, lines=lines),)
 
 
 @form
@@ -105,14 +105,14 @@ def _place(site: str | None) -> str:
     return f" ({short_site(site)})" if site else ""
 
 
-def grouped(scene: Evidence, unlike: bool = True) -> tuple[Line, ...]:
+def grouped(evidence: Evidence, unlike: bool = True) -> tuple[Line, ...]:
     """The first group that not all ranks named: some named other members, or, not `unlike`, they
     did not call new_group."""
-    by_name = by_key((item["group"], item) for item in scene.meta.get("grouped", ()))
-    for groupings in () if scene.meta.get("missing_ranks") else by_name.values():
+    by_name = by_key((item["group"], item) for item in evidence.meta.get("grouped", ()))
+    for groupings in () if evidence.meta.get("missing_ranks") else by_name.values():
         members = [item["members"] for item in groupings]
         if unlike == (len(members) > 1) and len(max(members, key=len)) > 1:
             sides, site = [item["ranks"] for item in groupings], groupings[0]["site"]
             lines = (SourceLine(site, "", tuple(sides[0])),)
-            return (Grouped(members, lines=lines, **scene.about(sides)),)
+            return (Grouped(members, lines=lines, **evidence.about(sides)),)
     return ()

@@ -17,14 +17,14 @@ from joinlab.story.words import ENDINGS, Text, say, told, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """All notes on a run."""
     return (
-        *_documented(scene.timeline),
-        *_unclear(scene),
-        *_tags(scene),
-        *_watchdog(scene.timeline),
-        *_replicas(scene.timeline),
+        *_documented(evidence.timeline),
+        *_unclear(evidence),
+        *_tags(evidence),
+        *_watchdog(evidence.timeline),
+        *_replicas(evidence.timeline),
     )
 
 
@@ -80,11 +80,11 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
         yield Documented(number, documented or (), traces == documented, gloo, today)
 
 
-def _unclear(scene: Evidence) -> Iterator[Line]:
-    if scene.meta.get("format") != FROM_TEXT and any(
-        end.kind is EndKind.UNKNOWN for end in scene.ends
+def _unclear(evidence: Evidence) -> Iterator[Line]:
+    if evidence.meta.get("format") != FROM_TEXT and any(
+        end.kind is EndKind.UNKNOWN for end in evidence.ends
     ):
-        for why in scene.graph.unclear[unclear_first(scene) is not None :]:
+        for why in evidence.graph.unclear[unclear_first(evidence) is not None :]:
             yield Shows(why, kind=LineKind.NOTE)
 
 
@@ -101,16 +101,16 @@ class Tags(Note):
         return say("{} met {}: NCCL ignores tags.", *parts)
 
 
-def _tags(scene: Evidence) -> Iterator[Line]:
+def _tags(evidence: Evidence) -> Iterator[Line]:
     """The first send that met a recv with another tag."""
-    for slot in scene.matched.slots:
-        if slot.pair and slot.met and backend_of(scene.meta, slot.group) == "nccl":
+    for slot in evidence.matched.slots:
+        if slot.pair and slot.met and backend_of(evidence.meta, slot.group) == "nccl":
             rows = sorted(
-                scene.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND
+                evidence.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND
             )
             tags = [row["tag"] for row in rows]
             if len(tags) == 2 and None not in tags and tags[0] != tags[1]:
-                yield Tags(tags, **scene.about(([row["rank"]] for row in rows), rows))
+                yield Tags(tags, **evidence.about(([row["rank"]] for row in rows), rows))
                 return
 
 

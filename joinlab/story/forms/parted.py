@@ -73,32 +73,32 @@ class LeftOut(Note):
         return say("The paths of {} more ranks were not compared.", str(self.count))
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for the test at which the ways finally part, then for the tests that set the values it
     read."""
-    parting = scene.meta.get("parting")
+    parting = evidence.meta.get("parting")
     if parting is None:
         return ()
     if "why" in parting:
         return (NotFollowed(parting["why"]),)
-    if parting["tests"] and _stands_there(scene, parting["tests"][-1]):
+    if parting["tests"] and _stands_there(evidence, parting["tests"][-1]):
         return ()
-    emulated = scene.meta.get("parting_emulated", False)
+    emulated = evidence.meta.get("parting_emulated", False)
     lines = _lines(list(filter(_branches, parting["tests"])), emulated)
     if parting.get("left_out"):
         return (*lines, LeftOut(parting["left_out"]))
     return tuple(lines)
 
 
-def _stands_there(scene: Evidence, test: Test) -> bool:
+def _stands_there(evidence: Evidence, test: Test) -> bool:
     """Whether a rank's way only ends at the line: it stood there outside any call, so it may yet
     have gone where its peers went."""
     for side in test["sides"]:
         for rank in side["ranks"]:
             if (
                 side["how"] == "issue"
-                and scene.awaited(rank) is None
-                and scene.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+                and evidence.awaited(rank) is None
+                and evidence.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
             ):
                 return True
     return False

@@ -189,96 +189,103 @@ _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing i
 _NOT_MET = "Detected mismatch"
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of a text, and lines about the ranks' places."""
-    if scene.meta.get("format") != FROM_TEXT:
+    if evidence.meta.get("format") != FROM_TEXT:
         return ()
-    rows = scene.timeline.rows("calls")
+    rows = evidence.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
-    still = [rank for rank, end in enumerate(scene.ends) if STUCK in end.text]
+    still = [rank for rank, end in enumerate(evidence.ends) if STUCK in end.text]
     headline = (
-        _failed(scene) or _parted(scene, open_) or _said(scene, TextStuck, still) or _victims(scene)
+        _failed(evidence)
+        or _parted(evidence, open_)
+        or _said(evidence, TextStuck, still)
+        or _victims(evidence)
     )
-    headline = headline or (None if rows else _stood(scene) or _hints(scene)) or _alike(scene, rows)
-    reach = TextReach(scene.meta.get("program", "text"), ranks=_missing(scene))
-    return (headline, *_beyond(scene, open_), reach)
+    headline = (
+        headline
+        or (None if rows else _stood(evidence) or _hints(evidence))
+        or _alike(evidence, rows)
+    )
+    reach = TextReach(evidence.meta.get("program", "text"), ranks=_missing(evidence))
+    return (headline, *_beyond(evidence, open_), reach)
 
 
-def _missing(scene: Evidence) -> tuple[int, ...]:
-    return tuple(scene.meta.get("missing_ranks", ()))
+def _missing(evidence: Evidence) -> tuple[int, ...]:
+    return tuple(evidence.meta.get("missing_ranks", ()))
 
 
-def _failed(scene: Evidence) -> Line | None:
+def _failed(evidence: Evidence) -> Line | None:
     """Ranks that raised errors of their own; the one that was the first to fail, where torchrun
     says which."""
     errors = {
-        rank for rank, error in scene.timeline.calls.select("rank", "error").iter_rows() if error
+        rank for rank, error in evidence.timeline.calls.select("rank", "error").iter_rows() if error
     }
     own_errors = [
         rank
-        for rank, end in enumerate(scene.ends)
+        for rank, end in enumerate(evidence.ends)
         if rank not in errors
         and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED)
         and not _waited(end.text)
     ]
-    first = [rank for rank in own_errors if FIRST_FAILED in scene.ends[rank].text][:1]
-    return _said(scene, TextFailed if first else TextRaised, first or own_errors)
+    first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
+    return _said(evidence, TextFailed if first else TextRaised, first or own_errors)
 
 
-def _victims(scene: Evidence) -> Line | None:
-    victims = [rank for rank, end in enumerate(scene.ends) if _waited(end.text)]
-    return _said(scene, TextVictims, victims)
+def _victims(evidence: Evidence) -> Line | None:
+    victims = [rank for rank, end in enumerate(evidence.ends) if _waited(end.text)]
+    return _said(evidence, TextVictims, victims)
 
 
 def _waited(error: str) -> bool:
     return any(phrase in error for phrase in WAITED)
 
 
-def _said(scene: Evidence, form: type[TextErrors], ranks: Sequence[int]) -> Line | None:
+def _said(evidence: Evidence, form: type[TextErrors], ranks: Sequence[int]) -> Line | None:
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
-    texts = by_key((_error(scene, rank), rank) for rank in ranks)
-    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(scene, ranks[0]))
-    return form([*texts], lines=lines, **scene.about(texts.values()))
+    texts = by_key((_error(evidence, rank), rank) for rank in ranks)
+    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(evidence, ranks[0]))
+    return form([*texts], lines=lines, **evidence.about(texts.values()))
 
 
-def _error(scene: Evidence, rank: int) -> str:
+def _error(evidence: Evidence, rank: int) -> str:
     text = (
-        scene.ends[rank]
+        evidence.ends[rank]
         .text.partition("\n")[0]
         .removesuffix(f" ({FIRST_FAILED})")
         .removesuffix(".")
     )
-    return text + "".join(f" ({short_site(site)})" for site in _place(scene, rank))
+    return text + "".join(f" ({short_site(site)})" for site in _place(evidence, rank))
 
 
-def _stood(scene: Evidence) -> Line | None:
+def _stood(evidence: Evidence) -> Line | None:
     """Where the main threads stood, of fewest ranks first."""
     main = (
         (rank, Standing(threads[0]))
-        for rank, threads in sorted(scene.meta.get("stood", {}).items())
+        for rank, threads in sorted(evidence.meta.get("stood", {}).items())
     )
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
     if by_size:
         sides = [ranks for _, ranks in by_size]
-        return TextStood([text for text, _ in by_size], **scene.about(sides))
+        return TextStood([text for text, _ in by_size], **evidence.about(sides))
     return None
 
 
-def _hints(scene: Evidence) -> Line | None:
+def _hints(evidence: Evidence) -> Line | None:
     """What a text without collectives says: which do not match, or the last sends and recvs."""
-    mismatched = scene.meta.get("mismatched")
+    mismatched = evidence.meta.get("mismatched")
     if mismatched:
         return TextMismatched(ranks=tuple(sorted(mismatched)))
-    texts = by_key((text, rank) for rank, text in scene.meta.get("sends", {}).items())
+    texts = by_key((text, rank) for rank, text in evidence.meta.get("sends", {}).items())
     if texts:
-        return TextSends([*texts], **scene.about(texts.values()))
+        return TextSends([*texts], **evidence.about(texts.values()))
     return None
 
 
-def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
+def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
     more is told."""
     if not open_:
@@ -286,7 +293,7 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
     kinds = _kinds(refused, numbers=True)
     if len(kinds) > 1:
-        return _calls(scene, TextDiffer, kinds)
+        return _calls(evidence, TextDiffer, kinds)
     group = max(
         (row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_)
     )
@@ -294,8 +301,8 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
     for number in sorted(by):
         kinds = _kinds(by[number])
         if len(kinds) > 1:
-            return _calls(scene, TextDiffer, kinds)
-    exact = _exact(scene, group)
+            return _calls(evidence, TextDiffer, kinds)
+    exact = _exact(evidence, group)
     for number in sorted(by):
         ranks_here = {row["rank"] for row in by[number]}
         behind = [
@@ -304,7 +311,7 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
             if count < (number or 1) and rank not in ranks_here
         ]
         if behind:
-            return _calls(scene, TextBehind, [by[number]], [behind])
+            return _calls(evidence, TextBehind, [by[number]], [behind])
     first: dict[int, int] = {}
     for number in sorted(by):
         for row in by[number]:
@@ -313,10 +320,10 @@ def _parted(scene: Evidence, open_: list[CallRow]) -> Line | None:
         [row for row in by[number] if first[row["rank"]] == number]
         for number in sorted(set(first.values()))
     ]
-    untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
+    untold = [rank for rank in first if evidence.ends[rank].text == UNTOLD]
     if untold and not any(row["error"] for row in open_):
-        return _calls(scene, TextLast, places)
-    return _calls(scene, TextApart if places[1:] else TextWaits, places)
+        return _calls(evidence, TextLast, places)
+    return _calls(evidence, TextApart if places[1:] else TextWaits, places)
 
 
 def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
@@ -332,7 +339,7 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
 
 
 def _calls(
-    scene: Evidence,
+    evidence: Evidence,
     form: type[TextCalls],
     sides: list[list[CallRow]],
     without_call: Sequence[list[int]] = (),
@@ -341,38 +348,38 @@ def _calls(
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
     first = [rows[0] for rows in sides]
     return form(
-        [scene.call(row).label for row in first],
+        [evidence.call(row).label for row in first],
         list(map(_size, first)),
-        **scene.about([*ranks, *without_call], first),
+        **evidence.about([*ranks, *without_call], first),
     )
 
 
-def _alike(scene: Evidence, rows: list[CallRow]) -> Line:
-    ranks = sorted(set(range(len(scene.ends))) - set(_missing(scene)))
+def _alike(evidence: Evidence, rows: list[CallRow]) -> Line:
+    ranks = sorted(set(range(len(evidence.ends))) - set(_missing(evidence)))
     calls = len({(row["group"], row["seq"]) for row in rows})
     return (TextAlike if calls else TextSilent)([calls], ranks=tuple(ranks))
 
 
-def _beyond(scene: Evidence, open_: list[CallRow]) -> Iterator[Line]:
+def _beyond(evidence: Evidence, open_: list[CallRow]) -> Iterator[Line]:
     """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as
     many."""
     for group in sorted({row["group"] for row in open_}):
-        progress = sorted(scene.meta.get("progress", {}).get(group, {}).items())
+        progress = sorted(evidence.meta.get("progress", {}).get(group, {}).items())
         by_count = by_key((counts["enqueued"], rank) for rank, counts in progress)
         if len(by_count) > 1:
-            yield TextEnqueued([*by_count], **scene.about(by_count.values()))
+            yield TextEnqueued([*by_count], **evidence.about(by_count.values()))
 
 
-def _exact(scene: Evidence, group: str) -> dict[int, int]:
+def _exact(evidence: Evidence, group: str) -> dict[int, int]:
     """By rank: how many calls of the group it had enqueued, where the text says so."""
-    skipped = scene.meta.get("skipped", {}).get(group, {})
-    rows = {row["rank"] for row in scene.timeline.rows("calls") if row["group"] == group}
+    skipped = evidence.meta.get("skipped", {}).get(group, {})
+    rows = {row["rank"] for row in evidence.timeline.rows("calls") if row["group"] == group}
     exact = {
         rank: before for rank, before in skipped.items() if before < _UNKNOWN and rank not in rows
     }
     return exact | {
         rank: counts["enqueued"]
-        for rank, counts in scene.meta.get("progress", {}).get(group, {}).items()
+        for rank, counts in evidence.meta.get("progress", {}).get(group, {}).items()
     }
 
 
@@ -383,7 +390,7 @@ def _size(row: CallRow) -> str:
     return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
 
 
-def _place(scene: Evidence, rank: int) -> list[str]:
+def _place(evidence: Evidence, rank: int) -> list[str]:
     """The line of the program in which a rank's main thread stood, if it is known."""
-    main = scene.meta.get("stood", {}).get(rank, ())[:1]
+    main = evidence.meta.get("stood", {}).get(rank, ())[:1]
     return [site for thread in main for site, _ in Standing(thread).frames[:1]]

@@ -34,13 +34,13 @@ class NotCome(Headline):
         return say("{} did not come to monitored_barrier.", self.ranks)
 
 
-def not_come(scene: Evidence) -> tuple[Line, ...]:
+def not_come(evidence: Evidence) -> tuple[Line, ...]:
     """The ranks that rank 0's error names."""
-    for end in scene.ends:
+    for end in evidence.ends:
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
             missing = list(map(int, match[1].replace(",", " ").split()))
-            if all(rank < len(scene.ends) for rank in missing):
-                return (NotCome(**scene.about([missing])),)
+            if all(rank < len(evidence.ends) for rank in missing):
+                return (NotCome(**evidence.about([missing])),)
     return ()
 
 
@@ -50,12 +50,12 @@ class Early(Headline):
         return say("{} ran out of inputs, where {} asks all ranks to raise.", self.ranks, join)
 
 
-def early(scene: Evidence) -> tuple[Line, ...]:
+def early(evidence: Evidence) -> tuple[Line, ...]:
     """The ranks at whose end join(throw_on_early_termination=True) raised on all ranks."""
-    ranks = [rank for rank, end in enumerate(scene.ends) if _EARLY.search(end.text)]
+    ranks = [rank for rank, end in enumerate(evidence.ends) if _EARLY.search(end.text)]
     if not ranks:
         return ()
-    return (Early(**scene.about([ranks])),)
+    return (Early(**evidence.about([ranks])),)
 
 
 @form
@@ -77,16 +77,16 @@ def times(count: int) -> str:
     return {0: "nothing", 1: "once"}.get(count, f"{count} times")
 
 
-def left_over(scene: Evidence) -> tuple[Line, ...]:
+def left_over(evidence: Evidence) -> tuple[Line, ...]:
     """The first pair of ranks of which one sent more often than the other received."""
-    if scene.meta.get("skipped") or scene.matched.is_part:
+    if evidence.meta.get("skipped") or evidence.matched.is_part:
         return ()
-    for sent, received in unpaired(scene.timeline):
-        row = next(row for _, row in sent if not scene.slot_of(key_of(row)).met)
+    for sent, received in unpaired(evidence.timeline):
+        row = next(row for _, row in sent if not evidence.slot_of(key_of(row)).met)
         peer = row["peer"]
         if row["op"] == Op.SEND and row["completed_ns"] is not None and peer is not None:
             rows = [row, *(last for _, last in received[-1:])]
-            lines_of_rows = (scene.line_of(end_row, (end_row["rank"],)) for end_row in rows)
+            lines_of_rows = (evidence.line_of(end_row, (end_row["rank"],)) for end_row in rows)
             lines = tuple(filter(None, lines_of_rows))
             sides = [[end_row["rank"]] for end_row in rows]
             return (
@@ -94,17 +94,19 @@ def left_over(scene: Evidence) -> tuple[Line, ...]:
                     len(sent),
                     len(received),
                     lines=lines,
-                    **scene.about(sides, rows, (row["rank"], peer)),
+                    **evidence.about(sides, rows, (row["rank"], peer)),
                 ),
             )
     return ()
 
 
-def _averaged(scene: Evidence, slot: Slot, sides: Iterable[list[int]]) -> tuple[AboutSides, Line]:
+def _averaged(
+    evidence: Evidence, slot: Slot, sides: Iterable[list[int]]
+) -> tuple[AboutSides, Line]:
     """What a headline about gradients that met in a slot is about, and the line about the calls."""
     present = list(map(tuple, sides))
-    rows = [scene.parting.call(slot, side[0]) for side in present]
-    return scene.about(scene.sides(present), rows), meeting.met(scene, slot, present)
+    rows = [evidence.parting.call(slot, side[0]) for side in present]
+    return evidence.about(evidence.sides(present), rows), meeting.met(evidence, slot, present)
 
 
 @form
@@ -120,17 +122,17 @@ class OutOfPhase(Headline):
         return say("Gradients of different inputs were averaged: {}.", listing(parts))
 
 
-def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
+def out_of_phase(evidence: Evidence) -> tuple[Line, ...]:
     """The first gradients that met of two inputs, where both ranks ran the backward pass of both,
     by no_sync()."""
     ran = set()
-    for span in scene.timeline.rows("spans"):
+    for span in evidence.timeline.rows("spans"):
         if span["name"] == "backward":
             ran.add((span["rank"], span["input"]))
-    rows_of_all = scene.folding.matched.rows
+    rows_of_all = evidence.folding.matched.rows
     only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if are_gradients([row])}
-    for slot in scene.parting.slots:
-        rows = [scene.parting.call(slot, rank) for rank in slot.calls]
+    for slot in evidence.parting.slots:
+        rows = [evidence.parting.call(slot, rank) for rank in slot.calls]
         by_input = by_key(
             (row["input"], row["rank"])
             for row in rows
@@ -142,8 +144,8 @@ def out_of_phase(scene: Evidence) -> tuple[Line, ...]:
         if all((rank, second_input) in only_ran for rank in first_ranks) and all(
             (rank, first_input) in only_ran for rank in second_ranks
         ):
-            inputs = [at_input(number, scene.meta) for number in by_input]
-            of_sides, met = _averaged(scene, slot, by_input.values())
+            inputs = [at_input(number, evidence.meta) for number in by_input]
+            of_sides, met = _averaged(evidence, slot, by_input.values())
             return OutOfPhase(inputs, **of_sides), met
     return ()
 
@@ -156,15 +158,15 @@ class TwoModels(Headline):
         return say("Gradients of two models were averaged: {}.", listing(parts))
 
 
-def two_models(scene: Evidence) -> tuple[Line, ...]:
+def two_models(evidence: Evidence) -> tuple[Line, ...]:
     """The first gradients of two models that met, if their parameters were observed."""
-    mixed, index_of = scene.meta.get("mixed", ()), scene.folding.matched.index_of
+    mixed, index_of = evidence.meta.get("mixed", ()), evidence.folding.matched.index_of
     indices = {index_of.get((call["rank"], call["group"], call["seq"])) for call in mixed}
     index = indices.pop() if len(indices) == 1 else None
     if index is None:
         return ()
     sides = ([gradient["rank"]] for gradient in mixed)
-    of_sides, met = _averaged(scene, scene.parting.slots[index], sides)
+    of_sides, met = _averaged(evidence, evidence.parting.slots[index], sides)
     return TwoModels(**of_sides), met
 
 
@@ -204,23 +206,23 @@ def _part(part: Sequence[int]) -> Text:
     )
 
 
-def splits(scene: Evidence) -> tuple[Line, ...]:
+def splits(evidence: Evidence) -> tuple[Line, ...]:
     """The first call that does not fit, an all-to-all: a part between two ranks, and others."""
-    slot = scene.clash
+    slot = evidence.clash
     if slot is None or "splits" not in slot.differs:
         return ()
-    rows = scene.matched.calls_of(slot)
-    parts = misfits([*rows.values()], scene.groups[slot.group])
+    rows = evidence.matched.calls_of(slot)
+    parts = misfits([*rows.values()], evidence.groups[slot.group])
     first, *others = sorted(parts, key=lambda part: part[0] == part[1])
     both = [rows[rank] for rank in dict.fromkeys(first[:2])]
     by_line = {row["call_site"]: row for row in both[::-1]}
-    lines = tuple(filter(None, (scene.line_of(row, ()) for row in [*by_line.values()][::-1])))
+    lines = tuple(filter(None, (evidence.line_of(row, ()) for row in [*by_line.values()][::-1])))
     sides = [[row["rank"]] for row in both]
-    headline = Splits([first], lines=lines, **scene.about(sides, both))
+    headline = Splits([first], lines=lines, **evidence.about(sides, both))
     if not others:
         return (headline,)
     ranks = sorted({rank for part in others for rank in part[:2]})
-    return (headline, OtherParts(others, **scene.about([ranks])))
+    return (headline, OtherParts(others, **evidence.about([ranks])))
 
 
 @form
@@ -260,16 +262,16 @@ class OtherRates(Cause):
         return say("The learning rate of that step was {}.", listing(rates_text))
 
 
-def replicas(scene: Evidence) -> tuple[Line, ...]:
+def replicas(evidence: Evidence) -> tuple[Line, ...]:
     """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of
     its own."""
-    difference = scene.meta.get("replicas")
-    if difference is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
+    difference = evidence.meta.get("replicas")
+    if difference is None or any(end.kind is not EndKind.FINISHED for end in evidence.ends):
         return ()
     if "over" in difference:  # by design: a note says so
         return ()
-    ranks = list(scene.groups.get(difference["group"], range(len(scene.ends))))
-    headline = ReplicasDiffer(difference, **scene.about(difference.get("sides", [ranks])))
+    ranks = list(evidence.groups.get(difference["group"], range(len(evidence.ends))))
+    headline = ReplicasDiffer(difference, **evidence.about(difference.get("sides", [ranks])))
     if "rates" not in difference:
         return (headline,)
     return headline, OtherRates(difference["rates"], ranks=tuple(ranks))

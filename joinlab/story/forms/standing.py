@@ -74,16 +74,16 @@ class Look(Fix):
         )
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for each rank that is, or was to its end, outside any call while a peer is in one or
     has raised, or while all ranks stand; and for what ranks raise or call in other threads."""
-    ends, stacks = scene.ends, scene.meta.get("stood", {})
+    ends, stacks = evidence.ends, evidence.meta.get("stood", {})
     inside = [
-        scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED
+        evidence.awaited(rank) is not None and end.kind is not EndKind.FINISHED
         for rank, end in enumerate(ends)
     ]
-    relevant = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(scene)
-    processes, lines_found = scene.meta.get("processes", {}), list[Line]()
+    relevant = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(evidence)
+    processes, lines_found = evidence.meta.get("processes", {}), list[Line]()
     for rank in sorted({*processes, *stacks}) if relevant else ():
         end, recorded = ends[rank], rank in processes
         goes_on = end.kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
@@ -92,7 +92,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
         if recorded and processes[rank].get("stopped"):
             pid, host = processes[rank]["pid"], processes[rank]["host"]
             lines_found.append(StoppedProcess(pid, host, ranks=(rank,)))
-        elif threads := standing_of(scene, rank):
+        elif threads := standing_of(evidence, rank):
             lines = tuple(
                 SourceLine(thread.frames[0][0], "", (rank,), thread.callers) for thread in threads
             )
@@ -100,7 +100,7 @@ def find(scene: Evidence) -> tuple[Line, ...]:
             lines_found.append(Stands(texts, recorded, past, ranks=(rank,), lines=lines))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             lines_found.append(Look(processes[rank]["host"], pid, ranks=(rank,)))
-    return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(scene))
+    return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(evidence))
 
 
 @form
@@ -118,31 +118,35 @@ class StandApart(Headline):
         return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 
 
-def apart(scene: Evidence) -> tuple[Line, ...]:
+def apart(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
-    if not all_stand(scene) or scene.parting.clash is not None:
+    if not all_stand(evidence) or evidence.parting.clash is not None:
         return ()
-    unfinished = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
-    places = by_key((standing_of(scene, rank)[0].frames[0][0], rank) for rank in unfinished)
+    unfinished = [
+        rank for rank, end in enumerate(evidence.ends) if end.kind is not EndKind.FINISHED
+    ]
+    places = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)
     if len(places) < 2:
         return ()
     sides = sorted(places.items(), key=lambda place: (len(place[1]), place[1]))[:2]
     lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
-    in_places = scene.about((ranks for _, ranks in sides), ranks=unfinished)
+    in_places = evidence.about((ranks for _, ranks in sides), ranks=unfinished)
     return (StandApart(len(places) > 2, lines=lines, **in_places),)
 
 
-def standing_of(scene: Evidence, rank: int) -> list[Standing]:
+def standing_of(evidence: Evidence, rank: int) -> list[Standing]:
     """The threads of a rank that stand in the program's own code."""
-    threads = map(Standing, scene.meta.get("stood", {}).get(rank, ()))
+    threads = map(Standing, evidence.meta.get("stood", {}).get(rank, ()))
     return [thread for thread in threads if thread.frames][:MOST_THREADS]
 
 
-def all_stand(scene: Evidence) -> bool:
+def all_stand(evidence: Evidence) -> bool:
     """Whether no rank was in a call, and each that had not finished wrote where it stands."""
-    unfinished = [rank for rank, end in enumerate(scene.ends) if end.kind is not EndKind.FINISHED]
+    unfinished = [
+        rank for rank, end in enumerate(evidence.ends) if end.kind is not EndKind.FINISHED
+    ]
     return bool(unfinished) and all(
-        scene.awaited(rank) is None and standing_of(scene, rank) for rank in unfinished
+        evidence.awaited(rank) is None and standing_of(evidence, rank) for rank in unfinished
     )
 
 
@@ -170,10 +174,10 @@ class TwoThreads(Note):
         return say("{} issues calls in two threads: {}.", self.ranks, listing(parts))
 
 
-def _two_threads(scene: Evidence) -> Iterator[Line]:
+def _two_threads(evidence: Evidence) -> Iterator[Line]:
     """The first rank of which two threads stand in calls of torch.distributed."""
-    for rank in sorted(scene.meta.get("stood", {})):
-        inside = [thread for thread in standing_of(scene, rank) if thread.is_in_call]
+    for rank in sorted(evidence.meta.get("stood", {})):
+        inside = [thread for thread in standing_of(evidence, rank) if thread.is_in_call]
         if len(inside) > 1:
             lines = tuple(SourceLine(thread.frames[0][0], "", (rank,)) for thread in inside)
             yield TwoThreads(_texts(inside), ranks=(rank,), lines=lines)

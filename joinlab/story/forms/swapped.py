@@ -64,31 +64,33 @@ class OtherKey(Headline):
         )
 
 
-def find(scene: Evidence) -> tuple[Line, ...]:
+def find(evidence: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders, if the ranks have not parted
     before."""
-    keys = scene.meta.get("parting", {}).get("keys")
+    keys = evidence.meta.get("parting", {}).get("keys")
     if keys:
-        return _other_keys(scene, keys)
-    if scene.folding.matched.is_part or scene.meta.get("skipped"):
+        return _other_keys(evidence, keys)
+    if evidence.folding.matched.is_part or evidence.meta.get("skipped"):
         return ()
-    lanes = sorted(scene.parting.lanes, key=lambda rank: (len(scene.parting.lanes[rank]), -rank))
+    lanes = sorted(
+        evidence.parting.lanes, key=lambda rank: (len(evidence.parting.lanes[rank]), -rank)
+    )
     largest = lanes[-1]
-    for group, paths in _paths(scene).items():
+    for group, paths in _paths(evidence).items():
         for lane in lanes[:-1]:
             path, largest_path = paths.get(lane, []), paths.get(largest, [])
             places, largest_places = (
                 [step.place for step in path] for path in (path, largest_path)
             )
             turn = departure(places, largest_places)
-            if not turn or not turn.turned or _comes_too_late(scene, group, turn.at):
+            if not turn or not turn.turned or _comes_too_late(evidence, group, turn.at):
                 continue
             left, right = places[turn.at], largest_places[turn.at]
             if any(places.count(place) != largest_places.count(place) for place in (left, right)):
                 # one rank has issued more of them, so the two that fit may be of different rounds
                 continue
             if left[:-1] != right[:-1]:  # not merely for another input
-                return _told(scene, path[turn.at :], largest_path[turn.at :])
+                return _told(evidence, path[turn.at :], largest_path[turn.at :])
     return ()
 
 
@@ -99,16 +101,16 @@ class StepCall(NamedTuple):
     place: Place
 
 
-def _paths(scene: Evidence) -> dict[str, dict[int, list[StepCall]]]:
+def _paths(evidence: Evidence) -> dict[str, dict[int, list[StepCall]]]:
     """The collectives of each lane, by group. Gradients have no lines: a backward pass issues
     them."""
     paths: dict[str, dict[int, list[StepCall]]] = {}
-    for row in scene.folding.matched.rows:
-        if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
-            label, site, op, root, *callers = place_of(row, scene.parting.joins)
+    for row in evidence.folding.matched.rows:
+        if row["op"] not in POINT_TO_POINT and row["rank"] in evidence.parting.lanes:
+            label, site, op, root, *callers = place_of(row, evidence.parting.joins)
             input = None  # gradients of another epoch are no step that was taken in another order
             if are_gradients([row]):
-                site, callers, input = "", [], None if counts_steps(scene.meta) else row["input"]
+                site, callers, input = "", [], None if counts_steps(evidence.meta) else row["input"]
             place = (
                 label,
                 site,
@@ -125,9 +127,9 @@ def _paths(scene: Evidence) -> dict[str, dict[int, list[StepCall]]]:
     return paths
 
 
-def _comes_too_late(scene: Evidence, group: str, index: int) -> bool:
+def _comes_too_late(evidence: Evidence, group: str, index: int) -> bool:
     """Whether the ranks part before, or in another group."""
-    parting = scene.parting
+    parting = evidence.parting
     if parting.clash is None or parting.slot.pair or parting.slot.group != group:
         return parting.clash is not None
     return index > sum(
@@ -136,32 +138,32 @@ def _comes_too_late(scene: Evidence, group: str, index: int) -> bool:
 
 
 def _told(
-    scene: Evidence, path: Sequence[StepCall], other_path: Sequence[StepCall]
+    evidence: Evidence, path: Sequence[StepCall], other_path: Sequence[StepCall]
 ) -> tuple[Line, ...]:
     first, third = path[0].row, other_path[0].row
     second = next(step.row for step in path if step.place == other_path[0].place)
     fourth = next(step.row for step in other_path if step.place == path[0].place)
     rows = (first, second, third, fourth)
-    both = scene.sides(((first["rank"],), (third["rank"],)))
+    both = evidence.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
     tensors = list(map(tensor, rows)) if one_line else ()
     sides = [both[0], both[0], both[1], both[1]]
     return (
-        OtherOrder(tensors, meant=((0, 3), (1, 2)), **scene.about(sides, rows)),
-        *_met(scene, first, third),
-        *meeting.keys(scene),
+        OtherOrder(tensors, meant=((0, 3), (1, 2)), **evidence.about(sides, rows)),
+        *_met(evidence, first, third),
+        *meeting.keys(evidence),
     )
 
 
-def _met(scene: Evidence, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
-    slot = scene.folding.matched.slot_of(key_of(first))
+def _met(evidence: Evidence, first: CallRow, peer_call: CallRow) -> Iterator[Line]:
+    slot = evidence.folding.matched.slot_of(key_of(first))
     if slot.calls.get(peer_call["rank"]) == peer_call["seq"]:
-        yield meeting.met(scene, slot, ((first["rank"],), (peer_call["rank"],)))
+        yield meeting.met(evidence, slot, ((first["rank"],), (peer_call["rank"],)))
 
 
-def _other_keys(scene: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
-    rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
-    lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
+def _other_keys(evidence: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
+    rows = [evidence.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
+    lines = tuple(filter(None, [evidence.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
     sides = [[key["rank"]] for key in keys]
-    return (OtherKey(lines=lines, values=values, **scene.about(sides, rows)),)
+    return (OtherKey(lines=lines, values=values, **evidence.about(sides, rows)),)
