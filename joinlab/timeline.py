@@ -471,10 +471,10 @@ class Timeline:
         """Return self if every rank finished with nothing pending; else raise RankError with the
         story."""
         if any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends):
-            raise RankError(self._told(), self)
+            raise RankError(self._ended_text(), self)
         return self
 
-    def _told(self) -> str:
+    def _ended_text(self) -> str:
         """How the ranks ended, in words: the story, or without one the endings."""
         if showing.story is not None:
             return showing.story(self)

@@ -138,7 +138,7 @@ def _cause(reasons: Evidence, hung: list[int]) -> str:
             continue
         rows = [
             reasons.matched.row_of[other, group, seq]
-            for other, seq in reasons.slot_of[rank, group, end.call].calls.items()
+            for other, seq in reasons.slot_of((rank, group, end.call)).calls.items()
         ]
         if reasons.meta["backend"] == "gloo":
             if set(reasons.groups[group]) & set(reasons.gone):

@@ -56,7 +56,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
-    left_run, right_run = (f"with {name}" for name in told_apart(left, right))
+    left_run, right_run = (f"with {name}" for name in distinct_names(left, right))
     left_side, right_side = _ComparedRun(left), _ComparedRun(right)
     rows = tuple(ComparedRow(*pair) for pair in _aligned(left_side.keys, right_side.keys))
     first: dict[
@@ -98,12 +98,12 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     )
 
 
-def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
+def distinct_names(left: Timeline, right: Timeline) -> tuple[str, str]:
     """Names for two runs: those of era, backend, engine, program and inputs in which they differ.
 
     >>> import joinlab
     >>> case_4 = joinlab.cases.case_4
-    >>> told_apart(joinlab.emulate(case_4, era="today"), joinlab.emulate(case_4, era="1.9"))
+    >>> distinct_names(joinlab.emulate(case_4, era="today"), joinlab.emulate(case_4, era="1.9"))
     ('today', '1.9')
     """
 
@@ -145,7 +145,7 @@ class _ComparedRun:
         ]
         self.keys: list[Key] = [
             (
-                _place(slot, calls),
+                _input(slot, calls),
                 numbers[slot.group],
                 tuple((rank, _name(call)) for rank, call in calls.items()),
             )
@@ -157,7 +157,7 @@ BEFORE, AFTER = -1, 1 << 62
 """Places of the rows before the first input and after the last."""
 
 
-def _place(slot: Slot, calls: Calls) -> int:
+def _input(slot: Slot, calls: Calls) -> int:
     """The input that a row belongs to."""
     inputs: list[int] = [call["input"] for call in calls.values() if call["input"] is not None]
     if inputs:

@@ -157,7 +157,7 @@ def _sentences(run: Timeline, thread: Timeline, rows: tuple[ThreadRow, ...]) -> 
         beginning = {0: "No row is", 1: "The first row is"}.get(
             first, f"The first {first} rows are"
         )
-        run_calls, thread_calls = map(_told, (row.here, row.there))
+        run_calls, thread_calls = map(_calls_text, (row.here, row.there))
         yield f"{beginning} as in the thread; then this run has {run_calls}, and the thread {thread_calls}."
     setup = [
         sum(is_setup(call["origin"] or "") for call in run.rows("calls") if call["rank"] == rank)
@@ -210,7 +210,7 @@ def _ending(kind: EndKind) -> str:
     )
 
 
-def _told(calls: Calls | None) -> str:
+def _calls_text(calls: Calls | None) -> str:
     if calls is None:
         return "no further row"
     return " beside ".join(call or "no call" for call in calls)

@@ -33,7 +33,7 @@ def check_can_write(path: Path | None) -> None:
         )
 
 
-def check_apart(source: str | None, target: Path | None) -> None:
+def check_other_file(source: str | None, target: Path | None) -> None:
     """Raise JoinlabError if writing `target` would overwrite `source`."""
     if source and target and target.exists() and os.path.exists(source) and target.samefile(source):
         raise JoinlabError(

@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
     from joinlab.story.judge import diagnose
 
-    keeping.check_apart(options.record, options.html)
+    keeping.check_other_file(options.record, options.html)
     timeline = _read(options.record)
     if options.json:
         print(diagnose(timeline).json())

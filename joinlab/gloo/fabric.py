@@ -182,11 +182,11 @@ class GlooFabric:
     def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The timeout of a call's group has passed: its worker fails, and its rank's connections in
         the group close."""
-        way = self._way_of(call)
+        way = self._direction_of(call)
         self.cut(call.place)
         return _timed_out(way, ms)
 
-    def _way_of(self, call: EmulatedCall) -> str:
+    def _direction_of(self, call: EmulatedCall) -> str:
         """Whether a call that is under way waits in "send" or in "recv"."""
         waits = (
             task.waits_on

@@ -10,7 +10,7 @@ and names the sources):
                           pg_status as text. Before 2.6, a batch of sends may count as a collective: its numbers then
                           differ between ranks, and are shown unchanged
     2.6    -              nccl_version
-    2.7    -              an entry for each call of a batch of collectives (_apart)
+    2.7    -              an entry for each call of a batch of collectives (_split_batches)
     2.9    2.8            thread_id, thread_name; gloo
     2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
 
@@ -307,14 +307,14 @@ def _calls(
     entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
 ) -> tuple[DumpCalls, dict[str, str]]:
     """The calls, and the names of the groups by the process's number for them."""
-    codes, fields = _told(entries, texts)
+    codes, fields = _coded_fields(entries, texts)
     if any(
         (entry_fields.backend == "nccl" and entry_fields.op in POINT_TO_POINT)
         or entry_fields.title.endswith("coalesced")
         for entry_fields in fields
     ):
-        entries = _apart(entries, problems)
-        codes, fields = _told(entries, texts)
+        entries = _split_batches(entries, problems)
+        codes, fields = _coded_fields(entries, texts)
     got = {code for code, entry_fields in enumerate(fields) if _gets(entry_fields)}
     if got:
         entries = [
@@ -327,7 +327,7 @@ def _calls(
             else entry
             for entry, code in zip(entries, codes, strict=True)
         ]
-        codes, fields = _told(entries, texts)
+        codes, fields = _coded_fields(entries, texts)
     for entry_fields in fields:
         groups.setdefault(entry_fields.group, (entry_fields.words, ()))
     left_out = {
@@ -379,12 +379,12 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _told(
+def _coded_fields(
     entries: Sequence[dict[str, object]], texts: Texts
 ) -> tuple[array[int], list[_EntryFields]]:
-    """A code for each entry's fields _TOLD, and the _Told of each code."""
-    codes, keys = _numbered(map(_TOLD, entries), lambda fields: marshal.dumps(fields, 2))
-    return codes, list(map(texts.told, keys))
+    """A code for each entry's fields _REPEATED, and the _EntryFields of each code."""
+    codes, keys = _numbered(map(_REPEATED, entries), lambda fields: marshal.dumps(fields, 2))
+    return codes, list(map(texts.fields_of, keys))
 
 
 def _gets(fields: _EntryFields) -> bool:
@@ -395,7 +395,9 @@ def _gets(fields: _EntryFields) -> bool:
     )
 
 
-def _apart(entries: Sequence[dict[str, object]], problems: list[str]) -> list[dict[str, object]]:
+def _split_batches(
+    entries: Sequence[dict[str, object]], problems: list[str]
+) -> list[dict[str, object]]:
     """Split batches: each send and recv gets the state of its batch, and a batch of collectives
     becomes one entry.
 
@@ -495,7 +497,7 @@ def _is_pair(entry: dict[str, Any]) -> bool:
 
 _STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_completed_ns")
 
-_TOLD = itemgetter(
+_REPEATED = itemgetter(
     "pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired"
 )
 _ABSENT: Mapping[str, object] = {
@@ -621,7 +623,7 @@ class Texts:
         self.kinds: dict[Kind, int] = {}
         self.shapes: dict[tuple[tuple[int, ...], ...], int] = {}
         self.stacks: dict[tuple[Frame, ...], int] = {}
-        self._told: dict[bytes, _EntryFields] = {}
+        self._fields: dict[bytes, _EntryFields] = {}
         self._stacks: dict[tuple[tuple[object, object, object], ...], int] = {}
 
     def kind(self, kind: Kind) -> int:
@@ -647,9 +649,9 @@ class Texts:
             renumbered.append(outcome)
         return renumbered
 
-    def told(self, key: Any) -> _EntryFields:
-        """The _Told of marshalled fields _TOLD."""
-        fields = self._told.get(key)
+    def fields_of(self, key: Any) -> _EntryFields:
+        """The _EntryFields of marshalled fields _REPEATED."""
+        fields = self._fields.get(key)
         if fields is None:
             number, group, title, names, sizes, state, retired = marshal.loads(key)
             # Older dumps have only the number of a group.
@@ -662,7 +664,7 @@ class Texts:
             fields = _EntryFields(
                 str(number), name, description, title, backend, op, peer, _dtype(names), shape, over
             )
-            self._told[key] = fields
+            self._fields[key] = fields
         return fields
 
     def shape(self, sizes: Sequence[Sequence[int]]) -> int:

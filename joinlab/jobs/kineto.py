@@ -192,12 +192,12 @@ def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dic
             if not groups.get(name, ("", ()))[1]:
                 groups[name] = (
                     str(arguments.get("Process Group Description") or ""),
-                    _ranks_told(arguments),
+                    _ranks_in(arguments),
                 )
     return groups
 
 
-def _ranks_told(arguments: Mapping[str, object]) -> tuple[int, ...]:
+def _ranks_in(arguments: Mapping[str, object]) -> tuple[int, ...]:
     """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of
     uneven places."""
     ranks = _ranks(arguments.get("Process Group Ranks"))

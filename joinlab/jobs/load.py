@@ -67,15 +67,15 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     problems: list[str] = []
     try:
         if place.is_dir():
-            return _told(_folder(place, problems))
+            return _warn_of_problems(_folder(place, problems))
         head = _head(place)
         reader = next(
             (candidate for candidate in READERS if candidate.looks_like(place, head)), None
         )
         if reader is not None and reader.what == TEXT and _has_record(place.parent):
-            return _told(text.beside(load_recording(place.parent), [place]))
+            return _warn_of_problems(text.beside(load_recording(place.parent), [place]))
         if reader is not None:
-            return _told(reader.read([place], problems))
+            return _warn_of_problems(reader.read([place], problems))
     except OSError as error:
         why = error.strerror or str(error)
         raise TimelineFileError(
@@ -149,7 +149,7 @@ def _head(file: Path) -> bytes:
         return opened.read(_HEAD_BYTES)
 
 
-def _told(timeline: Timeline) -> Timeline:
+def _warn_of_problems(timeline: Timeline) -> Timeline:
     for problem in timeline.meta.get("problems", ()):
         warnings.warn(problem, UserWarning, stacklevel=3)
     return timeline

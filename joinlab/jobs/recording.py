@@ -287,7 +287,7 @@ def _timeline(
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     calls, skipped = _kept_calls(logs, problems)
     host_of = {rank: log.begin.host or "?" for rank, log in logs.items()}
-    shifts = _shifts(logs, calls, host_of, groups, problems)
+    shifts = _clock_offsets(logs, calls, host_of, groups, problems)
     origin = min(
         (
             log.begin.time_ns + shifts[host_of[rank]].offset_ns
@@ -303,7 +303,7 @@ def _timeline(
             if call.get(name) not in range(size):
                 call[name] = None
     for row in rows:
-        _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
+        _move_times(row, shifts[host_of[row["rank"]]].offset_ns - origin)
     transport = "sockets" if backend == "gloo" else None
     if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
         problems.append(
@@ -495,7 +495,7 @@ def _kept_calls(
     return calls, skipped
 
 
-def _shifts(
+def _clock_offsets(
     logs: dict[int, RankLog],
     calls: list[CallRow],
     host_of: dict[int, str],
@@ -514,7 +514,7 @@ def _shifts(
     return shifts
 
 
-def _shift(row: CallRow | SpanRow, by: int) -> None:
+def _move_times(row: CallRow | SpanRow, by: int) -> None:
     times: Any = row
     for name in (
         "enqueued_ns",

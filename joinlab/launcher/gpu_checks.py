@@ -455,7 +455,7 @@ def check_gpus(
             if reason:
                 lines = [(NOT_HERE, reason)]
             else:
-                lines = list(_told(check))
+                lines = list(_report(check))
             if not reason:
                 report["checks"][check.name] = lines
                 path.write_text(json.dumps(report, indent=1))
@@ -481,7 +481,7 @@ def _missing(check: GpuCheck, gpus: int) -> str:
     return f"{has}. Instead: {check.instead}."
 
 
-def _told(check: GpuCheck) -> Iterator[Line]:
+def _report(check: GpuCheck) -> Iterator[Line]:
     began = time.monotonic()
     try:
         yield from check.run()

@@ -314,11 +314,11 @@ def steps_to_peers(call: EmulatedCall, part: CallPart, place: int, size: int) ->
         lines, peer = lines_of(part.nbytes()), 1 - place if size == 2 else call.source_place
         return [RingStep(None, lines, peer) if call.op is Op.SEND else RingStep(lines, None, peer)]
     return peer_steps(
-        call.op, place, size, call.root, _by_place(part.ins, size), _by_place(part.outs, size)
+        call.op, place, size, call.root, _rank_bytes(part.ins, size), _rank_bytes(part.outs, size)
     )
 
 
-def _by_place(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
+def _rank_bytes(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
     """Bytes for each place: of a tensor each, or of the one that there is."""
     if len(tensors) == size:
         return list(map(len_of, tensors))

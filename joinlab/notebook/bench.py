@@ -262,7 +262,7 @@ class Bench(View):
         return value
 
     @traitlets.validate("said")
-    def _check_said(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
+    def _check_words(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
         words: tuple[str, ...] = proposal["value"]
         if any(words) and not (self.predict and self.covered):
             raise ProgramError(

@@ -91,7 +91,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
                 last if end is None else end,
             )
         )
-    yield from _apart(slices, {number: f"group {group}" for group, number in thread.items()})
+    yield from _in_threads(slices, {number: f"group {group}" for group, number in thread.items()})
     yield from slices
     number = 0
     for slot in matched.slots:
@@ -113,7 +113,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
             }  # "e": to the slice around it
 
 
-def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
+def _in_threads(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
     """Move overlapping slices to further threads, and yield the names of these threads.
 
     thread "group 0"        |---- call 1 ----|     |- call 3 -|

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from joinlab.analysis.comparison import Comparison, compare, told_apart
+from joinlab.analysis.comparison import Comparison, compare, distinct_names
 from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, scene
 from joinlab.picture.places import SIZES, behind
 from joinlab.timeline import Timeline
@@ -42,7 +42,7 @@ def compared(first: Timeline, second: Timeline) -> Compared:
             for screen, side in zip(both, ("left", "right"), strict=True)
         )
     )
-    names = told_apart(first, second)
+    names = distinct_names(first, second)
     made = [_laid(both, side, pairs, name) for side, name in enumerate(names)]
     return Compared((made[0], made[1]), comparison.sentence, max(map(behind, made)))
 

@@ -109,7 +109,7 @@ def _bars(
     begun, ended, waited, let_go, _ = (times.tolist() for times in call_times(calls))
     failed = calls["error"].is_not_null()  # when is not always known
     ended = [max(end, begun[index]) if failed[index] else end for index, end in enumerate(ended)]
-    places = _places(begun, ended)
+    places = _track_rows(begun, ended)
     rows: list[CallRow] = calls.drop("slot").rows(named=True)  # type: ignore[assignment]
     for index, (call, slot) in enumerate(zip(rows, calls["slot"], strict=True)):
         (place, shared), label = places[index], asks_of(call)
@@ -121,7 +121,9 @@ def _bars(
         yield slots[row, slot]
         if waited[index] >= 0:
             times = waited[index], let_go[index]
-            yield FigureBar(RowKind.WAIT, *times, *program, "", _told(f"waits in {label}", *times))
+            yield FigureBar(
+                RowKind.WAIT, *times, *program, "", _duration_text(f"waits in {label}", *times)
+            )
     spans = timeline.spans.filter(pl.col("rank") == rank)
     for span in spans.rows(named=True) if not reading.is_part else ():
         begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
@@ -129,14 +131,16 @@ def _bars(
             label = span["name"]
         else:
             label = f"{span['name']} {span['input'] + 1}"
-        yield FigureBar(RowKind.SPAN, begin, end, *program, label, _told(label, begin, end))
+        yield FigureBar(
+            RowKind.SPAN, begin, end, *program, label, _duration_text(label, begin, end)
+        )
 
 
-def _told(what: str, begin: int, end: int) -> str:
+def _duration_text(what: str, begin: int, end: int) -> str:
     return f"<b>{html.escape(what)}</b>: {'it never ends' if end < 0 else duration(end - begin)}"
 
 
-def _places(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[int, int]]:
+def _track_rows(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[int, int]]:
     """Of each call its row, and how many share the track: calls in flight at once, below each other."""
     places: list[tuple[int, int]] = []  # the row, and which calls share the track
     most: list[int] = []  # rows of those that share it

@@ -77,7 +77,7 @@ class _Picture:
         if not self.scene.columns:
             yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
         for index, column in enumerate(self.scene.columns):
-            yield f"<g><title>{escape(_told(column))}</title>"
+            yield f"<g><title>{escape(_column_text(column))}</title>"
             yield from self._column(index, column)
             yield "</g>"
         for index, lane, other_at, other_lane in self.scene.meant:
@@ -156,7 +156,7 @@ class _Picture:
                 )
                 yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
         for lane in range(len(column.boxes)):
-            rect, label = self.across.box(index, lane), self._said(index, lane)
+            rect, label = self.across.box(index, lane), self._box_texts(index, lane)
             if rect.box is None:
                 yield self._ghost(rect, label[0]) if any(label) and column.size != "slim" else ""
             else:
@@ -190,7 +190,7 @@ class _Picture:
             )
         yield from self._between(index, column)
 
-    def _said(self, index: int, lane: int) -> tuple[str, str]:
+    def _box_texts(self, index: int, lane: int) -> tuple[str, str]:
         """What a column says in a lane, and below it."""
         column = self.scene.columns[index]
         box, big = column.boxes[lane], column.size == "big"
@@ -409,7 +409,7 @@ class _Picture:
         )
 
 
-def _told(column: Column) -> str:
+def _column_text(column: Column) -> str:
     labels = " · ".join(dict.fromkeys(box.label for box in column.drawn))
     if column.number:
         number = f"{'calls' if column.stack else 'call'} {column.number}: "

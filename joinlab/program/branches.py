@@ -444,10 +444,12 @@ def dotted(node: ast.AST) -> str:
 
 def stored_in(node: ast.AST) -> Iterator[str]:
     """The names that a statement, or its block, writes to: "start", "self.bad", "seen"."""
-    inner: set[ast.AST] = set()  # what comprehensions bind
-    for part in ast.walk(node):
-        if isinstance(part, ast.comprehension):
-            inner.update(ast.walk(part.target))
+    inner = {  # what comprehensions bind
+        target
+        for part in ast.walk(node)
+        if isinstance(part, ast.comprehension)
+        for target in ast.walk(part.target)
+    }
     for part in ast.walk(node):
         if part in inner:
             continue

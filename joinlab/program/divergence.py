@@ -452,7 +452,7 @@ def _raised_behind(rank: int, steps: Sequence[TraceStep], test: TraceStep) -> Te
     """The first exception that a rank raised on its way from a test to its next call, unless it
     ended the rank."""
     after = list(
-        takewhile(lambda step: step.issued == test.issued, steps[_place_of(test, steps) + 1 :])
+        takewhile(lambda step: step.issued == test.issued, steps[_index_of(test, steps) + 1 :])
     )
     raised = (index for index, step in enumerate(after) if step.event == "raise")
     first = next(
@@ -673,7 +673,7 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
 def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[str]) -> bool:
     """Whether the ranks parted in a function that the line of the step `last` called, or one that
     sets what it reads, and the function returned accordingly."""
-    before = reversed(way[: _place_of(parted.tests[0], way)])
+    before = reversed(way[: _index_of(parted.tests[0], way)])
     caller = next((step for step in before if step.depth < parted.depth), last)
     statement = statement_at(caller.file, caller.line)
     return (
@@ -689,7 +689,7 @@ def _held(parted: _At, way: Trace) -> list[tuple[int, int]]:
     """Checksums of the first rank's replica at the statement, and where the ways met again."""
     test = parted.tests[0]
     *_, last = (test, *chain(*parted.alone[:1]))
-    *_, after = (last, *way.steps[_place_of(last, way.steps) + 1 :][:1])
+    *_, after = (last, *way.steps[_index_of(last, way.steps) + 1 :][:1])
     return [way.held[id(test)], way.held[id(after)]]
 
 
@@ -751,7 +751,7 @@ def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]
     ]
     reads = {*place.statement.names, *(() if place.statement.decides else place.statement.reads)}
     for test, way in zip(place.tests, ways, strict=True) if branches else ():
-        after = way[_place_of(test, way) + 1 :]
+        after = way[_index_of(test, way) + 1 :]
         inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
         for statement in inside:
             if statement.decides or statement.returns:
@@ -767,7 +767,7 @@ def _made_of(
     """These names, and those from which the function's earlier statements made them."""
     for test, way in zip(tests, ways, strict=True):
         before = _statements(
-            step for step in way[: _place_of(test, way)] if step.function == test.function
+            step for step in way[: _index_of(test, way)] if step.function == test.function
         )
         while (
             sources := {
@@ -779,7 +779,7 @@ def _made_of(
     return reads
 
 
-def _place_of(test: TraceStep, way: Sequence[TraceStep]) -> int:
+def _index_of(test: TraceStep, way: Sequence[TraceStep]) -> int:
     return next(index for index, step in enumerate(way) if step is test)
 
 
@@ -797,7 +797,7 @@ def _returned(parted: _At, way: Trace) -> Iterator[tuple[str, Plain]]:
     """The values in the `return` of each function of the program that the test called; of a `for`,
     when its loop began."""
     steps, test = way.steps, parted.tests[0]
-    begin = _place_of(test, steps)
+    begin = _index_of(test, steps)
     lines = range(parted.statement.first, parted.statement.last + 1)
     for index in range(begin, -1, -1) if parted.statement.text.startswith("for ") else ():
         step = steps[index]

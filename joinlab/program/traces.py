@@ -252,7 +252,7 @@ class Trace:
         statement = self._test_at(code.co_filename, line)
         pairs = []
         for name in statement.keys if statement else ():
-            pairs.append(told_of(name, _named(frame, name)))
+            pairs.append(plain_of(name, _named(frame, name)))
         values = tuple(pair for pair in pairs if pair and type(pair[1]) in (str, int))
         if values:
             self.keyed.append((issued, values))
@@ -277,7 +277,7 @@ class Trace:
             value = asked.answer()
             if value is asked or not asked.function:
                 name, value = asked[:2]
-            pair = told_of(name, value) or self._length(name, value)
+            pair = plain_of(name, value) or self._length(name, value)
             if pair is not None:
                 if pair[0] == name and _is_tensor(asked.value):
                     tensors.append((len(values), asked))
@@ -309,7 +309,7 @@ class Trace:
         values, tensors = self._unsure
         self._unsure = None
         for index, asked in reversed(tensors):
-            if told_of("", asked.answer()) != ("", values[index][1]):
+            if plain_of("", asked.answer()) != ("", values[index][1]):
                 del values[index]
 
 
@@ -343,13 +343,13 @@ def _monitor(way: Trace) -> None:
         monitoring.use_tool_id(TOOL, "joinlab")
         events = monitoring.events
         callbacks: dict[int, Callable[..., object]] = {
-            events.PY_START: _told("call"),
-            events.PY_RESUME: _told("call"),
-            events.PY_RETURN: _told("return"),
-            events.PY_YIELD: _told("return"),
-            events.LINE: _told("line"),
+            events.PY_START: _line_reporter("call"),
+            events.PY_RESUME: _line_reporter("call"),
+            events.PY_RETURN: _line_reporter("return"),
+            events.PY_YIELD: _line_reporter("return"),
+            events.LINE: _line_reporter("line"),
         }
-        callbacks[events.JUMP] = _told_jump
+        callbacks[events.JUMP] = _report_jump
         for event, callback in callbacks.items():
             monitoring.register_callback(TOOL, event, callback)
         for event in (
@@ -359,7 +359,7 @@ def _monitor(way: Trace) -> None:
             events.PY_THROW,
         ):  # these cannot be disabled
             monitoring.register_callback(
-                TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW)
+                TOOL, event, _error_reporter(event == events.PY_UNWIND, event == events.PY_THROW)
             )
         monitoring.set_events(
             TOOL,
@@ -377,7 +377,7 @@ def _unmonitor() -> None:
         monitoring.free_tool_id(TOOL)
 
 
-def _told(event: str) -> Callable[..., object]:
+def _line_reporter(event: str) -> Callable[..., object]:
     disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
 
     def callback(code: CodeType, *_: object) -> object:
@@ -391,7 +391,7 @@ def _told(event: str) -> Callable[..., object]:
     return callback
 
 
-def _told_jump(code: CodeType, offset: int, to: int) -> object:
+def _report_jump(code: CodeType, offset: int, to: int) -> object:
     """Report each round of a loop on one line, for which there is no line event."""
     if to > offset or not followed(code.co_filename) or _line(code, offset) != _line(code, to):
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
@@ -405,7 +405,7 @@ def _line(code: CodeType, offset: int) -> int | None:
     return next((line for first, end, line in code.co_lines() if first <= offset < end), None)
 
 
-def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
+def _error_reporter(unwinds: bool, throws: bool) -> Callable[..., None]:
     def callback(code: CodeType, _: int, error: BaseException) -> None:
         if followed(code.co_filename):
             way = _following.get(threading.get_ident())
@@ -509,11 +509,11 @@ def _named(frame: FrameType, name: str) -> Any:
     return value
 
 
-def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
+def plain_of(name: str, value: Any) -> tuple[str, Plain] | None:
     """The reported form of a value: a number, a length, a shape or a short string; None if there is
     none.
 
-    >>> told_of("best", 0.4), told_of("seen", [1, 2]), told_of("self", object())
+    >>> plain_of("best", 0.4), plain_of("seen", [1, 2]), plain_of("self", object())
     (('best', 0.4), ('len(seen)', 2), None)
     """
     kind = type(value)
@@ -527,10 +527,10 @@ def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
         return f"len({name})", len(value)
     if _is_tensor(value):
         if value.device.type == "cpu" and value.numel() == 1 and (item := _item(value)) is not None:
-            return told_of(name, item)
+            return plain_of(name, item)
         return f"{name}.shape", str(tuple(value.shape))
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not getattr(value, "shape", True):
-        return told_of(name, value.item())
+        return plain_of(name, value.item())
     return None
 
 

@@ -49,7 +49,7 @@ _MET = (OtherOrder, OutOfPhase, TwoModels)
 def parting(evidence: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = evidence.timeline
-    split = _apart(evidence, headline)
+    split = _unmatched(evidence, headline)
     if split is None and not has_keys(timeline):
         return None
     windows = (
@@ -156,7 +156,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 # calls
 
 
-def _apart(evidence: Evidence, headline: Line) -> Apart | None:
+def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
     parting, ends, timeline = evidence.parting, evidence.ends, evidence.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
@@ -203,7 +203,7 @@ def _apart(evidence: Evidence, headline: Line) -> Apart | None:
     ):  # and no call tells them apart
         ranks = _some((raised_outside, well))
         return Apart(
-            (raised_outside, well), dict.fromkeys(ranks, ALL), _places(paths_of(timeline, ranks))
+            (raised_outside, well), dict.fromkeys(ranks, ALL), _positions(paths_of(timeline, ranks))
         )
     return None
 
@@ -225,7 +225,7 @@ def _refused_there(evidence: Evidence, slot: Slot) -> bool:
     return 0 < len(refused) == len(slot.absent) and {row["call_site"] for row in refused} == sites
 
 
-def _places(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
+def _positions(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
     """By rank, the places of these calls; {} if join() made some of them, since more calls are then
     no lead."""
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
@@ -268,7 +268,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
     while index and not (
         index <= len(first_path)
         and index <= len(second_path)
-        and _one_place(first_path[index - 1][1], second_path[index - 1][1])
+        and _same_call_site(first_path[index - 1][1], second_path[index - 1][1])
     ):
         index -= 1
     windows = {
@@ -278,7 +278,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         )
         for rank, path in paths.items()
     }
-    return Apart(sides, windows, _places(paths))
+    return Apart(sides, windows, _positions(paths))
 
 
 def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, CallPath]) -> list[list[int]]:
@@ -286,7 +286,7 @@ def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, CallPath]) -> l
     rank's of the other."""
     kinds = [
         {
-            tuple(_place(row) for _, row in paths[rank]): rank
+            tuple(_call_site(row) for _, row in paths[rank]): rank
             for rank in reversed(side)
             if rank in paths
         }
@@ -306,15 +306,15 @@ def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, CallPath]) -> l
     return [sorted(side, key=lambda rank: rank not in first) for side in sides]
 
 
-def _one_place(first_row: CallRow, second_row: CallRow) -> bool:
+def _same_call_site(first_row: CallRow, second_row: CallRow) -> bool:
     """Whether two calls came from one place, or one of them is join()'s shadow of the other."""
     shadow = any(is_made_by_join(row["stack"] or ()) for row in (first_row, second_row))
-    return _place(first_row) == _place(second_row) or (
+    return _call_site(first_row) == _call_site(second_row) or (
         shadow and shadows(first_row["origin"] or "", second_row["origin"] or "")
     )
 
 
-def _place(row: CallRow) -> tuple[object, ...]:
+def _call_site(row: CallRow) -> tuple[object, ...]:
     return row["call_site"], tuple(row["stack"] or ()), row["origin"]
 
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.emulator import scheduler
-from joinlab.program.traces import told_of
+from joinlab.program.traces import plain_of
 from joinlab.story.lines import LineKind
 from joinlab.timeline import EndKind
 
@@ -134,8 +134,8 @@ def test_the_ways_part_at_the_marked_lines_with_these_values(program):
 
 
 def test_a_complex_number_is_shown_by_its_shape():
-    assert told_of("z", torch.ones((), dtype=torch.complex64)) == ("z.shape", "()")
-    assert told_of("z", torch.ones(1)) == ("z", 1.0)
+    assert plain_of("z", torch.ones((), dtype=torch.complex64)) == ("z.shape", "()")
+    assert plain_of("z", torch.ones(1)) == ("z", 1.0)
 
 
 @pytest.mark.parametrize("program", [joined, root_sends], ids=lambda program: program.__name__)

@@ -14,7 +14,7 @@ import pytest
 
 from joinlab.program.branches import outcome, statement_at
 from joinlab.program.log_events import TraceStepped
-from joinlab.program.traces import Trace, TraceStep, Window, told_of
+from joinlab.program.traces import Trace, TraceStep, Window, plain_of
 from joinlab.recorder.recorded_traces import MOST_BETWEEN, RecordedTrace, take_step
 
 HERE = __file__
@@ -152,7 +152,7 @@ def test_a_way_that_is_too_long_says_where_it_was_cut():
     ],
 )
 def test_what_a_step_keeps_of_a_value(value, told):
-    assert told_of("name", value) == told
+    assert plain_of("name", value) == told
 
 
 def test_a_step_keeps_what_calls_say_that_change_nothing(monkeypatch):

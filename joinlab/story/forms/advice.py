@@ -185,16 +185,16 @@ def _what_leads(evidence: Evidence) -> Iterator[Line]:
             slot.differs,
             slot.absent,
             slot.pair,
-            _ways(evidence),
+            _has_traces(evidence),
             **evidence.about(evidence.sides(present), rows),
         )
     elif slot is not None and kinds == {EndKind.KILLED}:
         yield LookAtOutput(ranks=tuple(slot.absent))
     elif slot is None and EndKind.HUNG in map(attrgetter("kind"), evidence.ends):
-        yield InTurn(_ways(evidence))
+        yield InTurn(_has_traces(evidence))
 
 
-def _ways(evidence: Evidence) -> bool:
+def _has_traces(evidence: Evidence) -> bool:
     """Whether the ways of its ranks were recorded, too."""
     return bool(evidence.meta.get("ways"))
 

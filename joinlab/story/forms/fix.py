@@ -152,9 +152,8 @@ def _met_foreign_call(evidence: Evidence, rank: int) -> bool:
 def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
     """Whether the rank's last call may come from a `finally`, a handler or the end of a `with` that its
     error passed."""
-    frames = set()
-    for frame in evidence.matched.row_of[evidence.last[rank]]["stack"] or ():
-        frames.add(frame.partition(" ")[0])
+    stack = evidence.matched.row_of[evidence.last[rank]]["stack"] or ()
+    frames = {frame.partition(" ")[0] for frame in stack}
     for site in raised_at(evidence.timeline.output[rank]):
         file, _, line = site.rpartition(":")
         for guard in guards_around(file, int(line)):

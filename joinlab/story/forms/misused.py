@@ -41,7 +41,8 @@ class WaitForWork(Fix):
 
     def words(self) -> Text:
         return say(
-            "Call wait() on what the call returned{} before its tensor is read.", _place(self.site)
+            "Call wait() on what the call returned{} before its tensor is read.",
+            _site_text(self.site),
         )
 
 
@@ -73,7 +74,7 @@ class OutsideGroup(Headline):
             "{} finished, but {} called {}{} for a group that [it is|they are] not in: it did "
             "nothing."
         )
-        where = _place(self.lines[0].site)
+        where = _site_text(self.lines[0].site)
         return say(template, every_rank(self.world), self.ranks, self.name, where)
 
 
@@ -96,12 +97,12 @@ class Grouped(Headline):
     def words(self) -> Text:
         parts: list[Text] = []
         for ranks, members in zip(self.sides, self.members, strict=True):
-            called = "" if parts else f" called new_group{_place(self.lines[0].site)}"
+            called = "" if parts else f" called new_group{_site_text(self.lines[0].site)}"
             parts.append(say("{}{} for {}", ranks, called, members))
         return say("{}: every rank has to, alike.", listing(parts))
 
 
-def _place(site: str | None) -> str:
+def _site_text(site: str | None) -> str:
     return f" ({short_site(site)})" if site else ""
 
 

@@ -199,7 +199,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     headline = (
         _failed(evidence)
         or _parted(evidence, open_)
-        or _said(evidence, TextStuck, still)
+        or _texts_headline(evidence, TextStuck, still)
         or _victims(evidence)
     )
     headline = (
@@ -229,24 +229,26 @@ def _failed(evidence: Evidence) -> Line | None:
         and not _waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
-    return _said(evidence, TextFailed if first else TextRaised, first or own_errors)
+    return _texts_headline(evidence, TextFailed if first else TextRaised, first or own_errors)
 
 
 def _victims(evidence: Evidence) -> Line | None:
     victims = [rank for rank, end in enumerate(evidence.ends) if _waited(end.text)]
-    return _said(evidence, TextVictims, victims)
+    return _texts_headline(evidence, TextVictims, victims)
 
 
 def _waited(error: str) -> bool:
     return any(phrase in error for phrase in WAITED)
 
 
-def _said(evidence: Evidence, form: type[TextErrors], ranks: Sequence[int]) -> Line | None:
+def _texts_headline(
+    evidence: Evidence, form: type[TextErrors], ranks: Sequence[int]
+) -> Line | None:
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
     texts = by_key((_error(evidence, rank), rank) for rank in ranks)
-    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(evidence, ranks[0]))
+    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _stood_at(evidence, ranks[0]))
     return form([*texts], lines=lines, **evidence.about(texts.values()))
 
 
@@ -257,7 +259,7 @@ def _error(evidence: Evidence, rank: int) -> str:
         .removesuffix(f" ({FIRST_FAILED})")
         .removesuffix(".")
     )
-    return text + "".join(f" ({short_site(site)})" for site in _place(evidence, rank))
+    return text + "".join(f" ({short_site(site)})" for site in _stood_at(evidence, rank))
 
 
 def _stood(evidence: Evidence) -> Line | None:
@@ -390,7 +392,7 @@ def _size(row: CallRow) -> str:
     return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
 
 
-def _place(evidence: Evidence, rank: int) -> list[str]:
+def _stood_at(evidence: Evidence, rank: int) -> list[str]:
     """The line of the program in which a rank's main thread stood, if it is known."""
     main = evidence.meta.get("stood", {}).get(rank, ())[:1]
     return [site for thread in main for site, _ in Standing(thread).frames[:1]]

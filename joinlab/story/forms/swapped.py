@@ -90,7 +90,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
                 # one rank has issued more of them, so the two that fit may be of different rounds
                 continue
             if left[:-1] != right[:-1]:  # not merely for another input
-                return _told(evidence, path[turn.at :], largest_path[turn.at :])
+                return _other_order(evidence, path[turn.at :], largest_path[turn.at :])
     return ()
 
 
@@ -137,7 +137,7 @@ def _comes_too_late(evidence: Evidence, group: str, index: int) -> bool:
     )
 
 
-def _told(
+def _other_order(
     evidence: Evidence, path: Sequence[StepCall], other_path: Sequence[StepCall]
 ) -> tuple[Line, ...]:
     first, third = path[0].row, other_path[0].row
