@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import joinlab
 from joinlab.picture.columns import call_times
 from joinlab.picture.details import call_details
-from joinlab.picture.figures import CALLS, CONFIG, PROGRAM, _places, figure, hover
+from joinlab.picture.figures import CALLS, CONFIG, PROGRAM, _track_rows, figure, hover
 from joinlab.timeline import Ending
 from tests.drawn import timelines
 from tests.timelines import Writer, case_timeline
@@ -99,8 +99,14 @@ def test_below_a_ranks_calls_is_its_program_hatched_where_it_waits():
 
 
 def test_calls_in_flight_at_once_lie_below_each_other():
-    assert _places([0, 1, 5, 20], [10, 4, 8, 30]) == [(0, 2), (1, 2), (1, 2), (0, 1)]
-    assert _places([0, 1, 2, 3, 40], [-1, 5, 6, 7, 50]) == [(0, 3), (1, 3), (2, 3), (0, 3), (1, 3)]
+    assert _track_rows([0, 1, 5, 20], [10, 4, 8, 30]) == [(0, 2), (1, 2), (1, 2), (0, 1)]
+    assert _track_rows([0, 1, 2, 3, 40], [-1, 5, 6, 7, 50]) == [
+        (0, 3),
+        (1, 3),
+        (2, 3),
+        (0, 3),
+        (1, 3),
+    ]
 
 
 def test_the_axis_has_a_unit_and_says_whether_times_were_modelled():
