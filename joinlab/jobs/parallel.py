@@ -50,7 +50,7 @@ def read_all(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> l
 def _processes(files: Sequence[Path]) -> int:
     """How many processes read these files, with this one: at most 8."""
     size = sum(file.stat().st_size for file in files if file.is_file())
-    return max(1, min(size // BYTES_EACH, len(files), os.cpu_count() or 1, 8))
+    return max(1, min(size // BYTES_EACH, os.cpu_count() or 1, 8))
 
 
 def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -427,3 +428,12 @@ def test_a_launch_that_finished_with_data_in_another_order_is_no_all_clear():
     )
     (headline,) = joinlab.diagnose(timeline).texts(LineKind.HEADLINE)
     assert "name = 'loss'" in headline and "name = 'seen'" in headline
+
+
+def test_without_the_program_s_text_nothing_is_said_of_what_an_error_came_behind():
+    timeline = joinlab.emulate(gathers_on_one_rank, (1, 1))
+    assert "came behind" in str(joinlab.diagnose(timeline))
+    here = __file__.removesuffix(".py")
+    output = tuple(text.replace(here, "/nowhere/else") for text in timeline.output)
+    text = str(joinlab.diagnose(replace(timeline, output=output)))
+    assert "came behind" not in text and "where rank 0 raised" in text

@@ -7,7 +7,9 @@ job, what follows from its calls (`advice`).
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
@@ -151,14 +153,15 @@ def _met_foreign_call(evidence: Evidence, rank: int) -> bool:
 
 def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
     """Whether the rank's last call may come from a `finally`, a handler or the end of a `with` that its
-    error passed."""
+    error passed; it may, where the text of the program is unknown."""
     stack = evidence.matched.row_of[evidence.last[rank]]["stack"] or ()
-    frames = {frame.partition(" ")[0] for frame in stack}
     for site in raised_at(evidence.timeline.output[rank]):
         file, _, line = site.rpartition(":")
+        if not linecache.getline(file, int(line)):
+            return True
         for guard in guards_around(file, int(line)):
-            for lines in (*guard.handlers, *guard.cleanup):
-                if not frames.isdisjoint(f"{file}:{number}" for number in lines):
+            for number in chain(*guard.handlers, *guard.cleanup):
+                if any(frame.startswith(f"{file}:{number} ") for frame in stack):
                     return True
     return False
 
