@@ -193,8 +193,9 @@ def _live(
     position  where the view stands at first, as an address has it
     after     the question until whose answer the figure is hidden
     """
-    page.with_suffix(".js").write_text(runs_of(page), "utf-8")
-    picture = re.findall("<svg.*?</svg>", page.read_text("utf-8"), re.DOTALL)[number]
+    text = page.read_text("utf-8")
+    page.with_suffix(".js").write_text(runs_of(text, page.stem), "utf-8")
+    picture = re.findall("<svg.*?</svg>", text, re.DOTALL)[number]
     look = re.search(' (width=.*? height=".*?").* aria-label(=".*?")', picture)
     assert look, page
     still = f"{page.stem}-{number}.svg"

@@ -23,7 +23,7 @@ from joinlab.jobs import dump, kineto
 BYTES_EACH = 1 << 24
 """A process reads this much or more: that takes 0.3 s, and a process needs 0.1 s to begin."""
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 Outcome = dump.Dump | str
 """What became of a file: its dump, or a sentence that says why it was left out."""
@@ -50,7 +50,7 @@ def read_all(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> l
 def _processes(files: Sequence[Path]) -> int:
     """How many processes read these files, with this one: at most 8."""
     size = sum(file.stat().st_size for file in files if file.is_file())
-    return max(1, min(size // BYTES_EACH, os.cpu_count() or 1, 8))
+    return max(1, min(size // BYTES_EACH, len(files), os.cpu_count() or 1, 8))
 
 
 def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] | None:
@@ -79,8 +79,8 @@ def _answer(
     """What became of the files of a process, which are read here if it has ended without an answer."""
     if reader is not None and reader.stdout is not None:
         with suppress(EOFError, pickle.UnpicklingError):
-            outcomes, own = pickle.load(reader.stdout)
-            return texts.renumbered(outcomes, own)
+            outcomes, texts_there = pickle.load(reader.stdout)
+            return texts.renumbered(outcomes, texts_there)
     return _outcomes(files, texts)
 
 

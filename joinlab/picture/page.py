@@ -266,11 +266,11 @@ def document(
     yield f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
 
 
-def runs_of(path: Path) -> str:
-    """The runs of a page that was written, as a script for pages that show them among other things:
-    static/figures.js draws them."""
-    packed = path.read_text("utf-8").partition('id="data">')[2].partition("<")[0]
-    return f'joinlab.keep("{path.stem}","{packed}");\n'
+def runs_of(text: str, name: str) -> str:
+    """The runs of a page with this text, as a script for pages that show them among other things:
+    static/figures.js draws them. `name`: of the page's file."""
+    packed = text.partition('id="data">')[2].partition("<")[0]
+    return f'joinlab.keep("{name}","{packed}");\n'
 
 
 def still(name: str, timeline: Timeline) -> Iterator[str]:

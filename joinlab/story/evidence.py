@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import polars as pl
 
+from joinlab.analysis.exchanges import CallPath, unpaired
 from joinlab.analysis.first_difference import FirstDifference, Side
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Slot
@@ -122,6 +123,14 @@ class Evidence:
         return calls.filter(is_like).height
 
     # ---------------------------------------------------------------- why calls do not complete
+
+    @cached_property
+    def unpaired(self) -> list[tuple[CallPath, CallPath]]:
+        """The sends and recvs that one rank issued more often than the other; none where calls are
+        left out."""
+        if self.meta.get("skipped") or self.matched.is_part:
+            return []
+        return unpaired(self.timeline)
 
     @cached_property
     def graph(self) -> WaitGraph:

@@ -17,8 +17,8 @@ from joinlab.timeline import EndKind
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a line's words: plain, code, or the name of what is drawn, so that a view can give
-    both one colour.
+    """A part of a line's words: plain text, code, or the name of something in the picture, which a view
+    shows in the same colour.
 
     call   place in Line.calls of the call that this noun names; None: no call
     ranks  the ranks that this noun names

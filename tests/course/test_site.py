@@ -239,8 +239,8 @@ MEASURED = """async () => {
         wide: document.scrollingElement.scrollWidth,
     };
 }"""
-"""Once nothing moves any more: what scrolls by itself in the views of a page, but for code; whether the page is
-as high as what stands on it; and how wide it is."""
+"""Once all movement has ended: which parts of the views scroll by themselves, except code; whether the page is as
+high as its content; and its width."""
 
 
 @pytest.mark.browser

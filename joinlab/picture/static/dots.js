@@ -4,7 +4,7 @@
 import { arrow, drag, find, hit } from "./dom.js";
 import { clamp, tag } from "./text.js";
 
-export const SHOWN = 8; // dots of a rank, unless it has more inputs
+const SHOWN = 8; // dots of a rank, unless it has more inputs
 
 /** @param {number} rank @param {number} count @param {number} most @param {boolean} busy
  * @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is

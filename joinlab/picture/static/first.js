@@ -599,7 +599,7 @@ export class First {
     return this.whole ? { row: at } : at ? { at } : {};
   }
 
-  /** What stands behind the "#" of an address. */
+  /** The part of an address after "#". */
   get hash() {
     const parts = Object.entries(this.address).map(
       ([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`,

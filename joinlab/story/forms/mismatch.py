@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from joinlab.analysis.exchanges import unpaired
 from joinlab.analysis.first_difference import Lead
 from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.meanings import asks_of
@@ -362,18 +361,22 @@ class Exchanged(Cause):
 
     def words(self) -> Text:
         sends, recvs = silent.times(self.sends), silent.times(self.recvs)
-        template = "{} called send {} for {}, which called recv {}."
-        return say(template, self.sides[0], sends, self.sides[1], recvs)
+        sender, receiver = self.sides
+        return say(
+            "{} called send {} for {}, which called recv {}.", sender, sends, receiver, recvs
+        )
 
 
 def _exchanged(evidence: Evidence, slot: Slot, row: CallRow) -> Iterator[Line]:
     """The counts of a send or recv that nothing meets, where some others of these two ranks met."""
-    if evidence.meta.get("skipped") or evidence.matched.is_part:
+    peer = row["peer"]
+    if peer is None:  # a collective
         return
-    for surplus, counterparts in unpaired(evidence.timeline):
-        first, peer = surplus[0][1], row["peer"]
-        alike = all(first[name] == row[name] for name in ("rank", "peer", "group", "op"))
-        if counterparts and peer is not None and alike:
+    for surplus, counterparts in evidence.unpaired:
+        first = surplus[0][1]
+        if counterparts and all(
+            first[name] == row[name] for name in ("rank", "peer", "group", "op")
+        ):
             sides, counts = [[row["rank"]], [peer]], [len(surplus), len(counterparts)]
             if row["op"] == Op.RECV:
                 sides.reverse()

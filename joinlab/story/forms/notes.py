@@ -164,7 +164,7 @@ class ReplicasPart(Note):
 
 
 def _replicas(timeline: Timeline) -> Iterator[Line]:
-    """Replicas that differ where nobody expects them to be equal."""
+    """The replicas, where they differ by design."""
     found = timeline.meta.get("replicas")
     if found is not None and "over" in found:
         ranks = tuple(timeline.meta["groups"].get(found["group"], ()))

@@ -21,6 +21,8 @@ from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
 from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
 
+ISSUED_LAST = "{} issued {} last, as far as the text reaches"
+
 
 class FromText(Headline):
     """A headline from a text, which also says how ranks ended."""
@@ -33,7 +35,7 @@ class TextErrors(FromText):
     """What ranks raised, or where they stood: the text of each side."""
 
     template: ClassVar[str]
-    others: ClassVar[str] = "{} raised other errors"
+    further: ClassVar[str] = "{} raised other errors"
     texts: Sequence[str]
 
     def words(self) -> Text:
@@ -41,7 +43,7 @@ class TextErrors(FromText):
         for ranks, text in zip(self.sides, self.texts, strict=True):
             parts.append(say(self.template, ranks, text))
         if len(parts) > 2:
-            parts[2:] = [say(self.others, sorted(chain(*self.sides[2:])))]
+            parts[2:] = [say(self.further, sorted(chain(*self.sides[2:])))]
         return say("{}.", listing(parts))
 
 
@@ -63,11 +65,11 @@ class TextVictims(TextErrors):
 
 class TextStood(TextErrors):
     template = "{} stood in {}"
-    others = "{} stood elsewhere"
+    further = "{} stood elsewhere"
 
 
 class TextSends(TextErrors):
-    template = "{} issued {} last, as far as the text reaches"
+    template = ISSUED_LAST
 
 
 @form
@@ -98,7 +100,7 @@ class TextApart(TextCalls):
 
 
 class TextLast(TextCalls):
-    template = "{} issued {} last, as far as the text reaches"
+    template = ISSUED_LAST
 
 
 class TextWaits(TextCalls):
@@ -119,8 +121,8 @@ class TextBehind(TextCalls):
     """Ranks, the last side, that had not come to a call."""
 
     def words(self) -> Text:
-        here, behind = self.sides
-        return say("{} had not come to {}, where {} waited.", behind, self.call(0), here)
+        waiting, behind = self.sides
+        return say("{} had not come to {}, where {} waited.", behind, self.call(0), waiting)
 
 
 @form
@@ -162,7 +164,7 @@ class TextEnqueued(Cause):
 
 @form
 class TextReach(Note):
-    """What was read, and the ranks of which no line is."""
+    """What was read, and the ranks that no line names."""
 
     of: str
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from joinlab.analysis.exchanges import unpaired
 from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import at_input, by_key
@@ -60,7 +59,7 @@ def early(evidence: Evidence) -> tuple[Line, ...]:
 
 @form
 class LeftOver(Headline):
-    """A send that nobody received, of so many that were sent and received."""
+    """A send that was not received, and how many were sent and received."""
 
     sent: int
     received: int
@@ -79,9 +78,7 @@ def times(count: int) -> str:
 
 def left_over(evidence: Evidence) -> tuple[Line, ...]:
     """The first pair of ranks of which one sent more often than the other received."""
-    if evidence.meta.get("skipped") or evidence.matched.is_part:
-        return ()
-    for sent, received in unpaired(evidence.timeline):
+    for sent, received in evidence.unpaired:
         row = next(row for _, row in sent if not evidence.slot_of(key_of(row)).met)
         peer = row["peer"]
         if row["op"] == Op.SEND and row["completed_ns"] is not None and peer is not None:
@@ -239,8 +236,8 @@ class ReplicasDiffer(Headline):
         else:
             since = say("since {}", listing(steps_text))
         template = "{} finished, but their replicas differ {}: {}."
-        where = since if steps_text else "at the end"
-        return say(template, self.ranks, where, differing(self.replica))
+        when = since if steps_text else "at the end"
+        return say(template, self.ranks, when, differing(self.replica))
 
 
 def differing(replica: Replica) -> Text:
