@@ -21,12 +21,15 @@ from typing import Any, Protocol
 import torch
 
 from joinlab.backend.clock import Costs
-from joinlab.backend.payload import CallPart
+from joinlab.backend.payload import CallPart, parts_of
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
 from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event, ValuesRead
 from joinlab.program.outcome import text_of
-from joinlab.program.process_group import Numbering, values_in
+from joinlab.program.process_group import METHODS, Numbering, values_in
+
+WATCHDOG_NS = 600 * 10**9
+"""default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,50 +98,54 @@ class Rank(Protocol):
         """Its host has come to this time, if it was not there yet."""
 
 
-class Machine(Protocol):
-    """The run, as its fabrics see it: what drives its ranks.
+class Group:
+    """A process group as one of its ranks has it.
 
-    It gives one rank at a time its turn, the one furthest behind on its virtual clock, and owes the
-    fabrics of all groups: `submit` for what ranks issue, in that order; `flush` when no rank can go
-    on; `leave` when a rank's process has ended, on gloo EXIT_NS after its program.
+    label        its name, as in the Timeline
+    ranks        global ranks, by place in the group
+    limit_ns     on gloo, the timeout that the program gave it, which passes in virtual time; 0: none
+    watchdog_ns  on NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL
     """
 
-    knobs: Knobs
-    costs: Costs
+    def __init__(self, rank: int, label: str, ranks: Sequence[int], fabric: Fabric) -> None:
+        self.label = label
+        self.ranks = tuple(ranks)
+        self.place = self.ranks.index(rank)
+        self.fabric = fabric
+        self.backend = fabric.backend
+        self.host_waits = not fabric.streams
+        self.numbering = Numbering()
+        self.kinds: dict[tuple[object, ...], CallKind] = {}
+        self.limit_ns = 0
+        self.watchdog_ns = WATCHDOG_NS if fabric.streams else 0
 
-    @property
-    def hosts(self) -> Sequence[Rank]:
-        """All ranks, in order."""
+    def limit(self, ns: int) -> None:
+        """The program gives it this timeout."""
+        self.limit_ns, self.watchdog_ns = (0, ns) if self.fabric.streams else (ns, 0)
 
-    def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
-        """Its backend aborts the process of a rank, at that time."""
-
-
-class Group(Protocol):
-    """A process group, as its calls and its fabric see it: an `EmulatedGroup`."""
-
-    label: str
-    backend: str
-    host_waits: bool
-    ranks: tuple[int, ...]
-    kinds: dict[tuple[object, ...], CallKind]
-    place: int
-    fabric: Fabric
-    numbering: Numbering
-    limit_ns: int
-    """The timeout that the program gave the group, on gloo; 0: none."""
-    watchdog_ns: int
-    """On NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL."""
+    def memory(
+        self, name: str, args: tuple[object, ...], knobs: Knobs
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[CallPart]]:
+        """The tensors that a call of the method `name` of ProcessGroup reads and writes, and the
+        collectives that it consists of. NCCL makes its barrier of an all-reduce."""
+        method, streams = METHODS[name], self.fabric.streams
+        if method.op is Op.BARRIER and streams:
+            element = [knobs.barrier_element()]
+            return element, element, [CallPart(element, element)]
+        ins, outs = method.tensors(args)
+        return ins, outs, parts_of(name, args, len(self.ranks), streams)
 
 
-class Fabric(Protocol):
+class Fabric:
     """What lies between the ranks of one group: it decides which calls meet, and carries them
-    out."""
+    out.
+
+    backend  "gloo" or "nccl"
+    streams  Work.wait() makes a stream wait instead of the host
+    """
 
     backend: str
-    """ "gloo" or "nccl"."""
     streams: bool
-    """Whether Work.wait() makes a stream wait instead of the host."""
 
     def connect(self, place: int, host: Rank, now: int) -> None:
         """The rank at `place` has made the group with a GPU bound to its process: on NCCL it
@@ -146,9 +153,11 @@ class Fabric(Protocol):
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what this backend raises at once for such a call."""
+        raise NotImplementedError
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank has issued these calls, as one; carry out what can be."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """No rank can go on: carry out what needs less than all ranks."""
@@ -164,13 +173,16 @@ class Fabric(Protocol):
 
     def assumes(self) -> list[str]:
         """What the model took for granted: notes beside a Timeline."""
+        return []
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and
         raises."""
+        raise NotImplementedError
 
     def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The same, after the timeout that the program gave the group."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 
 from joinlab.backend.clock import Costs
-from joinlab.backend.model import EmulatedCall, Knobs
+from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.payload import memory
-from joinlab.backend.session import MakeFabric, RankGroup, Session, SessionRank
+from joinlab.backend.session import MakeFabric, Session, SessionRank
 from joinlab.errors import JoinlabError, ProgramError
 from joinlab.ops import FACTS, CallRow, Needs, Op
 from joinlab.program.outcome import text_of
@@ -227,10 +227,10 @@ def play(
             if host.rank in members:
                 host.open_group(name, members, makers[name], bound)
                 if not host.groups[name].fabric.streams:
-                    host.meet(name)
+                    session.meet(host, name)
         for name, seconds in (limits_s or {}).items():
             if name in host.groups:
-                host.groups[name].set_timeout(round(seconds * 1e9))
+                host.groups[name].limit(round(seconds * 1e9))
         lanes[host.rank].act(host)
 
     session.run([act] * len(ranks))
@@ -279,7 +279,7 @@ class _Lane:
 
     def ending(self, host: SessionRank) -> RankEnd:
         """How the rank ended."""
-        end = host.end
+        end = host.ending
         assert end is not None
         if self.raised is not None and end.kind == "finished":
             return self.raised
@@ -398,7 +398,7 @@ def arguments(call: Call, name: str, ranks: Sequence[int]) -> tuple[object, ...]
     return (outs, nested, options)
 
 
-def _group(host: SessionRank, name: str) -> RankGroup:
+def _group(host: SessionRank, name: str) -> Group:
     if name not in host.groups:
         raise ProgramError(f"rank {host.rank} is not in a group {name!r}")
     return host.groups[name]

@@ -16,7 +16,6 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from joinlab.backend.clock import POLL_NS
 from joinlab.backend.model import EmulatedCall, Group
@@ -50,10 +49,7 @@ class RankTurn:
         self.over = False
 
 
-Kind = TypeVar("Kind", bound=RankTurn)
-
-
-class Turns(Generic[Kind]):
+class Turns:
     """The order in which ranks act.
 
     stalled  called as stalled(True) when every living rank waits: it wakes those that can go on after all; and as
@@ -64,25 +60,25 @@ class Turns(Generic[Kind]):
     def __init__(
         self, stalled: Callable[[bool], None], listen: Callable[[], None] = lambda: None
     ) -> None:
-        self.ranks: Sequence[Kind] = ()
+        self.ranks: Sequence[RankTurn] = ()
         self.ready: list[tuple[int, int]] = []  # a heap of (virtual clock, rank)
         self._timers: list[tuple[int, int]] = []  # another: waits that end by themselves
         self.stalled = stalled
         self._listen = listen
 
-    def wake(self, turn: Kind) -> None:
+    def wake(self, turn: RankTurn) -> None:
         """Let a rank that waits have a turn."""
         if not turn.queued and not turn.over:
             turn.queued = True
             heapq.heappush(self.ready, (turn.now, turn.rank))
 
-    def wait_until(self, turn: Kind, until: int | None) -> None:
+    def wait_until(self, turn: RankTurn, until: int | None) -> None:
         """A rank waits, at most until that virtual time."""
         turn.until = until
         if until is not None:
             heapq.heappush(self._timers, (until, turn.rank))
 
-    def next(self) -> Kind | None:
+    def next(self) -> RankTurn | None:
         """The rank that can go on and is furthest behind; None if all are over, or wait for ever."""
         while True:
             self._listen()
@@ -98,7 +94,7 @@ class Turns(Generic[Kind]):
             if not turn.over:  # it may have been ended while it was on the heap
                 return turn
 
-    def _timer_due(self) -> Kind | None:
+    def _timer_due(self) -> RankTurn | None:
         """The rank whose wait with a time limit ends before any that can go on has its turn; its
         clock is set to then.
 
@@ -142,19 +138,27 @@ class HostWait:
         return not self.why and all(call.done for call in self.calls)
 
 
-class RankWaits(Generic[Kind]):
+class ActingRank:
     """A rank as a host and its stream: two clocks in virtual ns, and every kind of wait.
 
-    calls     all that it has issued
-    stuck     its stream waits for ever, while its host has run on: nothing that it issues is carried out
-    standing  what it waits for now
+    calls       all that it has issued
+    open_calls  how many of them are neither complete nor failed
+    ending      how it ended; None: it still acts
+    gone        its process has ended
+    stuck       its stream waits for ever, while its host has run on: nothing that it issues is carried out
+    standing    what it waits for now
 
-    A subclass says how a rank stops (`pause`), and what else happens at its waits.
+    A subclass says how a rank stops (`pause`), and what else happens at its waits. All methods are
+    called in its turn, but `wake`, `ended` and `completed`.
     """
 
-    def __init__(self, turn: Kind, turns: Turns[Kind]) -> None:
+    def __init__(self, turn: RankTurn, turns: Turns) -> None:
         self.turn = turn
+        self.rank = turn.rank
         self.calls: list[EmulatedCall] = []
+        self.open_calls = 0
+        self.ending: object = None
+        self.gone = False
         self.stream_ns = 0
         self.stuck = False
         self.standing: HostWait | None = None
@@ -180,6 +184,26 @@ class RankWaits(Generic[Kind]):
 
     def goes_on(self) -> None:
         """A wait is over."""
+
+    def overtaken(self, call: EmulatedCall) -> None:
+        """Its stream was let go, and would have moved on after all, by this call."""
+
+    def killed(self, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
+        """Its process is killed, in the first of these calls, or of those that it waits for."""
+        raise NotImplementedError
+
+    # --------------------------------------------------------------------------------- issuing
+
+    def enter(self, call: EmulatedCall) -> None:
+        """Its host issues a call, which its backend can begin with once the stream is there."""
+        self.open_calls += 1
+        self.calls.append(call)
+        streams = call.group.fabric.streams
+        call.ready_ns = max(self.now, self.stream_ns) if streams else self.now
+
+    def ended(self, call: EmulatedCall) -> None:
+        """One of its calls is no longer open."""
+        self.open_calls -= 1
 
     # ------------------------------------------------------------------------------------ clocks
 
@@ -212,6 +236,16 @@ class RankWaits(Generic[Kind]):
         """Let it have a turn."""
         self._turns.wake(self.turn)
 
+    def end(self) -> None:
+        """End it in its wait, or, if it acts, in its next one."""
+        self.turn.doomed = True
+        if self.standing is not None:
+            self.wake()
+
+    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
+        """Its host waits inside these calls, not for them: until `wake`."""
+        self.stand_still(HostWait(calls, why=why))
+
     def yield_turn(self, asks: bool) -> None:
         """Let every rank that can go on and is not ahead act first. One that `asks` in a loop never waits,
         so others may have to be let go here."""
@@ -242,18 +276,28 @@ class RankWaits(Generic[Kind]):
         self.wake()
         return True
 
-    def completed(self, call: EmulatedCall) -> bool:
-        """A call is done, which may end a wait. False if a stuck stream would have moved on by
-        it."""
-        if self.stuck and call in self._streamed:
-            return False
+    def completed(self, call: EmulatedCall) -> None:
+        """One of its calls is complete, or has failed, which may end its wait."""
         wait = self.standing
-        if wait is not None and wait.calls and all(waited.done for waited in wait.calls):
+        if self.stuck and call in self._streamed:
+            self.overtaken(call)
+        elif wait is not None and wait.calls and all(waited.done for waited in wait.calls):
             self.wake()
-        return True
 
     # ------------------------------------------------------------------------------------ waits of
     # a program
+
+    def wait(self, calls: Sequence[EmulatedCall], timeout_ns: int = 0) -> None:
+        """Work.wait(): the host waits, or its stream; raises what the backend raises."""
+        if not self.within_limit(calls, timeout_ns):
+            self.await_end(calls, explicit=bool(timeout_ns))
+
+    def await_end(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
+        """Make the host wait for these, or its stream; raises the backend's error."""
+        if explicit or any(call.host_waits for call in calls):
+            self.for_host(calls)
+        else:
+            self.for_stream(calls)
 
     def for_host(self, calls: Sequence[EmulatedCall]) -> None:
         """Make the host wait until all of `calls` are complete; raises the backend's error."""

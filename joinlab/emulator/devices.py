@@ -170,7 +170,7 @@ def _moved(move: Callable[..., object], synced: bool) -> Callable[..., object]:
             and isinstance(device, (str, torch.device))
             and torch.device(device).type == "cpu"
         ):
-            host.waits.sync()  # a copy from GPU to host
+            host.sync()  # a copy from GPU to host
         return move(value, *args, **kwargs)
 
     return to
@@ -297,11 +297,11 @@ class Stream:
 
     def synchronize(self) -> None:
         """The host waits for it."""
-        self._host.waits.sync()
+        self._host.sync()
 
     def query(self) -> bool:
         """Whether all that was queued on it is done."""
-        return bool(self._host.waits.stream_ns <= self._host.waits.now)
+        return bool(self._host.stream_ns <= self._host.now)
 
     def wait_stream(self, stream: object) -> None:
         """There is no other."""
@@ -325,18 +325,18 @@ class GpuEvent:
 
     def record(self, stream: object = None) -> None:
         """The event completes once the stream has finished the work that is queued on it now."""
-        self._ns = max(self._host.waits.now, self._host.waits.stream_ns)
+        self._ns = max(self._host.now, self._host.stream_ns)
 
     def wait(self, stream: object = None) -> None:
         """There is no other stream that could wait."""
 
     def synchronize(self) -> None:
         """The host waits for it."""
-        self._host.waits.sync()
+        self._host.sync()
 
     def query(self) -> bool:
         """Whether it has happened."""
-        return self._ns is None or bool(self._ns <= self._host.waits.now)
+        return self._ns is None or bool(self._ns <= self._host.now)
 
     def elapsed_time(self, end: GpuEvent) -> float:
         """Milliseconds from this event to `end`."""

@@ -17,55 +17,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from joinlab.backend.model import EmulatedCall, Fabric
+from joinlab.backend.model import EmulatedCall, Fabric, Group
 from joinlab.emulator.futures import outputs
 from joinlab.emulator.host import KINDS, Host
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
 from joinlab.program.log_events import CallsCoalesced, GroupMade
-from joinlab.program.process_group import COALESCED, METHODS, Numbering
+from joinlab.program.process_group import COALESCED, METHODS
 from joinlab.program.uncompiled import exclude_all
-
-NCCL_TIMEOUT = timedelta(minutes=10)
-"""default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
 
 BACKEND = "joinlab-emulated"
 """Backend name of this group for C++. Not "gloo" or "nccl": DDP's logger casts those."""
 
 
-class EmulatedGroup(dist.ProcessGroup):
-    """A process group of one rank on a modelled fabric.
-
-    label   name of the group, as in the Timeline
-    ranks   global ranks, by place in the group
-    """
+class EmulatedGroup(dist.ProcessGroup, Group):
+    """A process group of one rank on a modelled fabric."""
 
     def __init__(
         self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric
     ) -> None:
-        place = list(ranks).index(host.rank)
-        super().__init__(place, len(ranks))  # type: ignore[call-arg]
+        Group.__init__(self, host.rank, label, ranks, fabric)
+        dist.ProcessGroup.__init__(self, self.place, len(ranks))  # type: ignore[call-arg]
         self.host: Host = weakref.proxy(host)
-        self.label = label
         self.desc = desc
-        self.ranks = tuple(ranks)
-        self.place = place
-        self.fabric = fabric
-        self.backend = "nccl" if fabric.streams else "gloo"
-        self.host_waits = not fabric.streams
         self.kinds = KINDS.setdefault((self.backend, label, self.ranks), {})
-        self.numbering = Numbering()
-        limit = None if fabric.streams else host.asked_timeout
-        if limit is None:
-            self.limit_ns = 0
-        else:
-            self.limit_ns = round(limit.total_seconds() * 1e9)
-        if fabric.streams:
-            watched = host.asked_timeout or NCCL_TIMEOUT
-        else:
-            watched = timedelta(0)
-        self.watchdog_ns = round(watched.total_seconds() * 1e9)
+        if host.asked_timeout:
+            self.set_timeout(host.asked_timeout)
         self.coalescing: list[EmulatedCall] | None = None
         self.host.take(
             GroupMade(name=label, ranks=list(ranks), backend=self.backend, description=desc)
@@ -112,7 +90,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """destroy_process_group: it first waits for pending calls."""
-        self.host.waits.flush(self)
+        self.host.flush(self)
 
     def abort(self) -> None:
         """Give everything up, without waiting."""
@@ -123,8 +101,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
         On NCCL the rank hangs, and the Timeline's meta says when and how the watchdog would end it.
         """
-        ns = round(timeout.total_seconds() * 1e9)
-        self.limit_ns, self.watchdog_ns = (0, ns) if self.fabric.streams else (ns, 0)
+        self.limit(round(timeout.total_seconds() * 1e9))
 
     def _get_backend(self, device: torch.device) -> Any:
         """What torch.distributed asks of a group's backend, beside its collectives."""
@@ -221,9 +198,7 @@ class EmulatedWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the host wait (gloo, a barrier, an explicit timeout), or the stream (NCCL)."""
         self._asked()
-        self.host.wait(
-            self.calls, explicit=bool(timeout), timeout_ns=round(timeout.total_seconds() * 1e9)
-        )
+        self.host.wait(self.calls, round(timeout.total_seconds() * 1e9))
         return True
 
     def get_future(self) -> torch.futures.Future[object]:
@@ -243,7 +218,7 @@ class EmulatedWork(dist.Work):
 
     def is_completed(self) -> bool:
         self._asked()
-        completed = self.host.waits.poll(self.calls)
+        completed = self.host.poll(self.calls)
         if (
             self._without_future
         ):  # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
@@ -261,9 +236,7 @@ class EmulatedWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         for call in self.calls:
-            if not call.group.fabric.streams and not (
-                call.done and call.ended_ns <= self.host.waits.now
-            ):
+            if not call.group.fabric.streams and not (call.done and call.ended_ns <= self.host.now):
                 raise RuntimeError(
                     "Work needs to be completed before calling result(). Should call wait() before result()."
                 )

@@ -1,13 +1,22 @@
-"""One rank of an emulation: it issues calls, waits for them, and models a process that prints,
-sleeps and dies.
+"""One rank of an emulation, in a thread of its own: it issues calls, waits for them, and models a
+process that prints, sleeps and dies.
 
-Its parts have one job each, and know only those before them:
+Its parts have one job each, and know the rank by a weak proxy:
 
     Futures     futures of its calls
-    ThreadWaits its thread: two clocks, and its waits
     Reducer     what DDP's C++ code waits for and believes
     Progress    inputs, passes, and their time
-    Host        all of them; calls are issued here
+
+On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though,
+tensors lie in the host's memory, and the program computes with them at once; so the thread of the
+rank does stop at a stream's wait until the data is there, without its virtual host clock moving. If
+it turns out that the data will never be there (every rank waits), the thread is let go, as the real
+host never stopped: from then on its stream is `stuck`, nothing that it issues is carried out, and
+the next time that its host waits for the stream it waits for ever.
+
+    running --wait--> waiting --call completes--> running
+                        |  of_stream, every rank waits: let go
+                        +--> running, stuck --host waits--> waiting for ever: a hang
 """
 
 from __future__ import annotations
@@ -22,25 +31,23 @@ from typing import Any, NoReturn, Protocol
 
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
-from joinlab.backend.payload import CallPart, parts_of
-from joinlab.backend.turns import HostWait
+from joinlab.backend.turns import ActingRank, HostWait
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.own import Own
 from joinlab.emulator.progress import InputProgress
 from joinlab.emulator.reducer import Reducer
-from joinlab.emulator.scheduler import Baton, RankEnded, current
-from joinlab.emulator.waits import ThreadWaits
+from joinlab.emulator.scheduler import Baton, RankEnded, RankThread, current
 from joinlab.errors import LaunchError
-from joinlab.ops import Op
+from joinlab.ops import CallRow
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
-from joinlab.program.log_events import CallIssued, FunctionText, RankBegins
+from joinlab.program.log_events import CallIssued, FunctionText, RankBegins, WaitBegins, WaitEnds
 from joinlab.program.misuse import Misuse
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
 from joinlab.recorder.rank_log import RankLog
-from joinlab.timeline import Ending
+from joinlab.timeline import Ending, EndKind
 
 THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
 """Why an emulation cannot go on: the rank, and what its thread does."""
@@ -84,7 +91,7 @@ class Orders(Protocol):
     def kill(self, host: Host, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
         """End a rank as if its process had been killed, in the first of `calls`."""
 
-    def overtaken(self, host: Host, call: EmulatedCall) -> None:
+    def overtaken(self, call: EmulatedCall) -> None:
         """A rank that was released from its wait would have had to wait for this call after all."""
 
     def broken(self, text: str) -> LaunchError:
@@ -101,29 +108,29 @@ class Orders(Protocol):
         """A further group of a rank."""
 
 
-class Host:
-    """A rank. All methods are called in its thread, while it holds the baton, but `wake`, `ended`
-    and `completed`.
+class Host(ActingRank):
+    """A rank, whose methods are called in its thread while it holds the baton.
 
     alive      `ending` is None
     closing    `ending` is set: its program is over, but its process still shows to the others
     gone       its process has ended
+    died_at    killed while it ran, it next came to wait for these
     """
 
+    turn: RankThread
+    ending: Ending | None
+
     def __init__(self, orders: Orders, rank: int, own: Own) -> None:
+        super().__init__(RankThread(rank, self, lambda: orders.live(rank)), orders.baton.turns)
         self.orders = orders
-        self.rank = rank
         self.own = own
-        self.ending: Ending | None = None
-        self.gone = False
         self.closing = ""  # said of it if it still waits once its program is over
+        self.died_at: Sequence[EmulatedCall] = ()
         self.log = RankLog(rank)
         self.take = self.log.take
         self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
-        self.waits = ThreadWaits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
-        self.calls = self.waits.calls
         self.replicas = Replicas(self.take, self.calls.__len__)
         self.misuse = Misuse(self.take)
         self.eager = (
@@ -131,14 +138,13 @@ class Host:
         )
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: object = None  # of a group that torch.distributed is making for it
-        self.open_calls = 0  # of them, how many are neither complete nor failed
         self._stacks: set[int] = set()  # those that its log has
         self._kept: list[
             object
         ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
-        self.reducer = Reducer(self.waits, self.futures)
+        self.reducer = Reducer(self._weak, self.futures)
         self.progress = InputProgress(
-            self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer
+            self.take, orders.knobs.costs.input_ns[rank], self._weak, self.reducer
         )
 
     # ------------------------------------------------------------------------------------ issuing
@@ -184,7 +190,7 @@ class Host:
         """Hand calls to the fabric that are issued as one."""
         if calls:
             if self.orders.aborting:
-                self.waits.yield_if_ready()
+                self.yield_if_ready()
             try:
                 group.fabric.submit(calls)
             except (
@@ -204,20 +210,15 @@ class Host:
     def _describe(
         self, group: Group, name: str, args: tuple[object, ...], frame: FrameType
     ) -> EmulatedCall:
-        method, streams, waits = METHODS[name], group.fabric.streams, self.waits
-        if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce
-            ins = outs = [self.orders.knobs.barrier_element()]
-            parts = [CallPart(ins, outs)]
-        else:
-            ins, outs = method.tensors(args)
-            parts = parts_of(name, args, len(group.ranks), streams)
+        ins, outs, parts = group.memory(name, args, self.orders.knobs)
+        method = METHODS[name]
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         if kind.stack not in self._stacks:
             self._stacks.add(kind.stack)
             self.take(STACKS.events[kind.stack])
             for source in STACKS.sources[kind.stack]:
                 self.take(FunctionText.of(source))
-        if kind.small and ins and not waits.stuck:
+        if kind.small and ins and not self.stuck:
             value_in = values_in(ins)
         else:
             value_in = None
@@ -228,9 +229,9 @@ class Host:
             CallIssued(
                 **kind.facts,
                 call=number,
-                time_ns=waits.now,
+                time_ns=self.now,
                 values=value_in,
-                streamed=waits.issues(),
+                streamed=self.issues(),
                 seq=group.numbering.next_seq(),
                 number=group.numbering.next_number(kind.collective),
                 input=self.progress.input,
@@ -244,64 +245,59 @@ class Host:
         if kind.small:
             call.tensors_in, call.tensors_out = ins, outs
         call.inflight = self.open_calls > 0
-        self.open_calls += 1
-        self.calls.append(call)
-        waits.work_for(ISSUE_NS)
-        if streams:
-            call.ready_ns = max(waits.now, waits.stream_ns)
-        else:
-            call.ready_ns = waits.now
+        self.work_for(ISSUE_NS)
+        self.enter(call)
         if kind.in_backward:
             self.reducer.issued_in_backward(call)
         return call
 
-    # ------------------------------------------------------------------------------------ what
-    # fabrics ask of it
-
-    @property
-    def now(self) -> int:
-        """Its virtual clock."""
-        return self.waits.now
-
-    def for_host(self, calls: Sequence[EmulatedCall]) -> None:
-        """Its host waits for these."""
-        self.waits.for_host(calls)
-
-    @property
-    def stuck(self) -> bool:
-        """Whether its stream waits for ever, while the host has run on."""
-        return self.waits.stuck
-
-    def wake(self) -> None:
-        """Let its thread go on."""
-        self.waits.wake()
-
-    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
-        """The host waits inside these calls, until `wake`."""
-        self.waits.stand_still(HostWait(calls, why=why))
-
-    def reach(self, ns: int) -> None:
-        """The host has come to this time, if it was not there yet."""
-        self.waits.reach(ns)
-
-    def ended(self, call: EmulatedCall) -> None:
-        """One of its calls is no longer open."""
-        self.open_calls -= 1
-
-    def completed(self, call: EmulatedCall) -> None:
-        """One of its calls is complete, or has failed."""
-        if not self.waits.completed(call):
-            self.orders.overtaken(self, call)
-
     # ------------------------------------------------------------------------------------ waiting
 
-    def wait(
-        self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0
-    ) -> None:
-        """Work.wait(): the host waits, or its stream; raises what the backend raises."""
-        if self.waits.within_limit(calls, timeout_ns):
-            return
-        self.reducer.wait(calls, explicit)
+    def pause(self, until: int | None = None) -> None:
+        """Hand the baton on, until this rank has been woken and it is its turn again."""
+        self.orders.baton.wait(self.turn, until)
+
+    def begins(self, calls: Sequence[EmulatedCall]) -> None:
+        """Record that the host begins to wait for these."""
+        awaited = [call.id for call in calls]
+        self.take(WaitBegins(calls=awaited, time_ns=self.now, thread=0, threads=1))
+
+    def ends(self, calls: Sequence[EmulatedCall]) -> None:
+        """Record that the host is let go. The calls themselves tell that they completed."""
+        awaited = [call.id for call in calls]
+        self.take(WaitEnds(calls=awaited, still_open=awaited, time_ns=self.now, thread=0))
+
+    def goes_on(self) -> None:
+        """Run the callbacks of futures that are there now."""
+        self.futures.fulfil()
+
+    def stand_still(self, wait: HostWait, until: int | None = None) -> None:
+        """Stop this thread until the wait is over (never, if the stream is stuck before it), or
+        until that time."""
+        if self.turn.doomed:
+            self.died_at = wait.calls
+        super().stand_still(wait, until)
+        while wait.called:
+            wait.called = False
+            self.futures.fulfil()
+            super().stand_still(wait, until)
+
+    def call_back(self) -> bool:
+        """Every rank waits: run callbacks that gloo's own threads would have run by now. False if
+        there are none."""
+        if self.standing is None or not self.futures.ready:
+            return False
+        self.standing.called = True
+        self.wake()
+        return True
+
+    def overtaken(self, call: EmulatedCall) -> None:
+        """Its host has computed without this call of its stream, which completes after all."""
+        self.orders.overtaken(call)
+
+    def wait(self, calls: Sequence[EmulatedCall], timeout_ns: int = 0) -> None:
+        """Work.wait(), for the program or for DDP's Reducer, which then reads what came."""
+        super().wait(calls, timeout_ns)
         if calls[0].kind.rebuilds:
             wrong = self.reducer.disbelief(calls[0])
             if wrong:
@@ -313,19 +309,29 @@ class Host:
         """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL,
         awaited or not."""
         self.misuse.all_asked()
-        self.waits.synchronize()
+        super().synchronize()
 
-    def drain(self, closing: str) -> None:
+    def leave_program(self, closing: str) -> None:
         """Its process ends (`closing`): it waits for its collectives on gloo that are in flight."""
         self.closing = closing
-        self.waits.drain()
+        self.drain()
 
     # ------------------------------------------------------------------------------------ the
     # process it stands for
 
+    @property
+    def awaited_row(self) -> CallRow | None:
+        """That of the first open call that it waits for."""
+        return next((call.row for call in self.awaited if call.row["seq"] >= 0), None)
+
+    def killed(self, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
+        """Its process is killed, in the first of these calls, or of those that it waits for."""
+        row = calls[0].row if calls else self.awaited_row
+        self.ending = Ending.at(EndKind.KILLED, row, text)
+
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
-        if not self.waits.turn.doomed:
+        if not self.turn.doomed:
             self.told(text)
 
     def told(self, text: str) -> None:

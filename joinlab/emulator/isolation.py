@@ -379,7 +379,7 @@ def _patch_waits(patches: Patches) -> None:
     def synced(method: object) -> Callable[[object], Any]:
         def of(host: Any) -> object:
             if not reads_host_memory(sys._getframe(2)):
-                host.waits.sync()
+                host.sync()
             return method
 
         return of

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from joinlab.backend.clock import FORWARD_SHARE
+from joinlab.backend.turns import ActingRank
 from joinlab.emulator.reducer import Reducer
-from joinlab.emulator.waits import ThreadWaits
 from joinlab.program.labels import call_site, calling_frame, walk
 from joinlab.program.log_events import Event, FunctionText, InputBegins, SpanBegins, SpanEnds
 from joinlab.program.sources import source_at
@@ -30,7 +30,11 @@ class InputProgress:
     """The inputs and passes of one rank."""
 
     def __init__(
-        self, take: Callable[[Event], None], input_ns: int, waits: ThreadWaits, reducer: Reducer
+        self,
+        take: Callable[[Event], None],
+        input_ns: int,
+        host: ActingRank,
+        reducer: Reducer,
     ) -> None:
         """`take` takes the events of the rank."""
         self.input: int | None = None
@@ -41,7 +45,7 @@ class InputProgress:
         self._backward_ns = round(input_ns * (1 - FORWARD_SHARE))
         self._input_ns = input_ns
         self._input_used_ns = 0
-        self._waits = waits
+        self._host = host  # weakly
         self._reducer = reducer
         self._budgets: list[
             int
@@ -60,7 +64,7 @@ class InputProgress:
         self.steps.mark()
         self._take(InputBegins(index=index, done=done))
         if self.input is not None:
-            self._waits.work_for(max(0, self._input_ns - self._input_used_ns))
+            self._host.work_for(max(0, self._input_ns - self._input_used_ns))
         self._input_used_ns = 0
         self.input = index
 
@@ -118,11 +122,11 @@ class InputProgress:
 
     def _spend(self, ns: int) -> None:
         self._input_used_ns += ns
-        self._waits.work_for(ns)
+        self._host.work_for(ns)
 
     def _begin(self, name: str) -> int:
         frame = sys._getframe(1)  # its own would hold itself, and with it the emulation
-        caller, now = calling_frame(frame), self._waits.now
+        caller, now = calling_frame(frame), self._host.now
         if caller is None:
             site = call_site(walk(frame))
         else:
@@ -149,5 +153,5 @@ class InputProgress:
         return number
 
     def _end(self, number: int) -> None:
-        if not self._waits.turn.doomed:
-            self._take(SpanEnds(span=number, time_ns=self._waits.now))
+        if not self._host.turn.doomed:
+            self._take(SpanEnds(span=number, time_ns=self._host.now))

@@ -60,7 +60,7 @@ _IGNORED = {"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"}
 
 def patch_process(patches: Patches, pid: int) -> None:
     """Replace what concerns the process; `pid` is that of this one."""
-    patches.for_ranks(time, "sleep", lambda host: host.waits.sleep)
+    patches.for_ranks(time, "sleep", lambda host: host.sleep)
     patches.for_ranks(os, "_exit", lambda host: host.exit_process)
     patches.for_ranks(os, "abort", lambda host: lambda: _signal(host, signal.SIGABRT))
     patches.for_programs(os, "getpid", lambda host: lambda: _pid(host, pid))
@@ -267,8 +267,8 @@ def _system(command: Any) -> int:
 def _patch_clocks(patches: Patches) -> None:
     def reads(start_ns: int, whole: bool) -> Callable[[object], Callable[[], float]]:
         def of(host: Any) -> Callable[[], float]:
-            host.waits.work_for(CLOCK_NS)
-            ns: int = start_ns + host.waits.now
+            host.work_for(CLOCK_NS)
+            ns: int = start_ns + host.now
             return lambda: ns if whole else ns / 1e9
 
         return of

@@ -11,17 +11,15 @@ preceded by one of ours, in Python, for the same calls:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import Variable
 
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.turns import HostWait
+from joinlab.backend.turns import ActingRank, HostWait
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.futures import Futures, outputs
-from joinlab.emulator.waits import ThreadWaits
 from joinlab.program.process_group import values_in
 
 
@@ -38,7 +36,7 @@ def future_with(tensors: list[torch.Tensor]) -> Any:
 class Reducer:
     """The Reducer of one rank: its waits for calls, and how it reads their results."""
 
-    def __init__(self, waits: ThreadWaits, futures: Futures) -> None:
+    def __init__(self, host: ActingRank, futures: Futures) -> None:
         self.typed_futures = (
             False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
         )
@@ -46,7 +44,7 @@ class Reducer:
             False  # some forward pass of this rank has prepared one for its backward pass
         )
         self._unprepared = False  # there was a forward pass, and none has
-        self._waits = waits
+        self._host = host  # weakly
         self._futures = futures
         self._handed_out: list[
             EmulatedCall
@@ -55,13 +53,6 @@ class Reducer:
             None  # what this backward pass has issued; None outside of one
         )
         self._rebuild = BucketRebuild()
-
-    def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
-        """Make the host wait, or its stream; raises the backend's error."""
-        if explicit or any(call.host_waits for call in calls):
-            self._waits.for_host(calls)
-        else:
-            self._waits.for_stream(calls)
 
     def disbelief(self, call: EmulatedCall) -> str:
         """Why the Reducer cannot go on with the numbers of parameters that `call` brought; "" if it
@@ -76,13 +67,13 @@ class Reducer:
         wait in C++.
         """
         if call.future is None:
-            waits, streams = self._waits, call.group.fabric.streams
-            if streams and not waits.stuck:
-                waits.stand_still(HostWait([call], of_stream=True))
-            past = call.done and call.error is None and call.ended_ns <= waits.now
+            host, streams = self._host, call.group.fabric.streams
+            if streams and not host.stuck:
+                host.stand_still(HostWait([call], of_stream=True))
+            past = call.done and call.error is None and call.ended_ns <= host.now
             if streams or past or self.typed_futures or self._in_finalize():
                 if not streams:
-                    waits.for_host([call])
+                    host.for_host([call])
                 call.future = future_with(outputs(call))
                 self._handed_out.append(call)
             else:
@@ -95,10 +86,10 @@ class Reducer:
         first."""
         if any(call.group.fabric.streams for call in self._handed_out):
             handed, self._handed_out = self._handed_out, []
-            self._waits.for_stream(handed)
+            self._host.for_stream(handed)
         while not future.done() and self._futures.open:
             call = self._futures.behind(future)
-            self._waits.for_host([call])
+            self._host.for_host([call])
             self._futures.fulfil(call)
 
     def forward_over(self, synchronizes: bool) -> None:
@@ -136,6 +127,6 @@ class Reducer:
             calls, self._in_backward = self._in_backward, []
             asked = [call for call in calls if call.future is not None]
             if asked:
-                self.wait(asked)
+                self._host.await_end(asked)
             self._handed_out = [call for call in self._handed_out if call not in asked]
         self._in_backward = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.backend.clock import EXIT_NS
-from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
+from joinlab.backend.machine import Machine, overtaken, unmodelled
+from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import THREADED, Host, bound_kinds, forget_calls
 from joinlab.emulator.isolation import Isolation
@@ -20,7 +20,6 @@ from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
-from joinlab.ops import CallRow
 from joinlab.program.host_syncs import observe
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
@@ -47,38 +46,31 @@ _NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
 (v2.13.0)."""
 
 
-class Emulation:
+class Emulation(Machine):
     """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy,
     see model.py."""
+
+    hosts: list[Host]
 
     def __init__(
         self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs
     ) -> None:
-        self.program = program
-        self.counts = tuple(counts)
-        self.seeds = tuple(seeds)
-        self.knobs = knobs
-        self.costs = knobs.costs
-        self.printed_lines: list[tuple[int, str]] = []
-        self.ways: Mapping[int, Trace] = {}  # of ranks whose lines are followed
-        self.judged = False  # every rank that still lives is being ended
-        self.aborting: list[
-            Host
-        ] = []  # their backend aborts their process, and their clocks are not there yet
-        owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
-        self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)
         self.baton = Baton(
             lambda old, new, weak=self._weak: weak.switched(old, new),  # type: ignore[misc]
             lambda final, weak=self._weak: weak.stalled(final),  # type: ignore[misc]
         )
+        super().__init__(knobs, self.baton.turns)
+        self.program = program
+        self.counts = tuple(counts)
+        self.seeds = tuple(seeds)
+        self.printed_lines: list[tuple[int, str]] = []
+        self.ways: Mapping[int, Trace] = {}  # of ranks whose lines are followed
+        owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
+        self._isolation = Isolation(owns, knobs.backend, program)
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
         self._store = SharedStore()
-        self._fabrics: dict[str, Fabric] = {}
-        self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._backend_of: dict[str, str] = {}
-        self._opened: dict[str, list[Host]] = {}
-        self._open_at: dict[str, int] = {}  # virtual time at which the last rank of a group made it
         self._returns: list[object] = [None] * len(counts)
         self._broken: LaunchError | None = None
 
@@ -88,7 +80,7 @@ class Emulation:
             with one_at_a_time(), self._isolation:
                 bound_kinds()  # here, where no other emulation runs
                 self.baton.run(
-                    [host.waits.turn for host in self.hosts], self.knobs.timeout_s, self._give_up
+                    [host.turn for host in self.hosts], self.knobs.timeout_s, self._give_up
                 )
         except KeyboardInterrupt:
             raise LaunchInterrupted(
@@ -136,18 +128,18 @@ class Emulation:
                 way = self.ways.get(host.rank)
                 if way is not None:
                     way.replica = host.replicas.held
-                observe(host.waits.sync)
+                observe(host.sync)
                 value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)
             except RankEnded:
                 raise
             except BaseException as error:
                 self._raised(host, error)
-            self._close_process(host)
+            self.close_process(host)
         except RankEnded:
-            self._died_at(host, host.waits.died_at)
+            self._died_at(host)
             if host in self.aborting:
-                self._abort(host)
+                self.finish_abort(host)
             raise
         finally:
             self._depart(host)
@@ -158,7 +150,7 @@ class Emulation:
             host.gone or host.ending is not None
         ):  # a program that caught how it was ended has ended all the same
             return
-        host.drain(closing=at_exit("its program has returned"))
+        host.leave_program(closing=at_exit("its program has returned"))
         if not host.stuck:
             host.replicas.ended()
             host.misuse.ended()
@@ -181,15 +173,8 @@ class Emulation:
                 "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
             )
         host.told(told)
-        host.drain(closing=at_exit(f"its program has raised {text}"))
+        host.leave_program(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
-
-    def _close_process(self, host: Host) -> None:
-        """Its program is over. Until its process is, too, the others go on as if nothing had
-        happened."""
-        if not (self.knobs.streams or self.judged or host.gone):
-            host.waits.work_for(EXIT_NS)
-            host.waits.yield_if_ready()
 
     def _depart(self, host: Host) -> None:
         """Its process is gone, and the others may notice."""
@@ -197,67 +182,27 @@ class Emulation:
             return
         host.gone = True
         if host.ending is None:
-            host.ending = Ending.at(EndKind.KILLED, _awaited(host), "its thread was ended")
+            host.killed("its thread was ended")
         if self.judged:
             return  # joinlab ends it: the others must not take that for the end of a process
-        for name, fabric in self._fabrics.items():
-            if host.rank in self._ranks_of[name]:
-                try:
-                    fabric.leave(self._ranks_of[name].index(host.rank))
-                except Exception as error:
-                    self.unmodelled(f"the end of rank {host.rank}", error)
-                    return
+        try:
+            self.leave_groups(host)
+        except Exception as error:
+            self.unmodelled(f"the end of rank {host.rank}", error)
 
     def kill(self, host: Host, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
         """End a rank as if its process had been killed, in the first of `calls`, or of those that
         it waits for."""
         if host.gone:
             return
-        host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else _awaited(host), text)
+        host.killed(text, calls)
         self._depart(host)
-        self.baton.doom(host.waits.turn)
+        self.baton.doom(host.turn)
 
-    def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
-        """Its backend aborts its process at that time. Ranks whose clocks are behind act first
-        (`Host.submit`).
-
-        rank 0   sends 8 B to rank 1 at 5
-        rank 1   issues recv(2) at 5, and recv(0) of 4 B at 7: it aborts at 7
-        rank 2   sends to rank 1 at 6, and has its turn after rank 1: its message still comes
-        """
-        mine = self.hosts[host.rank]
-        if mine.gone or mine.ending is not None:
-            return
-        mine.ending = Ending.at(
-            EndKind.KILLED, _awaited(mine), f"its process was killed by SIGABRT: {text}"
-        )
-        self.aborting.append(mine)
-        for fabric, place in self._on_gloo(mine):
-            fabric.abort(place, at_ns)
-        mine.reach(at_ns)
-        mine.waits.end()
-
-    def _abort(self, host: Host) -> None:
-        """End the rank at its next wait. Until its process is gone the others go on, but it no
-        longer answers them."""
-        host.waits.turn.doomed = self.judged
-        if not self.judged:
-            host.waits.yield_if_ready()
-        for fabric, place in self._on_gloo(host):
-            fabric.freeze(place)
-        self.aborting.remove(host)
-        self._close_process(host)
-
-    def _on_gloo(self, host: Host) -> Iterator[tuple[GlooFabric, int]]:
-        """Its groups on gloo, and its place in each."""
-        for name, fabric in self._fabrics.items():
-            if isinstance(fabric, GlooFabric) and host.rank in self._ranks_of[name]:
-                yield fabric, self._ranks_of[name].index(host.rank)
-
-    def _died_at(self, host: Host, calls: Sequence[EmulatedCall]) -> None:
-        """A rank that was killed while it ran was just beginning to wait for these."""
-        if calls and host.ending is not None and host.ending.call is None:
-            host.ending = Ending.at(EndKind.KILLED, calls[0].row, host.ending.text)
+    def _died_at(self, host: Host) -> None:
+        """A rank that was killed while it ran was just beginning to wait for these calls."""
+        if host.died_at and host.ending is not None and host.ending.call is None:
+            host.killed(host.ending.text, host.died_at)
 
     # ------------------------------------------------------------------------------------ groups
 
@@ -283,32 +228,23 @@ class Emulation:
         _new_process_group_helper calls eager_connect_single_device where a device is bound
         (distributed_c10d.py, PyTorch v2.13.0).
         """
-        fabric = self._fabrics[name]
+        fabric = self.fabrics[name]
         if isinstance(fabric, NcclFabric):
             host.eager = host.log.groups[name].eager = True
-            fabric.connect(self._ranks_of[name].index(host.rank), host, host.waits.now)
+            fabric.connect(self.ranks_of[name].index(host.rank), host, host.now)
 
     def open_group(
         self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None
     ) -> EmulatedGroup:
-        """A further group of `host`, on the backend that it asks for. On gloo its ranks connect
-        first, and so wait."""
+        """A further group of `host`, on the backend that it asks for."""
         asked = str(host.asked_backend or "").lower()
         if asked in ("gloo", "nccl"):
             backend = asked
         else:
             backend = self.knobs.backend
         group = self._new_group(host, name, ranks, desc, backend)
-        here = self._opened.setdefault(group.label, [])
-        here.append(host)
         if not group.fabric.streams:
-            if len(here) < len(ranks):
-                host.wait_inside((), f"for the other ranks of group {group.label!r} to make it too")
-            else:
-                self._open_at[group.label] = max(other.waits.now for other in here)
-                for other in here[:-1]:
-                    other.wake()
-            host.reach(self._open_at[group.label])  # the last one may have gone on since
+            self.meet(host, group.label)
         elif host.eager:
             self.connect(host, group.label)
         return group
@@ -316,7 +252,7 @@ class Emulation:
     def _new_group(
         self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None, backend: str
     ) -> EmulatedGroup:
-        others = self._ranks_of.get(name, ranks)
+        others = self.ranks_of.get(name, ranks)
         if others != ranks and len(others) == len(ranks) == 1:
             name = (
                 f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
@@ -330,14 +266,14 @@ class Emulation:
             )
         if self._backend_of.get(name, backend) != backend:
             name = f"{name} on {backend}"  # or asked for different backends
-        if name not in self._fabrics:
-            self._ranks_of[name] = ranks
+        if name not in self.fabrics:
+            self.ranks_of[name] = ranks
             self._backend_of[name] = backend
             make: type[NcclFabric] | type[GlooFabric] = (
                 NcclFabric if backend == "nccl" else GlooFabric
             )
-            self._fabrics[name] = make(self._weak, ranks)
-        group = EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
+            self.fabrics[name] = make(self._weak, ranks)
+        group = EmulatedGroup(host, name, desc or "undefined", ranks, self.fabrics[name])
         host.keep(group)
         return group
 
@@ -355,16 +291,14 @@ class Emulation:
         """Every rank waits (`final`), or all but one that keeps asking: see who can go on after
         all."""
         try:
-            for fabric in self._fabrics.values():
-                fabric.flush()
+            if self.flush():
+                return
         except Exception as error:
             self.unmodelled("the calls that the ranks wait for", error)
             return
-        if self.baton.turns.ready:
-            return
         living = [host for host in self.hosts if not host.gone]
-        ahead = [host for host in living if host.waits.let_go()]  # only their streams wait
-        called = [host for host in living if final and not ahead and host.waits.call_back()]
+        ahead = [host for host in living if host.let_go()]  # only their streams wait
+        called = [host for host in living if final and not ahead and host.call_back()]
         if ahead or called or not final:
             return
         for host in filter(still_runs, living):
@@ -377,35 +311,28 @@ class Emulation:
         # Everything that the model could carry out is done and every rank waits: that proves the
         # hang.
         for host in living:
-            standing = host.waits.standing
+            standing = host.standing
             why = standing.why if standing is not None else ""
-            if host.waits.awaited and not why:
+            if host.awaited and not why:
                 text = ""
             else:
                 text = f"no rank can go on; this one waits {why or 'for a call'}"
             text = "; ".join(filter(None, (host.closing, text)))
-            host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
-            self.baton.doom(host.waits.turn)
+            host.ending = Ending.at(EndKind.HUNG, host.awaited_row, text, proven=True)
+            self.baton.doom(host.turn)
 
-    def overtaken(self, host: Host, call: EmulatedCall) -> None:
-        """The stream of a rank that was let go would have moved on after all, and its host has
-        computed without it."""
-        self._broken = LaunchError(
-            f"rank {host.rank} let another rank go on while its own stream still waited for {call!r}, by other means "
-            "than a collective. On a GPU its host would run ahead of its stream there; without one, its values are not "
-            'known. Use joinlab.launch, with backend="gloo" or on GPUs.'
-        )
+    def overtaken(self, call: EmulatedCall) -> None:
+        """A rank that was released from its wait would have had to wait for this call after all."""
+        self._broken = overtaken(call)
 
     def unmodelled(self, what: object, error: Exception) -> None:
         """Carrying out `what` has failed by a fault of the model, not of the program: every rank
         ends here and now."""
-        self.broken(
-            f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
-        )
+        self._broken = self._broken or unmodelled(what, error)
         self.judged = True
         for host in self.hosts:
             if not host.gone:
-                self.baton.doom(host.waits.turn)
+                self.baton.doom(host.turn)
 
     def broken(self, text: str) -> LaunchError:
         """Return no Timeline but raise this error: what real ranks would do is not modelled, or not
@@ -422,7 +349,7 @@ class Emulation:
         self.judged = True
         for host in self.hosts:
             if not host.gone:
-                host.ending = Ending.at(EndKind.KILLED, _awaited(host), text)
+                host.killed(text)
                 host.gone = True
 
     # ------------------------------------------------------------------------------------ the
@@ -446,7 +373,7 @@ class Emulation:
             }
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
-            nccl = [fabric for fabric in self._fabrics.values() if isinstance(fabric, NcclFabric)]
+            nccl = [fabric for fabric in self.fabrics.values() if isinstance(fabric, NcclFabric)]
             assumptions = dict.fromkeys(text for fabric in nccl for text in fabric.assumes())
             if assumptions:
                 emulation["assumes"] = " ".join(assumptions)
@@ -462,13 +389,13 @@ class Emulation:
             "inputs": list(self.counts),
             "seeds": list(self.seeds),
             "emulation": emulation,
-            "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
+            "groups": {name: list(ranks) for name, ranks in self.ranks_of.items()},
             "clock": {"domain": "virtual"},
         }
         logs = [host.log for host in self.hosts]
         rows = [row for log in logs for row in log.calls.values()]
         replicas = differing_replicas(
-            {host.rank: host.log.marks for host in self.hosts}, rows, self._ranks_of
+            {host.rank: host.log.marks for host in self.hosts}, rows, self.ranks_of
         )
         about = about_ranks(logs, knobs.backend)
         of_nccl = {name: found for name, found in about.get("nccl", {}).items() if found}
@@ -523,8 +450,3 @@ class Emulation:
                 listener(rank, line)
             if not self.hosts[rank].own.output.whole:
                 listener(rank, "[joinlab left out the rest; the end of it is in timeline.output]")
-
-
-def _awaited(host: Host) -> CallRow | None:
-    """The first of the open calls that a rank waits for."""
-    return next((call.row for call in host.waits.awaited if call.row["seq"] >= 0), None)

@@ -53,7 +53,7 @@ from time import monotonic, sleep  # a program may replace those of the module
 from types import CodeType
 from typing import Any
 
-from joinlab.backend.turns import RankTurn, RankWaits, Turns
+from joinlab.backend.turns import ActingRank, RankTurn, Turns
 from joinlab.errors import LaunchError
 from joinlab.interrupts import LOOK_S, HeldInterrupts
 from joinlab.program.labels import kind_of
@@ -163,7 +163,8 @@ class Baton:
         self, switched: Callable[[object, object], None], stalled: Callable[[bool], None]
     ) -> None:
         self._switched = switched
-        self.turns = Turns[RankThread](stalled)
+        self.turns = Turns(stalled)
+        self._ranks: Sequence[RankThread] = ()
         self._holder: RankThread | None = None
         self._all_over = threading.Event()
         self._ending = False
@@ -196,7 +197,7 @@ class Baton:
 
     def _next(self) -> RankThread:
         following = self.turns.next()
-        assert following is not None  # `stalled` wakes or dooms a rank
+        assert isinstance(following, RankThread)  # `stalled` wakes or dooms a rank
         return following
 
     def _hand(self, rank: RankThread) -> None:
@@ -224,7 +225,7 @@ class Baton:
         rank.over = True
         if self._ending and self._holder is not rank:
             return  # it was left alone, and the others were ended without it
-        if all(one.over for one in self.turns.ranks):
+        if all(one.over for one in self._ranks):
             self._holder = None
             self._switched(rank.host, None)
             self._all_over.set()
@@ -243,7 +244,7 @@ class Baton:
         deadline passes ("deadline") or the user interrupts ("interrupt"). Raises LaunchError if the
         machine gives too few threads.
         """
-        self.turns.ranks = list(ranks)
+        self.turns.ranks = self._ranks = list(ranks)
         try:
             for rank in ranks:
                 rank.thread = threading.Thread(
@@ -273,12 +274,10 @@ class Baton:
     def _end_all(self, give_up: Callable[[str], None], reason: str) -> None:
         give_up(reason)
         self._ending = True
-        for rank in self.turns.ranks:
+        for rank in self._ranks:
             rank.doomed = True
             rank.over = rank.over or not _started(rank)
-        for (
-            rank
-        ) in self.turns.ranks:  # the holder ends first, and hands on to one that is doomed too
+        for rank in self._ranks:  # the holder ends first, and hands on to one that is doomed too
             if rank is not self._holder:
                 self.turns.wake(rank)
         if self._holder is None and self.turns.ready:  # the first turn was never given
@@ -290,7 +289,7 @@ class Baton:
             if stuck is not None:
                 stuck.over, stuck.thread = True, None
                 _take_back_interrupt()
-            if not all(rank.over for rank in self.turns.ranks):
+            if not all(rank.over for rank in self._ranks):
                 self._hand(self._next())
                 self._all_over.wait(ABANDON_S)
 
@@ -298,7 +297,7 @@ class Baton:
         """Interrupt the rank that holds the baton until all have ended; False if one does not."""
         until = monotonic() + ABANDON_S
         at_most = monotonic() + IMPORT_S
-        while not all(rank.over for rank in self.turns.ranks) and not self._all_over.wait(GRACE_S):
+        while not all(rank.over for rank in self._ranks) and not self._all_over.wait(GRACE_S):
             holder = self._holder
             now = monotonic()
             if now > until:
@@ -320,7 +319,7 @@ _BATON: set[CodeType] = {
     method.__code__
     for method in (
         Baton.wait,
-        RankWaits.yield_turn,
+        ActingRank.yield_turn,
         Baton.doom,
         Baton._next,
         Baton._hand,

@@ -29,7 +29,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from joinlab.backend.model import EmulatedCall, Machine, Rank
+from joinlab.backend.machine import Machine
+from joinlab.backend.model import EmulatedCall, Fabric
 from joinlab.backend.payload import CallPart, len_of, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import GlooCollective, jobs_of, program
@@ -76,9 +77,10 @@ class Task:
         self.waits_on: tuple[Buffer, str] | None = None
 
 
-class GlooFabric:
-    """What lies between the ranks of one group on gloo. A task is in at most one of `_queued` and
-    `_working`."""
+class GlooFabric(Fabric):
+    """What lies between the ranks of one group on gloo, which are connected when it is made. Each
+    rank's part runs as soon as it is issued; a task is in at most one of `_queued` and `_working`.
+    """
 
     backend = "gloo"
     streams = False
@@ -99,9 +101,6 @@ class GlooFabric:
         self._failures: list[list[tuple[int, str]]] = [
             [] for _ in ranks
         ]  # by place: when a task of it failed, and how
-
-    def connect(self, place: int, host: Rank, now: int) -> None:
-        """Gloo has connected its ranks when their group was made."""
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
@@ -135,13 +134,6 @@ class GlooFabric:
                 ]
                 self._start_next(call.place)
             self._advance()
-
-    def flush(self) -> None:
-        """Nothing to do: each rank's part runs as soon as it is issued."""
-
-    def assumes(self) -> list[str]:
-        """Nothing: gloo was measured."""
-        return []
 
     def leave(self, place: int) -> None:
         """The process of the rank at `place` has ended: its connections close."""
@@ -310,7 +302,7 @@ class GlooFabric:
             except ConnectionError as error:
                 self._fail(task, str(error))
         for place, text, at_ns in self._network.aborts():
-            self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
+            self._run.abort_rank(self._ranks[place], text, at_ns)
 
 
 class Message:

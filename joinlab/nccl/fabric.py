@@ -40,7 +40,8 @@ from itertools import accumulate
 import numpy as np
 import torch.distributed as dist
 
-from joinlab.backend.model import EmulatedCall, Machine, Rank
+from joinlab.backend.machine import Machine
+from joinlab.backend.model import EmulatedCall, Fabric, Rank
 from joinlab.backend.payload import Bytes, CallPart, agree, len_of, look, move, write
 from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
@@ -196,7 +197,9 @@ class Communicator:
         for call in late:
             ns = call.group.watchdog_ns
             self.abort(call.place)
-            self.run.abort_rank(call.host, watchdog_text(call, ns // 1_000_000), call.ready_ns + ns)
+            self.run.abort_rank(
+                call.host.rank, watchdog_text(call, ns // 1_000_000), call.ready_ns + ns
+            )
         return bool(late)
 
     def flush(self) -> None:
@@ -353,8 +356,9 @@ class Communicator:
             self._ring = None
 
 
-class NcclFabric:
-    """What lies between the ranks of one group on NCCL."""
+class NcclFabric(Fabric):
+    """What lies between the ranks of one group on NCCL, which within one machine does not notice
+    that a rank aborts or has ended: what it has sent stays where it is."""
 
     backend = "nccl"
     streams = True
@@ -456,15 +460,6 @@ class NcclFabric:
         """See `Fabric`."""
         for communicator in (self._main, *self._pairs.values()):
             communicator.flush()
-
-    def leave(self, place: int) -> None:
-        """NCCL within one machine does not notice that a rank has ended."""
-
-    def abort(self, place: int, at_ns: int) -> None:
-        """What a rank whose watchdog ends it has sent stays where it is."""
-
-    def freeze(self, place: int) -> None:
-        """See `abort`."""
 
 
 _OP_TYPES = {

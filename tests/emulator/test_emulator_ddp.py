@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -229,6 +230,22 @@ def test_invalid_numbers_of_parameters_end_the_rank_and_not_this_process(value, 
     assert timeline.ends[1].kind == "killed"
     assert taken_for in timeline.ends[1].text
     assert timeline.call(1, timeline.ends[1].call)["origin"] == "broadcast (DDP bucket rebuild)"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_invalid_numbers_of_parameters_end_the_rank_of_a_group_with_a_timeout_too(backend):
+    def worker(rank, inputs):
+        group = dist.new_group(timeout=timedelta(seconds=5))
+        model = DDP(torch.nn.Linear(1, 1), process_group=group)
+        model(torch.ones(1)).backward()
+        if rank == 0:
+            dist.broadcast(torch.tensor([7, 0, 1], dtype=torch.int32), 0, group=group)
+        else:
+            model(torch.ones(1)).backward()
+
+    ending = emulate(worker, (1, 1), backend).ends[1]
+    assert ending.kind == "killed"
+    assert "the parameters 7, 0 in 1 buckets" in ending.text
 
 
 def test_one_line_may_send_to_several_peers():

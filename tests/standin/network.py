@@ -142,8 +142,8 @@ class _Session(Session):
             try:
                 answer = self._answer(host, *request)
             except RankOver:
-                if host.end is not None and host.end.kind == "killed":
-                    self.tell(host.rank, ("aborted", host.end.text))
+                if host.ending is not None and host.ending.kind == "killed":
+                    self.tell(host.rank, ("aborted", host.ending.text))
                 raise
             except Exception as error:
                 answer = ("raised", type(error).__name__, str(error))

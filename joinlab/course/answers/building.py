@@ -89,7 +89,7 @@ def _given(case: Situation) -> str:
 def busy(_: torch.Tensor) -> None:
     """Let each gradient take a second of the virtual clock, so that times show which gradients
     precede a call."""
-    current().waits.work_for(SECOND)
+    current().work_for(SECOND)
 
 
 def _trained(
