@@ -1,11 +1,10 @@
-"""Alignment: where the calls of two ranks in one group part, by where in the program they came
-from.
+"""Alignment: where the calls of two ranks in one group are no longer meant for each other.
 
-one     a  b  c  d            they part at 1; from there on each call of `one` fits the one behind it in `other`, which
-other   a  x  b  c  d         has issued one more: `more` is -1
+first   a  b  c  d            misaligned at 1; from there on each call of `first` fits the one behind it in `second`,
+second  a  x  b  c  d         which has issued one more: `lead` is -1
 
-one     a  b  c  d            they part at 1, where the next two calls come in another order: `turned` is 2
-other   a  c  b  d
+first   a  b  c  d            misaligned at 1, where the next two calls come in another order: `turned` is 2
+second  a  c  b  d
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from joinlab.analysis.meanings import FAMILY, parts
+from joinlab.backend.calls import elements_of
 from joinlab.program.labels import kind_of
 from joinlab.timeline import CallRow
 
@@ -26,31 +26,31 @@ calls."""
 LONGEST = 8
 """Most calls that may come in a different order."""
 
-Place = tuple[object, ...]
-"""Where a call came from: its label, op and root, and the lines of the program that led to it."""
+Identity = tuple[object, ...]
+"""What calls share that are meant for each other: label, line, op and root, their data, and the
+lines of the program that led to them."""
 
 
 class Misalignment(NamedTuple):
-    """`at`: the first calls that are not meant for each other, by index; the rest as drawn above, 0
+    """`begin`: index of the first calls that are not meant for each other; the rest as drawn above, 0
     without such."""
 
-    at: int
-    more: int
+    begin: int
+    lead: int
     turned: int
 
 
-def departure(first: Sequence[Place], second: Sequence[Place]) -> Misalignment | None:
-    """Where two sequences of calls part; None if one is the beginning of the other.
+def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment | None:
+    """The first misalignment of two sequences of calls; None if one is the beginning of the other.
 
-    Calls are meant for each other if they come from the same place, or if each side has its own
-    line for them:
+    Calls are meant for each other if they are identical, or if each side has its own line for them:
 
         if rank == 0: broadcast(a, 0)           # each rank has only one of these lines
         else:         broadcast(b, 0)
     """
     both = {*first} & {*second}
 
-    def fits(a: Place, b: Place) -> bool:
+    def fits(a: Identity, b: Identity) -> bool:
         return a == b or (not {a, b} & both and (a[0], *a[2:4]) == (b[0], *b[2:4]))
 
     index = next(
@@ -69,23 +69,26 @@ def departure(first: Sequence[Place], second: Sequence[Place]) -> Misalignment |
         if first_rest and second_rest and all(map(fits, first_rest, second_rest)):
             lead = by
             break
-    sizes = range(2, min(LONGEST, len(first) - index, len(second) - index) + 1)
+    # where one rank has issued more of them, the two that fit may be of different rounds
+    equal = all(first.count(call) == second.count(call) for call in (first[index], second[index]))
+    longest = min(LONGEST, len(first) - index, len(second) - index) if equal else 0
     turned = (
         size
-        for size in sizes
+        for size in range(2, longest + 1)
         if Counter(first[index : index + size]) == Counter(second[index : index + size])
     )
     return Misalignment(index, lead, next(turned, 0))
 
 
-def place_of(row: CallRow, joins: bool = False) -> Place:
-    """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
+def identity_of(row: CallRow, joins: bool = False) -> Identity:
+    """The identity of a call. `joins`: a call that join() shadows, and its shadow, have the same."""
     label = row["origin"] or row["op"]
     op, source = parts(label)
     if joins and source in FAMILY:
         return op, FAMILY[source], row["op"], row["root"]
     lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
-    return label, row["call_site"], row["op"], row["root"], *lines
+    data = row["dtype"], elements_of(row["shape"])
+    return label, row["call_site"], row["op"], row["root"], *data, *lines
 
 
 @lru_cache(4096)

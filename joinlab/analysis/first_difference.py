@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from joinlab.analysis.alignment import departure, place_of
+from joinlab.analysis.alignment import Identity, Misalignment, align, identity_of
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.matching import Slot, differences
+from joinlab.analysis.matching import Slot, differences, key_of
 from joinlab.analysis.meanings import is_setup
 from joinlab.timeline import CallRow, EndKind, Timeline
 
@@ -71,13 +71,17 @@ class FirstDifference:
         """The row in which the ranks part: where a shift begins; else the clash."""
         if self.clash is None or self.shift is None:
             return self.clash
-        return self._collectives[self.shift.at]
+        return self.row_of(self.collectives(self.shift.behind[0])[self.shift.at])
 
     # ---------------------------------------------------------------- slots
 
     def call(self, slot: Slot, rank: int) -> CallRow:
         """The call of a rank in a slot."""
         return self.folding.matched.row_of[rank, slot.group, slot.calls[rank]]
+
+    def row_of(self, call: CallRow) -> int:
+        """The row that a call is in."""
+        return self.folding.matched.index_of[key_of(call)]
 
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
@@ -172,28 +176,54 @@ class FirstDifference:
     # ---------------------------------------------------------------- since when
 
     @cached_property
-    def _collectives(self) -> list[int]:
-        """The rows of the clash's group that are no sends and recvs, and not of DDP's own setup
-        alone."""
-        rows = (
-            (index, slot)
-            for index, slot in enumerate(self.slots)
-            if slot.group == self.slot.group and not slot.pair
-        )
-        kept = []
-        for index, slot in rows:
-            origins = (self.call(slot, rank)["origin"] or "" for rank in slot.calls)
-            if index == self.clash or not all(map(is_setup, origins)):
-                kept.append(index)
-        return kept
+    def paths(self) -> dict[str, dict[int, list[CallRow]]]:
+        """By group and lane: its collectives, without those of DDP's own setup alone."""
+        paths: dict[str, dict[int, list[CallRow]]] = {}
+        for index, slot in enumerate(self.slots):
+            rows = self.folding.matched.calls_of(slot).values()
+            setup = index != self.clash and all(is_setup(row["origin"] or "") for row in rows)
+            for row in () if slot.pair or setup else rows:
+                paths.setdefault(slot.group, {}).setdefault(row["rank"], []).append(row)
+        return paths
 
     def collectives(self, rank: int) -> list[CallRow]:
-        """The collectives that a rank issued in the clash's group."""
-        calls = []
-        for index in self._collectives:
-            if rank in self.slots[index].calls:
-                calls.append(self.call(self.slots[index], rank))
-        return calls
+        """The path of a lane in the clash's group."""
+        return self.paths[self.slot.group].get(rank, [])
+
+    def identity(self, row: CallRow) -> Identity:
+        return identity_of(row, self.joins)
+
+    def misaligned(self, group: str, first: int, second: int) -> Misalignment | None:
+        """The first misalignment of the paths of two lanes."""
+        paths = (self.paths[group].get(lane, ()) for lane in (first, second))
+        return align(*(list(map(self.identity, path)) for path in paths))
+
+    @cached_property
+    def turned(self) -> tuple[CallRow, ...]:
+        """The first two calls that a lane issued in another order than the largest one, with those of
+        that one, each in its order; () if the ranks part before, or shadow each other's calls."""
+        if self.joins or self.folding.matched.is_part or self.meta.get("skipped"):
+            return ()
+        *lanes, largest = sorted(self.lanes, key=lambda rank: (len(self.lanes[rank]), -rank))
+        for group, paths in self.paths.items():
+            for lane in lanes:
+                misaligned = self.misaligned(group, lane, largest)
+                if not misaligned or not misaligned.turned:
+                    continue
+                first, second = (paths[rank][misaligned.begin :] for rank in (lane, largest))
+                if self.clash is None or self.row_of(first[0]) <= self.clash:
+                    return (
+                        first[0],
+                        self._like(second[0], first),
+                        second[0],
+                        self._like(first[0], second),
+                    )
+        return ()
+
+    def _like(self, row: CallRow, path: Iterable[CallRow]) -> CallRow:
+        """The first identical call of a path."""
+        identity = self.identity(row)
+        return next(call for call in path if self.identity(call) == identity)
 
     @cached_property
     def shift(self) -> Lead | None:
@@ -209,23 +239,19 @@ class FirstDifference:
         }
         if len(self.sides) != 2 or self.slot.pair or elsewhere - {self.slot.group}:
             return None
-        paths = (
-            [place_of(row, self.joins) for row in self.collectives(side[0])] for side in self.sides
-        )
-        misaligned = departure(*paths)
-        if (
-            misaligned is None
-            or not misaligned.more
-            or self._collectives[misaligned.at] > (self.clash or 0)
-        ):
+        first, second = self.sides
+        misaligned = self.misaligned(self.slot.group, first[0], second[0])
+        if misaligned is None or not misaligned.lead:
             return None
-        ahead, behind = self.sides if misaligned.more > 0 else self.sides[::-1]
+        if self.row_of(self.collectives(first[0])[misaligned.begin]) > (self.clash or 0):
+            return None
+        ahead, behind = self.sides if misaligned.lead > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
         if (
-            hangs and len(self.collectives(behind[0])) == misaligned.at + 1
+            hangs and len(self.collectives(behind[0])) == misaligned.begin + 1
         ):  # it may be that call which is one too many
             return None
-        return Lead(misaligned.at, abs(misaligned.more), ahead, behind)
+        return Lead(misaligned.begin, abs(misaligned.lead), ahead, behind)
 
     @cached_property
     def extra(self) -> list[CallRow]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product, takewhile
 
 import polars as pl
 
+from joinlab.analysis.alignment import Identity
 from joinlab.analysis.exchanges import CallPath, paths_of, unpaired
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow
 from joinlab.program.branches import statement_at
@@ -263,14 +263,13 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         for n, (_, row) in enumerate(path)
         if row["seq"] == seqs[rank]
     )
-    sides = _closest(sides, paths)
-    first_path, second_path = (paths[side[0]] for side in (sides[0], sides[:2][-1]))
-    while index and not (
-        index <= len(first_path)
-        and index <= len(second_path)
-        and _same_call_site(first_path[index - 1][1], second_path[index - 1][1])
-    ):
-        index -= 1
+    calls = {
+        rank: [evidence.parting.identity(row) for _, row in path] for rank, path in paths.items()
+    }
+    sides = _closest(sides, calls)
+    first, second = (calls[side[0]][:index] for side in (sides[0], sides[:2][-1]))
+    alike = (n for n, two in enumerate(zip(first, second, strict=False), 1) if two[0] == two[1])
+    index = max(alike, default=0)
     windows = {
         rank: Window(
             path[index - 1][0] + 1 if 0 < index <= len(path) else 0,
@@ -281,41 +280,21 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
     return Apart(sides, windows, _positions(paths))
 
 
-def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, CallPath]) -> list[list[int]]:
-    """The sides, each with the rank in front whose calls came longest from the same places as a
-    rank's of the other."""
+def _closest(
+    sides: Sequence[Sequence[int]], paths: Mapping[int, Sequence[Identity]]
+) -> list[list[int]]:
+    """The sides, each with the rank in front whose calls were longest identical to those of a rank of
+    the other."""
     kinds = [
-        {
-            tuple(_call_site(row) for _, row in paths[rank]): rank
-            for rank in reversed(side)
-            if rank in paths
-        }
-        for side in sides[:2]
+        {tuple(paths[rank]): rank for rank in reversed(side) if rank in paths} for side in sides[:2]
     ]
 
-    def likeness(paths_compared: tuple[tuple[object, ...], ...]) -> int:
-        return sum(
-            1
-            for _ in takewhile(
-                lambda places: len({*places}) == 1, zip(*paths_compared, strict=False)
-            )
-        )
+    def likeness(both: Iterable[Sequence[Identity]]) -> int:
+        return len([*takewhile(lambda calls: len({*calls}) == 1, zip(*both, strict=False))])
 
     closest = max(product(*map(reversed, kinds)), key=likeness, default=())
     first = [kind[path] for kind, path in zip(kinds, closest, strict=False)]
     return [sorted(side, key=lambda rank: rank not in first) for side in sides]
-
-
-def _same_call_site(first_row: CallRow, second_row: CallRow) -> bool:
-    """Whether two calls came from one place, or one of them is join()'s shadow of the other."""
-    shadow = any(is_made_by_join(row["stack"] or ()) for row in (first_row, second_row))
-    return _call_site(first_row) == _call_site(second_row) or (
-        shadow and shadows(first_row["origin"] or "", second_row["origin"] or "")
-    )
-
-
-def _call_site(row: CallRow) -> tuple[object, ...]:
-    return row["call_site"], tuple(row["stack"] or ()), row["origin"]
 
 
 def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Apart | None:

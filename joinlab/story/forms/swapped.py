@@ -4,14 +4,10 @@ the wrong one."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from joinlab.analysis.alignment import Place, departure, place_of
 from joinlab.analysis.matching import key_of
-from joinlab.analysis.wording import counts_steps, tensor
-from joinlab.backend.calls import elements_of
-from joinlab.ops import POINT_TO_POINT
-from joinlab.program.divergence import Key, are_gradients
+from joinlab.analysis.wording import tensor
+from joinlab.program.divergence import Key
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Headline, Line, Value, form
@@ -70,80 +66,10 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     keys = evidence.meta.get("parting", {}).get("keys")
     if keys:
         return _other_keys(evidence, keys)
-    if evidence.folding.matched.is_part or evidence.meta.get("skipped"):
+    rows = evidence.parting.turned
+    if not rows:
         return ()
-    lanes = sorted(
-        evidence.parting.lanes, key=lambda rank: (len(evidence.parting.lanes[rank]), -rank)
-    )
-    largest = lanes[-1]
-    for group, paths in _paths(evidence).items():
-        for lane in lanes[:-1]:
-            path, largest_path = paths.get(lane, []), paths.get(largest, [])
-            places, largest_places = (
-                [step.place for step in path] for path in (path, largest_path)
-            )
-            turn = departure(places, largest_places)
-            if not turn or not turn.turned or _comes_too_late(evidence, group, turn.at):
-                continue
-            left, right = places[turn.at], largest_places[turn.at]
-            if any(places.count(place) != largest_places.count(place) for place in (left, right)):
-                # one rank has issued more of them, so the two that fit may be of different rounds
-                continue
-            if left[:-1] != right[:-1]:  # not merely for another input
-                return _other_order(evidence, path[turn.at :], largest_path[turn.at :])
-    return ()
-
-
-class StepCall(NamedTuple):
-    """A call, with the facts that are equal for two calls of one step of the program."""
-
-    row: CallRow
-    place: Place
-
-
-def _paths(evidence: Evidence) -> dict[str, dict[int, list[StepCall]]]:
-    """The collectives of each lane, by group. Gradients have no lines: a backward pass issues
-    them."""
-    paths: dict[str, dict[int, list[StepCall]]] = {}
-    for row in evidence.folding.matched.rows:
-        if row["op"] not in POINT_TO_POINT and row["rank"] in evidence.parting.lanes:
-            label, site, op, root, *callers = place_of(row, evidence.parting.joins)
-            input = None  # gradients of another epoch are no step that was taken in another order
-            if are_gradients([row]):
-                site, callers, input = "", [], None if counts_steps(evidence.meta) else row["input"]
-            place = (
-                label,
-                site,
-                op,
-                root,
-                row["dtype"],
-                elements_of(row["shape"]),
-                *callers,
-                input,
-            )
-            paths.setdefault(row["group"], {}).setdefault(row["rank"], []).append(
-                StepCall(row, place)
-            )
-    return paths
-
-
-def _comes_too_late(evidence: Evidence, group: str, index: int) -> bool:
-    """Whether the ranks part before, or in another group."""
-    parting = evidence.parting
-    if parting.clash is None or parting.slot.pair or parting.slot.group != group:
-        return parting.clash is not None
-    return index > sum(
-        slot.group == group and not slot.pair for slot in parting.slots[: parting.clash]
-    )
-
-
-def _other_order(
-    evidence: Evidence, path: Sequence[StepCall], other_path: Sequence[StepCall]
-) -> tuple[Line, ...]:
-    first, third = path[0].row, other_path[0].row
-    second = next(step.row for step in path if step.place == other_path[0].place)
-    fourth = next(step.row for step in other_path if step.place == path[0].place)
-    rows = (first, second, third, fourth)
+    first, second, third, _ = rows
     both = evidence.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
     tensors = list(map(tensor, rows)) if one_line else ()
