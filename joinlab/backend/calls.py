@@ -167,6 +167,14 @@ behind it raises it, too, and sent nothing.
 """
 
 
+PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
+"""Gloo's messages when the process at the other end is gone."""
+
+
+def is_peer_gone(text: str) -> bool:
+    return any(phrase in text for phrase in PEER_GONE)
+
+
 def refuses(error: str) -> bool:
     """Whether an error, type and message, is a refusal.
 

@@ -37,8 +37,10 @@ import marshal
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -236,7 +238,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise _refused(
             path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3."
         )
-    try:
+    with known_format(path):
         groups = _groups(content["pg_config"])
         status = _status(content.get("pg_status") or {})
         entries = _entries(content.get("entries", []))
@@ -247,18 +249,21 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
             entries = [{**_ABSENT, **entry} for entry in entries]
             problems.clear()
             calls, numbers = _calls(entries, groups, texts, problems)
-    except TimelineFileError:
-        raise
-    except MALFORMED as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise _refused(path, f"its format is unknown ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
     form = f"flight recorder {version}"
     return Dump(rank, str(path), form, library, calls, groups, status, numbers, tuple(problems))
 
 
-MALFORMED = (*safe_pickle.UNREADABLE, SyntaxError)
-"""Exceptions that damaged or hostile dumps and traces cause."""
+@contextmanager
+def known_format(path: Path) -> Iterator[None]:
+    """Raise TimelineFileError for the exceptions that damaged or hostile dumps and traces cause."""
+    try:
+        yield
+    except TimelineFileError:
+        raise
+    except (*safe_pickle.UNREADABLE, SyntaxError) as error:
+        detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+        raise _refused(path, f"its format is unknown ({detail})", "Copy it again.") from error
 
 
 def _entries(entries: object) -> list[dict[str, object]]:
@@ -286,11 +291,17 @@ def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
         raise TypeError(f"pg_config is {type(config).__name__}")
     groups = {}
     for name, group in config.items():
-        ranks = _plain(group["ranks"])
-        if not is_ranks(ranks):
-            raise ValueError(f"the ranks of group {name!r:.40} are {str(ranks)[:80]!r}")
-        groups[str(name) or "0"] = (str(group.get("desc") or ""), tuple(ranks))
+        groups[str(name) or "0"] = (str(group.get("desc") or ""), _ranks(str(group["ranks"])))
     return groups
+
+
+@lru_cache(1024)
+def _ranks(text: str) -> tuple[int, ...]:
+    """The ranks of a group: the same text in the dumps of all of them."""
+    ranks = _plain(text)
+    if not is_ranks(ranks):
+        raise ValueError(f"the ranks of a group are {text[:80]!r}")
+    return tuple(ranks)
 
 
 def _status(status: object) -> dict[str, dict[str, int]]:
@@ -351,7 +362,7 @@ def _calls(
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
         number=_numbers(entries, "collective_seq_id"),
         paired=_numbers(entries, "p2p_seq_id"),
-        seq=_seqs([fields[code].group for code in codes], _numbers(entries, "op_id")),
+        seq=_seqs(codes, fields, _numbers(entries, "op_id")),
         enqueued_ns=_numbers(entries, "time_created_ns"),
         started_ns=_numbers(entries, "time_discovered_started_ns"),
         completed_ns=_numbers(entries, "time_discovered_completed_ns"),
@@ -429,51 +440,31 @@ def _split_batches(
     for entry in entries:
         batch = batches[_batch_of(entry)]
         end = batch[-1]
-        ended = end["profiling_name"].endswith("coalesced")
-        if (
-            len(batch) == 1
-            and _kind(end["profiling_name"])[0] == "coalesced"
-            and (separate or whole)
-        ):
-            separate.append(
-                {
-                    **entry,
-                    "profiling_name": end["profiling_name"].replace(
-                        "coalesced", "ALLGATHER_coalesced"
-                    ),
-                }
-            )
+        title = end["profiling_name"]
+        ended = title.endswith("coalesced")
+        state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
+        if len(batch) == 1 and _kind(title)[0] == "coalesced" and (separate or whole):
+            title = title.replace("coalesced", "ALLGATHER_coalesced")
+            separate.append({**entry, "profiling_name": title})
             unnamed = True
         elif len(batch) == 1 or not (ended or active):
             separate.append(entry)
         elif _is_pair(entry):
-            separate.append(
-                {**entry, **{name: end[name] for name in _STATE}}
-                if ended
-                else {**entry, "state": "completed"}
-            )
-        elif entry is next(member for member in batch if not _is_pair(member)) and (
-            parts := batch[:-1] if ended else batch
+            separate.append({**entry, **state})
+        elif (
+            entry is not end
+            and entry is next(member for member in batch if not _is_pair(member))
+            and (parts := batch[:-1] if ended else batch)
         ):
             # A batch that ends as "coalesced" is named after its first call, any other after its
             # end.
-            if ended and _kind(end["profiling_name"])[1]:
-                named = end
-            else:
-                named = entry
+            if not (ended and _kind(title)[1]):
+                title = entry["profiling_name"]
             joined = {
                 name: [item for part in parts for item in part[name]]
                 for name in ("input_sizes", "input_dtypes")
             }
-            if ended:
-                state = {name: end[name] for name in _STATE}
-            else:
-                state = {"state": "completed"}
-            separate += (
-                [{**entry, "profiling_name": named["profiling_name"], **joined, **state}]
-                if entry is not end
-                else []
-            )
+            separate.append({**entry, "profiling_name": title, **joined, **state})
     if unnamed:
         problems.append(
             "batches of collectives are shown as all_gather: which calls they held was not recorded"
@@ -603,10 +594,12 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     return match["backend"] or "nccl", op.value, int(match["peer"]) if match["peer"] else None
 
 
-def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
+def _seqs(codes: Sequence[int], fields: Sequence[_EntryFields], ids: array[int]) -> array[int]:
     """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or
     repeat."""
-    if len(set(zip(names, ids, strict=True))) == len(ids) and min(ids, default=0) > 0:
+    names = [fields[code].group for code in codes]
+    distinct = set(ids) if len(set(names)) < 2 else set(zip(names, ids, strict=True))
+    if len(distinct) == len(ids) and min(ids, default=0) > 0:
         return array("q", [id - 1 for id in ids])
     counts: dict[str, int] = {}
     seqs = array("q")
@@ -636,10 +629,11 @@ class Texts:
         shapes = [self.shapes.setdefault(shape, len(self.shapes)) for shape in texts.shapes]
         kinds = [self.kind(kind._replace(shape=shapes[kind.shape])) for kind in texts.kinds]
         stacks = [self.stacks.setdefault(stack, len(self.stacks)) for stack in texts.stacks]
+        same = kinds == list(range(len(kinds))) and stacks == list(range(len(stacks)))
         stacks.append(-1)  # what -1, no stack, becomes
         renumbered: list[Dump | str] = []
         for outcome in outcomes:
-            if isinstance(outcome, Dump):
+            if isinstance(outcome, Dump) and not same:
                 calls = replace(
                     outcome.calls,
                     kind=array("i", map(kinds.__getitem__, outcome.calls.kind)),

@@ -69,7 +69,8 @@ class Following(View):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for folder in [folder for folder, view in self._open.items() if view is self]:
+        folder = self.recorded.folder.resolve()
+        if self._open.get(folder) is self:
             del self._open[folder]
 
     def close(self) -> None:

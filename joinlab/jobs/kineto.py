@@ -32,13 +32,13 @@ from typing import Any
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import (
     DTYPES,
-    MALFORMED,
     MAX_BYTES,
     Dump,
     DumpCalls,
     Group,
     Kind,
     Texts,
+    known_format,
     op_of,
     rank_in,
     unknown,
@@ -137,7 +137,7 @@ def _is_kernel(event: Mapping[str, object]) -> bool:
 
 def check(path: Path, data: bytes, texts: Texts) -> Dump:
     """The calls in the trace `data`, the bytes of `path`. TimelineFileError names the file."""
-    try:
+    with known_format(path):
         content, broken = parsed(data)
         info = content.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
@@ -153,13 +153,6 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         calls = _calls(
             int(content.get("baseTimeNanoseconds") or 0), events, info, groups, texts, problems
         )
-    except TimelineFileError:
-        raise
-    except MALFORMED as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise TimelineFileError(
-            f"cannot open {str(path)!r}: its format is unknown ({detail})."
-        ) from error
     library = str(info.get("nccl_version") or "")
     return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, tuple(problems))
 
@@ -243,7 +236,7 @@ def _calls(
     }
     counts: dict[str, int] = {}
     nth: dict[tuple[str, bool], int] = {}
-    read_calls = DumpCalls(array("i"), array("i"), *(array("q") for _ in range(6)))
+    columns = [array(code) for code in "iiqqqqqq"]
     for index, (event, backend, name, op, arguments) in enumerate(calls):
         order = counts[name] = counts.get(name, 0) + 1
         kernel = kernels.get(ids[index])
@@ -268,15 +261,14 @@ def _calls(
         over = not kernels or index <= reached.get(name, -1) or float(event["ts"]) < last_alone
         elements = arguments.get("In msg nelems")
         shape = texts.shape(arguments.get("shape", []) if elements is None else [[elements]])
-        read_calls.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over)))
-        read_calls.stack.append(-1)
-        read_calls.number.append(0 if pair else number)
-        read_calls.paired.append(number if pair else 0)
-        read_calls.seq.append(order - 1)
-        read_calls.enqueued_ns.append(base + round(float(event["ts"]) * 1000))
-        read_calls.started_ns.append(ran)
-        read_calls.completed_ns.append(ran + round(float(kernel["dur"]) * 1000) if kernel else 0)
-    return read_calls
+        kind = texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over))
+        numbers = (0, number) if pair else (number, 0)
+        enqueued = base + round(float(event["ts"]) * 1000)
+        ended = ran + round(float(kernel["dur"]) * 1000) if kernel else 0
+        row = (kind, -1, *numbers, order - 1, enqueued, ran, ended)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return DumpCalls(*columns)
 
 
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]

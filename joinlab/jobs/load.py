@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import dump, job, kineto, text
 from joinlab.jobs.parallel import read, read_all, sentence, status_of
-from joinlab.jobs.recording import is_recording, load_recording
+from joinlab.jobs.recording import has_record, is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
@@ -69,10 +69,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         if place.is_dir():
             return _warn_of_problems(_folder(place, problems))
         head = _head(place)
-        reader = next(
-            (candidate for candidate in READERS if candidate.looks_like(place, head)), None
-        )
-        if reader is not None and reader.what == TEXT and _has_record(place.parent):
+        reader = _reader(place, head)
+        if reader is not None and reader.what == TEXT and has_record(place.parent):
             return _warn_of_problems(text.beside(load_recording(place.parent), [place]))
         if reader is not None:
             return _warn_of_problems(reader.read([place], problems))
@@ -84,19 +82,10 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     return load_saved(place, max_bytes)
 
 
-def _has_record(folder: Path) -> bool:
-    """Whether the folder itself has the record of a rank."""
-    return any(parse_segment_name(name) is not None for name in os.listdir(folder))
-
-
 def _folder(folder: Path, problems: list[str]) -> Timeline:
     """The Timeline of a folder, made by the first reader that recognizes files in it; `problems`
     names the others."""
-    files = [
-        path
-        for path in sorted(folder.iterdir())
-        if not path.name.startswith(".") and not os.path.isdir(path)
-    ]
+    files = _files(folder.iterdir())
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
@@ -108,20 +97,14 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         return text.beside(load_recording(folder), other_files)
     files_of: dict[str, list[Path]] = {}
     if not files:  # a folder for each host
-        files = [
-            path
-            for path in sorted(folder.glob("*/*"))
-            if not path.name.startswith(".") and not os.path.isdir(path)
-        ]
+        files = _files(folder.glob("*/*"))
     for file in files[:MAX_FILES]:
         try:
             head = _head(file)
         except (TimelineFileError, OSError) as error:
             problems.append(sentence(file, error))
             continue
-        reader = next(
-            (candidate for candidate in READERS if candidate.looks_like(file, head)), None
-        )
+        reader = _reader(file, head)
         if not head:
             problems.append(f"{str(file)!r} is empty")
         elif reader is None:
@@ -141,6 +124,14 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         f"cannot open {str(folder)!r}: it holds no record of a job.{why} joinlab.load opens files of Timeline.save, "
         f"and one file or a folder of any of these: {'; '.join(candidate.what for candidate in READERS)}."
     )
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in sorted(paths) if path.name[0] != "." and not os.path.isdir(path)]
+
+
+def _reader(file: Path, head: bytes) -> RecordFormat | None:
+    return next((reader for reader in READERS if reader.looks_like(file, head)), None)
 
 
 def _head(file: Path) -> bytes:

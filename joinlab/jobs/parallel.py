@@ -58,8 +58,8 @@ def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] |
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {__name__} import main; main()"
     try:
         reader = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-c", code, *map(str, files)],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
@@ -67,9 +67,6 @@ def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] |
         return None
     stack.enter_context(reader)
     stack.callback(reader.kill)
-    if reader.stdin is not None:
-        with suppress(OSError), reader.stdin:  # OSError: it has ended
-            pickle.dump(files, reader.stdin)
     return reader
 
 
@@ -85,8 +82,8 @@ def _answer(
 
 
 def main() -> None:
-    """In such a process: read the files that stdin names, and write what became of them to stdout."""
-    files, texts = pickle.load(sys.stdin.buffer), dump.Texts()
+    """In such a process: read the files that are named, and write what became of them to stdout."""
+    files, texts = list(map(Path, sys.argv[1:])), dump.Texts()
     with no_collection():
         pickle.dump((_outcomes(files, texts), texts), sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
 

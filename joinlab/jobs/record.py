@@ -100,15 +100,8 @@ class Recording:
         caller = sys._getframe(1)
         passes_on = caller.f_globals.get("__name__") == "multiprocessing.spawn"
         if not (passes_on and self._left is not None and self._left[1] == code):
-            if hasattr(sys, "exception"):
-                error = sys.exception()
-            else:
-                error = sys.exc_info()[1]
-            failed = error if code and error is not None else None
-            if failed is not None:
-                ending = _ending(failed)
-            else:
-                ending = _exit_from(caller, code)
+            error = sys.exc_info()[1]
+            ending = _ending(error) if code and error else _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending
         self._exit(code)
 

@@ -65,6 +65,11 @@ def is_recording(folder: Path) -> bool:
     return next(_segments(folder), None) is not None
 
 
+def has_record(folder: Path) -> bool:
+    """True if the folder itself has a rank's record."""
+    return any(map(parse_segment_name, os.listdir(folder)))
+
+
 class RecordedFolder:
     """Reads the records of one folder, and the events added to them while the job runs."""
 
@@ -122,8 +127,26 @@ class RecordedFolder:
         self.job = {rank: files[rank].log for rank in sorted(files)}
         cut = _cut(self.job)
         if cut is None:
-            return _timeline(self.job, problems)
+            return self._ended(files, problems) or _timeline(self.job, problems)
         return _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+
+    def _ended(self, files: dict[int, RankFiles], problems: list[str]) -> Timeline | None:
+        """Of a job that hung until its processes were ended one after the other: the hang.
+
+        Then the calls of the others fail. When the first one fails, every rank waits or has
+        returned, and the rule proves that none of the waits ends. None of any other job.
+        """
+        logs = self.job.values()
+        left = [log.left_ns + _behind(log) for log in logs if log.left_ns is not None]
+        if not left:
+            return None
+        known = all(log.returned or log.raised or _lives(log) is False for log in logs)
+        cut = ReadUntil(min(left), GONE if known else "")
+        before = {rank: files[rank].until(cut) for rank in self.job}
+        if not all(map(_has_only_ended, self.job.values(), before.values())):
+            return None
+        timeline = _timeline(before, list(problems), cut)
+        return timeline if any(end.proven for end in timeline.ends) else None
 
 
 class RankFiles:
@@ -178,7 +201,7 @@ class RankFiles:
 
     def until(self, cut: ReadUntil) -> RankLog:
         """The rank's log as it was at a cut."""
-        log = RankLog(self.log.rank, until_ns=cut.time_ns - cut.behind(self.log))
+        log = RankLog(self.log.rank, until_ns=cut.time_ns - _behind(self.log))
         for number in sorted(self.paths):
             log.feed(self.paths[number].read_bytes())
         if not log.stood and self.log.raised is not None:
@@ -199,11 +222,7 @@ def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Ti
     truncated lines and files of other jobs.
     """
     above = Path(folder).parent
-    if (
-        of
-        and Path(folder).name.startswith("job-")
-        and any(map(parse_segment_name, os.listdir(above)))
-    ):
+    if of and Path(folder).name.startswith("job-") and has_record(above):
         folder = above  # where two jobs begin together, each has ranks in both folders
     recorded = RecordedFolder(folder, of)
     recorded.refresh()
@@ -231,6 +250,11 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
 # ---------------------------------------------------------------- the Timeline
 
 
+def _behind(log: RankLog) -> int:
+    """The wall clock at time 0 of a rank's own."""
+    return _wall(log.begin) - log.begin.time_ns
+
+
 class ReadUntil(NamedTuple):
     """Where a job is read up to: what its ranks did afterwards only follows from it.
 
@@ -241,18 +265,13 @@ class ReadUntil(NamedTuple):
     time_ns: int
     why: str
 
-    @staticmethod
-    def behind(log: RankLog) -> int:
-        """The wall clock at time 0 of a rank's own."""
-        return _wall(log.begin) - log.begin.time_ns
-
 
 def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     """The first Ctrl-C, or the first record that broke off; None if a rank had failed before, or
     without either."""
     cuts, failed = list[ReadUntil](), list[int]()
     for log in logs.values():
-        last = log.last_ns + ReadUntil.behind(log)
+        last = log.last_ns + _behind(log)
         if log.lost is not None:
             cuts.append(ReadUntil(last, LOST))
         elif log.raised is None:
@@ -267,15 +286,23 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     return first
 
 
+def _has_only_ended(log: RankLog, before: RankLog) -> bool:
+    """Whether a rank that waited, or had returned, did no more than end since `before`."""
+    further = [call for id, call in log.calls.items() if id not in before.calls]
+    return bool(
+        (before.returned or before.standing())
+        and (log.returned or log.raised or not _lives(log))
+        and all(call.get("completed_ns") is None for call in further)
+    )
+
+
 def _timeline(
     logs: dict[int, RankLog], problems: list[str], cut: ReadUntil | None = None
 ) -> Timeline:
     first = next(iter(logs.values()))
     groups = groups_of(logs.values())
-    world = max(
-        [log.begin.world_size or 0 for log in logs.values()] + list(map(len, groups.values()))
-    )
-    size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
+    world = max(log.begin.world_size or 0 for log in logs.values())
+    size = max(world, 1 + max(chain(logs, *groups.values())))
     groups = groups or {"0": list(range(size))}
     backend = next(
         (group.backend for log in logs.values() for group in log.groups.values()), "unknown"
@@ -330,7 +357,7 @@ def _timeline(
                 pid=log.begin.pid,
                 gpu=log.gpu,
                 command=list(log.begin.command or ()),
-                stopped=cut is None and _is_stopped(log),
+                stopped=cut is None and _status(log) == psutil.STATUS_STOPPED,
             )
             for rank, log in logs.items()
         },
@@ -339,16 +366,10 @@ def _timeline(
         "problems": problems,
     }
     meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
-    stood = {rank: log.stood for rank, log in logs.items() if log.stood}
-    if stood:
-        meta["stood"] = stood
     if any(log.way for log in logs.values()):
         meta["ways"] = True
-    left_at = {rank: log.left_at for rank, log in logs.items() if log.left_at}
-    if left_at:
-        meta["left_at"] = left_at
     if cut is not None:
-        moved = max((log.last_ns + ReadUntil.behind(log) for log in logs.values()), default=0)
+        moved = max((log.last_ns + _behind(log) for log in logs.values()), default=0)
         meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
     ends = _ends(
         logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)), cut
@@ -468,25 +489,23 @@ def _kept_calls(
         for group, lost in before.items():
             if lost:
                 skipped.setdefault(group, {})[rank] = lost
-        wanted = sorted(chain.from_iterable(by_group.values()))
-        count = len(calls)
-        copies = [
-            CallRow(**log.calls[id]) for id in wanted
-        ]  # copies, since their times will be shifted
+        repeated = 0
         numbers_seen: set[tuple[str, bool | None, int | None]] = set()
-        for call in copies:
+        for id in sorted(chain.from_iterable(by_group.values())):
+            call = CallRow(**log.calls[id])  # a copy, since its times will be shifted
             pair, number = call["op"] in POINT_TO_POINT, call.get("number")
             names = {
                 (call["group"], None, call["seq"]),
                 *([(call["group"], pair, number)] if number else ()),
             }
-            if not names & numbers_seen:
+            if names & numbers_seen:
+                repeated += 1
+            else:
                 calls.append(call)
             numbers_seen |= names
-        if len(calls) - count < len(copies):  # a damaged line may have a wrong digit
-            left_out = len(copies) - len(calls) + count
+        if repeated:  # a damaged line may have a wrong digit
             problems.append(
-                f"{left_out} calls of rank {rank} were left out: other calls have the same numbers"
+                f"{repeated} calls of rank {rank} were left out: other calls have the same numbers"
             )
     for group, by_rank in skipped.items():
         for rank, log in logs.items():
@@ -504,7 +523,7 @@ def _clock_offsets(
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
-        wall.setdefault(host_of[rank], _wall(log.begin) - log.begin.time_ns)
+        wall.setdefault(host_of[rank], _behind(log))
     shifts = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in shifts.items():
         if shift.bound_ns is None:
@@ -620,21 +639,17 @@ def _stuck(
 
 def _lives(log: RankLog) -> bool | None:
     """Whether the rank's process still exists; None if it ran on another host."""
+    status = _status(log)
+    return None if status is None else status not in ("gone", psutil.STATUS_ZOMBIE)
+
+
+def _status(log: RankLog) -> str | None:
+    """The state of the rank's process, by psutil, or "gone"; None if it ran on another host."""
     if log.begin.host != socket.gethostname():
         return None
-    return _status(log) not in ("", psutil.STATUS_ZOMBIE)
-
-
-def _is_stopped(log: RankLog) -> bool:
-    """Whether a signal has stopped the rank's process on this host."""
-    return log.begin.host == socket.gethostname() and _status(log) == psutil.STATUS_STOPPED
-
-
-def _status(log: RankLog) -> str:
-    """The state of the rank's process, by psutil; "" if it is gone."""
     try:
         process = psutil.Process(log.begin.pid or 0)
         is_same = abs(process.create_time() - (log.begin.process or 0)) < 1
-        return str(process.status()) if is_same else ""
+        return str(process.status()) if is_same else "gone"
     except (psutil.Error, ValueError):
-        return ""
+        return "gone"

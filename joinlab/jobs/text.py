@@ -159,12 +159,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     for rank in facts.raised.keys() | facts.ended.keys():
         if rank < len(ends) and (ends[rank].kind is EndKind.UNKNOWN or ends[rank].text == NO_END):
             text = facts.raised.get(rank) or facts.ended[rank]
-            if rank in facts.raised:
-                kind = EndKind.RAISED
-            elif "SIG" in text:
-                kind = EndKind.KILLED
-            else:
-                kind = EndKind.UNKNOWN
+            kind = EndKind.RAISED if rank in facts.raised else _end_by(text)
             ends[rank] = replace(ends[rank], kind=kind, text=text)
     stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
     if stacks:
@@ -250,10 +245,10 @@ class TextFacts:
 
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
-        still = list(_FIND["stuck"].finditer(text))
+        still = _all("stuck", text)
         for match in still:
             self.ended[_whose(text, match)] = f"{STUCK} {match['seconds']} s"
-        for match in _FIND["progress"].finditer(text):
+        for match in _all("progress", text):
             group_rank, rank = int(match["rank"]), _whose(text, match)
             group = match["guid"] or match["id"]
             if not match["guid"] and group_rank != rank:  # each process counts its own groups
@@ -268,21 +263,17 @@ class TextFacts:
         at_number: dict[int, set[str]] = defaultdict(set)
         for (_, number), group in group_of.items():
             at_number[number].add(group)
-        for match in _FIND["timeout"].finditer(text):
+        for match in _all("timeout", text):
             matched, rank, number = True, _whose(text, match), int(match["number"])
             near = at_number.get(number, set())  # a line of another rank may name the group
             group = group_of.get((rank, number), *near if len(near) == 1 else (DEFAULT_GROUP,))
             if group != DEFAULT_GROUP and not _prefix(text, match):
                 self.notes.add(f"ranks count within group {self.names.get(group, group)}")
-            self._call(
-                group, rank, number, match["op"], [int(match["count"])] if match["count"] else None
-            )
+            self._call(group, rank, number, match["op"], _ints(match["count"]) or None)
             within = "it" if op_of(match["op"]) else match["op"]
+            self.ended[rank] = "NCCL's watchdog gave up"
             if match["ms"]:
-                after = f" after {int(match['ms']) / 1000:g} s in {within}"
-            else:
-                after = ""
-            self.ended[rank] = f"NCCL's watchdog gave up{after}"
+                self.ended[rank] += f" after {int(match['ms']) / 1000:g} s in {within}"
         for (rank, number), group in group_of.items():
             enqueued, completed = self.progress[group].get(rank, (0, 0))
             if completed < number <= enqueued:
@@ -302,27 +293,25 @@ class TextFacts:
 
     def _desync(self, text: str) -> bool:
         """PyTorch's report of ranks that are out of step (TORCH_NCCL_DESYNC_DEBUG)."""
-        matched = False
-        for match in _FIND["states"].finditer(text):
-            for state in _FIND["state"].finditer(match["lines"]):
-                for rank in _ranks_of(state["ranks"]):
+        states, late = _all("states", text), _all("desync", text)
+        for match in states:
+            for state in _all("state", match["lines"]):
+                for rank in _ints(state["ranks"]):
                     number = int(match["number"])
                     self._got_to(DEFAULT_GROUP, rank, number)
                     if state["how"] == "started":
                         self._call(DEFAULT_GROUP, rank, number, state["op"], None)
-            matched = True
-        for match in _FIND["desync"].finditer(text):
-            for rank in _ranks_of(match["ranks"]):
+        for match in late:
+            for rank in _ints(match["ranks"]):
                 self._got_to(DEFAULT_GROUP, rank, int(match["number"]) - 1)
-            matched = True
-        return matched
+        return bool(states or late)
 
     def _fingerprints(self, text: str) -> bool:
         """The calls of errors, and the last that each rank began to check before it ran it."""
         matched = False
         running: dict[int, re.Match[str]] = {}
         empty: dict[int, re.Match[str]] = {}
-        for match in _FIND["print"].finditer(text):
+        for match in _all("print", text):
             matched = True
             if match["of"]:
                 running[int(match["of"])] = match
@@ -344,10 +333,7 @@ class TextFacts:
     def _fingerprint(self, match: re.Match[str], rank: int, error: str | None) -> CallRow | None:
         # the number counts the earlier calls
         number = int(match["number"]) + 1 if match["number"] else 0
-        if match["shape"]:
-            shape = list(map(int, match["shape"].split(",")))
-        else:
-            shape = None
+        shape = _ints(match["shape"]) or None
         row = self._call(DEFAULT_GROUP, rank, number, match["op"], shape, error)
         if row is not None:
             row["dtype"] = (match["dtype"] or "").lower() or None
@@ -361,12 +347,12 @@ class TextFacts:
 
         Two communicators of one size are distinguished by commId, or by their order in the process.
         """
-        lines = list(_FIND["coll"].finditer(text))
+        lines = _all("coll", text)
         ids: dict[tuple[str, str, str], str] = {}
         size_and_rank: dict[
             tuple[str, str], tuple[int, int]
         ] = {}  # size of the communicator, and the rank in it
-        for match in (*_FIND["comm"].finditer(text), *lines):
+        for match in (*_all("comm", text), *lines):
             process, comm_rank = (match["host"], match["pid"]), match["rank"]
             if comm_rank is not None:
                 size_and_rank[process] = max(
@@ -400,10 +386,7 @@ class TextFacts:
             )
             if (*process, match["comm"]) in ids:
                 group = f"{match['size']} ranks of {ids[*process, match['comm']]}"
-            if process in size_and_rank:
-                rank = size_and_rank[process][1]
-            else:
-                rank = place[process]
+            rank = size_and_rank.get(process, (0, place[process]))[1]
             self.seen.add(rank)
             op = op_of(match["op"])
             if op in POINT_TO_POINT:  # it has the number of the next collective
@@ -426,16 +409,16 @@ class TextFacts:
                     row["root"] = int(match["root"])
         for group in self.sizes:
             self.counted[group] = "opCount"
-        self.mismatched |= {int(match["rank"]) for match in _FIND["mismatch"].finditer(text)}
+        self.mismatched |= {int(match["rank"]) for match in _all("mismatch", text)}
         self.seen |= self.mismatched
         return bool(lines or self.mismatched)
 
     def _ras(self, text: str) -> bool:
         """The report names the ranks of its small sides; a single side without names has all other
         ranks."""
-        size = max((int(match["size"]) for match in _FIND["ras_size"].finditer(text)), default=0)
+        size = max((int(match["size"]) for match in _all("ras_size", text)), default=0)
         self.size = max(size, self.size)
-        reports = list(_FIND["ras"].finditer(text))
+        reports = _all("ras", text)
         for match in reports:
             sides: list[tuple[int, set[int]]] = []
             for line in match["lines"].splitlines():
@@ -446,21 +429,19 @@ class TextFacts:
                     sides[-1][1].add(int(rank["rank"]))
             group = f"{size} ranks"
             self.sizes[group] = size
-            named = set[int]().union(*(ranks for _, ranks in sides))
+            unnamed = [ranks for _, ranks in sides if not ranks]
+            if len(unnamed) == 1:
+                unnamed[0].update(set(range(size)).difference(*(ranks for _, ranks in sides)))
             for number, ranks in sides:
-                if sum(not ranks_named for _, ranks_named in sides) == 1:
-                    unnamed = set(range(size)) - named
-                else:
-                    unnamed = set()
-                for side_rank in sorted(ranks or unnamed):
+                for side_rank in sorted(ranks):
                     self._call(group, side_rank, number, match["op"] or "", None)
                     self._got_to(group, side_rank, number)
         return bool(reports)
 
     def _barrier(self, text: str) -> bool:
-        matched = False
-        for match in _FIND["barrier"].finditer(text):
-            late = list(map(int, re.findall(r"\d+", match["late"])))
+        gave_up, reached = _all("barrier", text), _all("reached", text)
+        for match in gave_up:
+            late = _ints(match["late"])
             error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {match['ms']} ms"
             self._call(DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, error)
             self.late.update(late)
@@ -469,41 +450,35 @@ class TextFacts:
                     rank,
                     f"it did not come to rank {match['rank']}'s barrier within {match['ms']} ms",
                 )
-            matched = True
-        for match in _FIND["reached"].finditer(text):
+        for match in reached:
             self._call(
                 DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, f"RuntimeError: {match[0]}"
             )
-            matched = True
-        self.backend = "gloo" if matched else self.backend
-        return matched
+        if gave_up or reached:
+            self.backend = "gloo"
+        return bool(gave_up or reached)
 
     def _torchrun(self, text: str) -> bool:
-        cause = text.rfind("Root Cause")
-        matched = False
-        for match in _FIND["failed"].finditer(text):
+        cause, failures = text.rfind("Root Cause"), _all("failed", text)
+        for match in failures:
             rank, first = int(match["rank"]), 0 <= cause < match.start()
             by = match["signal"] or match["by"] or f"exit code {match['code']}"
             if not first and cause >= 0 and by == "SIGTERM":
                 by = "SIGTERM, since another rank had failed"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
-            matched = True
-        return matched
+        return bool(failures)
 
     def _stacks(self, text: str, rank: int | None) -> bool:
         matched = False
         for line_rank, lines in self._by_rank(text, rank):
-            for match in _FIND["raised"].finditer(lines):
+            for match in _all("raised", lines):
                 self.raised[line_rank] = match["text"]
-                self.stands[line_rank] = tuple(
-                    reversed(list(map(_frame, _FIND["frame"].finditer(match["frames"]))))
-                )
+                self.stands[line_rank] = _frames(match["frames"])[::-1]
                 matched = True
             if line_rank not in self.raised and (torn := _FIND["torn"].search(lines)):
                 self.raised[line_rank], matched = torn["text"], True
-                frames = reversed(list(map(_frame, _FIND["frame"].finditer(torn[0]))))
-                self.stands.setdefault(line_rank, tuple(frames))
+                self.stands.setdefault(line_rank, _frames(torn[0])[::-1])
             stack = _main_thread(lines)
             if stack:
                 self.stands[line_rank], matched = stack, True
@@ -521,7 +496,8 @@ class TextFacts:
             dumped = _FIND["process"].match(line)
             if dumped:
                 process = dumped["local"]
-            self.named |= {int(match["rank"])} if match and match["rank"] else set()
+            if match and match["rank"]:
+                self.named.add(int(match["rank"]))
             named = (match and (match["rank"] or match["local"] or match["task"])) or process
             if rank is not None or named:
                 lines[int(named or 0) if rank is None else rank].append(
@@ -617,19 +593,17 @@ class TextFacts:
             "missing_ranks": sorted(set(range(size)) - ranks),
             "problems": list(problems),
         }
-        if self.counted:
-            meta["counted"] = {name: by for name, by in self.counted.items() if name in groups}
-        if self.sends:
-            meta["sends"] = {
+        facts = {
+            "counted": {name: by for name, by in self.counted.items() if name in groups},
+            "sends": {
                 rank: " and ".join(f"a {op} (opCount {number})" for op, number in last.items())
                 for rank, last in sorted(self.sends.items())
-            }
-        if self.rank_names:
-            meta["rank_names"] = self.rank_names
-        if self.mismatched:
-            meta["mismatched"] = sorted(self.mismatched)
-        if self.stands:
-            meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
+            },
+            "rank_names": self.rank_names,
+            "mismatched": sorted(self.mismatched),
+            "stood": {rank: self.stood(rank) for rank in sorted(self.stands)},
+        }
+        meta.update({name: fact for name, fact in facts.items() if fact})  # type: ignore[typeddict-item]
         timeline = timeline_from_rows(
             rows, [self._ending(rank, rows) for rank in range(size)], meta
         )
@@ -676,10 +650,7 @@ class TextFacts:
         return groups
 
     def _before(self, group: str, rank: int) -> int:
-        numbers = []
-        for call_group, call_rank, number in self.calls:
-            if (call_group, call_rank) == (group, rank):
-                numbers.append(number)
+        numbers = [key[2] for key in self.calls if key[:2] == (group, rank)]
         if numbers:
             return max(min(numbers) - 1, 0)
         counts = self.progress[group].get(rank)
@@ -694,7 +665,11 @@ class TextFacts:
             return Ending.raised(rank_rows, self.raised[rank] + first)
         waits = next((row for row in rank_rows if row.get("completed_ns") is None), None)
         text = self.ended.get(rank, UNTOLD)
-        return Ending.at(EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN, waits, text)
+        return Ending.at(_end_by(text), waits, text)
+
+
+def _end_by(text: str) -> EndKind:
+    return EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN
 
 
 _INTO_TENSOR = {
@@ -704,8 +679,13 @@ _INTO_TENSOR = {
 """The functions that move the same data as another one, and do not meet it under DETAIL."""
 
 
-def _ranks_of(text: str) -> list[int]:
-    return list(map(int, text.replace(",", " ").split()))
+def _all(name: str, text: str) -> list[re.Match[str]]:
+    return list(_FIND[name].finditer(text))
+
+
+def _ints(text: str | None) -> list[int]:
+    """The numbers of a part of a match, between commas or spaces."""
+    return list(map(int, (text or "").replace(",", " ").split()))
 
 
 def _prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
@@ -723,19 +703,20 @@ def _whose(text: str, match: re.Match[str]) -> int:
 def _main_thread(text: str) -> tuple[Frame, ...]:
     """The frames of the main thread, innermost first, from faulthandler or py-spy; () if there are
     none."""
-    threads = [*_FIND["thread"].finditer(text)]
+    threads = _all("thread", text)
     stacks: list[tuple[Frame, ...]] = []
     for index, head in enumerate(threads):
         body = text[
             head.end() : threads[index + 1].start() if index + 1 < len(threads) else len(text)
         ]
-        form = _FIND["frame" if "most recent call first" in head[0] else "spy_frame"]
-        frames = tuple(map(_frame, form.finditer(body)))
+        frames = _frames(body, "frame" if "most recent call first" in head[0] else "spy_frame")
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames
         stacks += [frames] if frames else []
     return stacks[-1] if stacks else ()
 
 
-def _frame(match: re.Match[str]) -> Frame:
-    return Frame(match["file"], int(match["line"]), match["function"])
+def _frames(text: str, form: str = "frame") -> tuple[Frame, ...]:
+    return tuple(
+        Frame(match["file"], int(match["line"]), match["function"]) for match in _all(form, text)
+    )

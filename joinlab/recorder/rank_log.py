@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
+from joinlab.backend.calls import is_peer_gone
 from joinlab.ops import (
     LONG_VALUES,
     AboutNccl,
@@ -152,6 +153,8 @@ class RankLog:
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of its latest event that has one."""
+    left_ns: int | None = None
+    """When a call first failed because a peer's process had ended."""
     until_ns: int | None = None
     """Events from this time on are not taken."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
@@ -346,6 +349,8 @@ class RankLog:
     def _fail(self, event: CallFailed) -> None:
         if event.call in self.calls:
             self.calls[event.call]["error"] = event.text
+            if self.left_ns is None and is_peer_gone(event.text):
+                self.left_ns = event.time_ns
             if event.refused:
                 self.calls[event.call]["number"] = None
 
@@ -498,6 +503,8 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
             for log in logs
             for one in log.outside
         ],
+        "stood": {log.rank: log.stood for log in logs if log.stood},
+        "left_at": {log.rank: log.left_at for log in logs if log.left_at},
         "side_effects": {log.rank: log.side_effect for log in logs if log.side_effect},
     }
     return {name: value for name, value in facts.items() if value}

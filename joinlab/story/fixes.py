@@ -28,13 +28,13 @@ import polars as pl
 
 from joinlab.analysis.meanings import is_own
 from joinlab.analysis.reading import read
+from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.even import AllFinished
-from joinlab.story.forms.fates import is_peer_gone
 from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup
 from joinlab.story.forms.silent import ReplicasDiffer
 from joinlab.timeline import EndKind, PlainFix, Timeline

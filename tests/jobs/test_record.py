@@ -29,7 +29,7 @@ from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import record
 from joinlab.jobs.clocks import offsets
-from joinlab.jobs.recording import LOST, RecordedFolder, is_over, load_recording
+from joinlab.jobs.recording import GONE, LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
@@ -214,8 +214,9 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(
     )
 
 
-def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
-    tmp_path: Path, job_of: Any, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_hung_job_is_proven_hung_while_it_stands_and_after_its_ranks_were_ended(
+    tmp_path: Path, job_of: Any, capsys: pytest.CaptureFixture[str], first: int
 ) -> None:
     with job_of("case 4", 2) as job:
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
@@ -228,10 +229,98 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
         assert main(["watch", str(tmp_path / "runs"), "--once", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "stuck"
         assert job.poll() is None
+        os.kill(job.pids[first], signal.SIGTERM if first else signal.SIGKILL)
+        assert job.wait(200) is not None  # the call of the other fails
     after = loaded(tmp_path)
     assert ends(after) == ["hung (proven)"] * 2
-    assert after.ends[0].text == "its process has been ended since"
+    assert {end.text for end in after.ends} == {GONE}
+    assert after.calls["error"].null_count() == len(after.calls)
+    assert "both ranks hang" in joinlab.diagnose(after).sentence.lower()
     assert is_over(after) and not is_over(timeline)
+
+
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
+
+
+def waiting(op: str, issued: int = 3000) -> str:
+    wait = {"e": "wait", "id": [1], "t": issued + 10, "th": 1, "n": 1}
+    return call(0, 1500, 1600) + call(1, issued, None, op) + json.dumps(wait) + "\n"
+
+
+def failing(op: str, failed: int = 6000) -> str:
+    fail = {"e": "fail", "id": 1, "x": CLOSED, "t": failed}
+    wake = {"e": "wake", "id": [1], "t": failed + 1, "th": 1}
+    return waiting(op) + json.dumps(fail) + "\n" + json.dumps(wake) + "\n"
+
+
+def raising(error: str) -> str:
+    return json.dumps({"e": "raise", "x": error, "tb": "", "t": 7000}) + "\n"
+
+
+HUNG, KILLED, RAISED = EndKind.HUNG, EndKind.KILLED, EndKind.RAISED
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kinds"),
+    [
+        pytest.param(
+            waiting("barrier"),
+            failing("all_reduce") + raising(CLOSED),
+            [HUNG, HUNG],
+            id="hung, and ended one after the other",
+        ),
+        pytest.param(
+            waiting("barrier"), failing("all_reduce"), [HUNG, HUNG], id="the other was killed, too"
+        ),
+        pytest.param(
+            failing("barrier", 6010) + raising(CLOSED),
+            failing("all_reduce") + raising(CLOSED),
+            [HUNG, HUNG],
+            id="a third rank had to be ended first, say: both have failed",
+        ),
+        pytest.param(
+            waiting("all_reduce"),
+            failing("all_reduce") + raising(CLOSED),
+            [KILLED, RAISED],
+            id="killed in a call that would have completed",
+        ),
+        pytest.param(
+            call(0, 1500, 1600),
+            failing("all_reduce") + raising(CLOSED),
+            [KILLED, RAISED],
+            id="killed outside a call",
+        ),
+        pytest.param(
+            call(0, 1500, 1600) + raising("ValueError: a bad batch"),
+            failing("all_reduce") + raising(CLOSED),
+            [RAISED, RAISED],
+            id="a rank had raised",
+        ),
+        pytest.param(
+            waiting("barrier"),
+            failing("all_reduce") + call(2, 8000, 8100) + raising("ValueError: alone"),
+            [KILLED, RAISED],
+            id="the other went on alone",
+        ),
+    ],
+)
+def test_a_job_has_hung_if_no_rank_could_go_on_when_the_first_process_ended(
+    tmp_path: Path, first: str, second: str, kinds: list[EndKind]
+) -> None:
+    for rank, text in enumerate((first, second)):
+        write(tmp_path, rank, begin(rank, 2, host=socket.gethostname()) + text)
+    timeline = loaded(tmp_path, "")
+    assert [end.kind for end in timeline.ends] == kinds
+    sentence = joinlab.diagnose(timeline).sentence.lower()
+    assert ("hang" in sentence) == (HUNG in kinds)
+    assert ("killed" in sentence) == (KILLED in kinds)
+    assert is_over(timeline)
+
+
+def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 2) + waiting("barrier"))
+    write(tmp_path, 1, begin(1, 2) + failing("all_reduce") + raising(CLOSED))
+    assert {(end.kind, end.text) for end in loaded(tmp_path, "").ends} == {(HUNG, "")}
 
 
 def test_a_job_whose_futures_callback_will_send_is_not_called_hung(
@@ -292,7 +381,8 @@ def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path, job_of: Any) -> 
         assert job.wait(200) != 0
     timeline = loaded(tmp_path)
     assert timeline.ends[1].kind is EndKind.KILLED
-    assert timeline.ends[0].kind in (EndKind.RAISED, EndKind.KILLED)
+    assert timeline.ends[0].kind in (EndKind.RAISED, EndKind.KILLED)  # KILLED: gloo aborted it
+    assert "hang" not in joinlab.diagnose(timeline).sentence
     assert (
         "rank 1 was killed" in joinlab.diagnose(timeline).sentence.lower()
         or timeline.ends[0].kind is EndKind.KILLED

@@ -14,7 +14,7 @@ from itertools import chain
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import good, short_site
-from joinlab.backend.calls import Key
+from joinlab.backend.calls import Key, is_peer_gone
 from joinlab.ops import COUNTERPART
 from joinlab.program.labels import kind_of
 from joinlab.story.evidence import Evidence
@@ -26,16 +26,8 @@ from joinlab.timeline import CallRow, EndKind, backend_of
 CALLERS = 2
 """How many of the lines that led to a raise are shown, nearest first."""
 
-PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
-"""Gloo's messages when the process at the other end is gone."""
-
-
 TIMED_OUT = ("Timed out waiting", "Socket Timeout", "collective operation timeout")
 """Of gloo, of a store and of NCCL's watchdog, when no peer came in time."""
-
-
-def is_peer_gone(text: str) -> bool:
-    return any(phrase in text for phrase in PEER_GONE)
 
 
 def is_timeout(text: str) -> bool:

@@ -13,10 +13,11 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.wording import by_key, good, short_site
+from joinlab.backend.calls import is_peer_gone
 from joinlab.program.branches import guards_around
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice
-from joinlab.story.forms.fates import is_peer_gone, is_timeout, raised_at
+from joinlab.story.forms.fates import is_timeout, raised_at
 from joinlab.story.lines import Edit, Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, say
 from joinlab.timeline import EndKind, PlainFix

@@ -13,9 +13,9 @@ from itertools import chain
 from typing import ClassVar
 
 from joinlab.analysis.wording import by_key, short_site
+from joinlab.backend.calls import PEER_GONE
 from joinlab.ops import ONE_SIZE
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
