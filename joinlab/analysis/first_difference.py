@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from itertools import chain
+from itertools import chain, permutations
+
+import polars as pl
 
 from joinlab.analysis.alignment import Identity, Misalignment, align, identity_of
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot, differences, key_of
-from joinlab.analysis.meanings import is_setup
+from joinlab.analysis.meanings import asks_of, is_setup
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -30,6 +33,20 @@ class Lead:
     by: int
     ahead: tuple[int, ...]
     behind: tuple[int, ...]
+
+
+class Relation(StrEnum):
+    """What the calls of the ranks are to each other at the first difference."""
+
+    SAME = "same"  # there is none
+    ORDER = "order"  # the same calls, in another order
+    ANSWER = "answer"  # a question, and another call that answered it
+    MORE = "more"  # the same calls, of which one side issued some more
+    CIRCLE = "circle"  # each left out the call that another one waits for
+    SPLITS = "splits"  # the same call, of which a part between two ranks does not fit
+    DATA = "data"  # the same call with other data
+    CALL = "call"  # other calls
+    ALONE = "alone"  # a call that nothing meets
 
 
 Side = tuple[int, ...]
@@ -60,6 +77,25 @@ class FirstDifference:
         )
         if self.clash is not None:
             self.clash = self._cause_of(self.clash)
+
+    @cached_property
+    def relation(self) -> Relation:
+        if self.turned:
+            return Relation.ORDER
+        if self.clash is None:
+            return Relation.SAME
+        if self.answered:
+            return Relation.ANSWER
+        if self.counts:
+            return Relation.MORE
+        if self.circle:
+            return Relation.CIRCLE
+        if "splits" in self.slot.differs:
+            return Relation.SPLITS
+        if len(self.present) < 2:
+            return Relation.ALONE
+        other = not self.slot.differs or {"op", "origin"} & {*self.slot.differs}
+        return Relation.CALL if other else Relation.DATA
 
     @property
     def slot(self) -> Slot:
@@ -259,6 +295,38 @@ class FirstDifference:
         if self.shift is None:
             return []
         return self.collectives(self.shift.ahead[0])[self.shift.at : self.shift.at + self.shift.by]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """How many calls like the extra ones a rank of either side issued in all, that of the side
+        ahead first; [] where that does not show which are extra."""
+        lead, extra = self.shift, self.extra
+        if lead is None or len(extra) != lead.by or len({*map(asks_of, extra)}) > 1:
+            return []
+        row, sites = extra[0], {call["call_site"] for call in extra}
+        like = self.timeline.calls.filter(
+            pl.col("origin").eq_missing(row["origin"]),
+            pl.col("call_site").is_in([*sites], nulls_equal=True),
+            group=row["group"],
+            op=row["op"],
+        )
+        sides = [
+            {like.filter(rank=rank).height for rank in side} for side in (lead.ahead, lead.behind)
+        ]
+        counts = list(map(max, sides))
+        if any(len(side) > 1 for side in sides) or counts[0] - counts[1] != lead.by:
+            return []
+        return counts
+
+    @cached_property
+    def answered(self) -> tuple[Side, ...]:
+        """A side that asked a question, and the side whose other call answered it."""
+        for both in permutations(self.present[:2], 2) if self.slot.met else ():
+            row = self.call(self.slot, both[0][0])
+            asked = asks_of(row).endswith("?")
+            if asked and row["completed_ns"] is not None and row["value_out"]:
+                return both
+        return ()
 
     @cached_property
     def joins(self) -> bool:

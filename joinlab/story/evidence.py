@@ -8,8 +8,6 @@ from functools import cached_property
 from itertools import chain
 from typing import TypedDict
 
-import polars as pl
-
 from joinlab.analysis.exchanges import CallPath, unpaired
 from joinlab.analysis.first_difference import FirstDifference, Side
 from joinlab.analysis.folding import Folding, fold
@@ -111,16 +109,6 @@ class Evidence:
         if ranks is None:
             ranks = sorted(set(chain.from_iterable(plain)))
         return {"ranks": tuple(ranks), "sides": plain, "calls": tuple(map(self.call, rows))}
-
-    def count(self, rank: int, rows: Sequence[CallRow]) -> int:
-        """How many calls a rank issued in all, of the label and group of these rows, from their
-        lines."""
-        row, sites = rows[0], {row["call_site"] for row in rows}
-        calls = self.timeline.calls.filter(rank=rank, group=row["group"], op=row["op"])
-        is_like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in(
-            [*sites], nulls_equal=True
-        )
-        return calls.filter(is_like).height
 
     # ---------------------------------------------------------------- why calls do not complete
 

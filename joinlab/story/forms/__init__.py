@@ -1,7 +1,8 @@
 """The forms of a story's lines. A module has the finders of one kind of parting, and the forms of
 line that they make: classes of facts, each with its words.
 
-To add a kind of parting, add a module to this folder and to `finders`, at its place in the order:
+To add a kind of divergence, add a module to this folder and its finder to the row of the relation
+that the ranks' calls have there, which `FirstDifference` gives:
 
     class Mine(Headline):
         def words(self) -> Text:
@@ -18,8 +19,9 @@ to DOES of `fix`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from joinlab.analysis.first_difference import Relation
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import (
     even,
@@ -35,23 +37,43 @@ from joinlab.story.lines import Line
 
 Finder = Callable[[Evidence], tuple[Line, ...]]
 
+FIRST: tuple[Finder, ...] = (
+    pasted.find,
+    even.cut_short,
+    misused.grouped,
+    standing.apart,
+    kept_waiting.find,
+)
+"""Finders of what tells more than the relation of the calls."""
+
+BY_RELATION: Mapping[Relation, tuple[Finder, ...]] = {
+    Relation.SAME: (
+        silent.not_come,
+        silent.early,
+        swapped.other_key,
+        silent.left_over,
+        silent.out_of_phase,
+        silent.two_models,
+        silent.replicas,
+        mismatch.circle,
+        misused.find,
+        even.find,
+    ),
+    Relation.ORDER: (swapped.other_order,),
+    Relation.ANSWER: (mismatch.wrong_answer,),
+    Relation.MORE: (mismatch.extra,),
+    Relation.CIRCLE: (mismatch.circle,),
+    Relation.SPLITS: (silent.splits,),
+    Relation.DATA: (mismatch.other_data,),
+    Relation.CALL: (mismatch.other_call,),
+    Relation.ALONE: (mismatch.alone,),
+}
+
 
 def finders(evidence: Evidence) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
-    yield from (
-        pasted.find,
-        even.cut_short,
-        misused.grouped,
-        standing.apart,
-        kept_waiting.find,
-    )
-    yield from () if evidence.parting.clash is not None else silent.FIRST
-    yield swapped.find
-    yield from (
-        mismatch.FINDERS
-        if evidence.parting.clash is not None
-        else (*silent.FINDERS, mismatch.circle, misused.find, even.find)
-    )
+    yield from FIRST
+    yield from BY_RELATION[evidence.parting.relation]
 
 
 def cause_of(evidence: Evidence) -> tuple[Line, ...]:

@@ -1,9 +1,7 @@
 """The clash: calls that differ in one place, or that nothing meets, and what the ranks made of
 them.
 
-The finders are tried in the order of FINDERS: a question that another call answered, a call too
-many, ranks that wait in a circle, different calls in one place, and a call that no other call
-meets.
+There is one function for each relation of their calls.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from itertools import chain
 
 from joinlab.analysis.first_difference import Lead
 from joinlab.analysis.matching import Slot, key_of
-from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.story.evidence import Evidence
@@ -122,21 +119,14 @@ class WrongAnswer(Clash):
 def wrong_answer(evidence: Evidence) -> tuple[Line, ...]:
     """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
     barrier."""
-    parting, slot, present = evidence.parting, evidence.parting.slot, evidence.parting.present
-    for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
-        asked, answered = (parting.call(slot, present[side][0]) for side in (asker, answer))
-        if (
-            asks_of(asked).endswith("?")
-            and asked["completed_ns"] is not None
-            and asked["value_out"]
-        ):
-            both, rows = evidence.sides([present[asker], present[answer]]), (asked, answered)
-            values = (meeting.value_of(evidence, present[asker], asked),)
-            headline = WrongAnswer(
-                lines=evidence.lines_at(slot), values=values, **evidence.about(both, rows)
-            )
-            return (headline, *meeting.causes(evidence))
-    return ()
+    parting, slot = evidence.parting, evidence.parting.slot
+    rows = [parting.call(slot, side[0]) for side in parting.answered]
+    sides = evidence.sides(parting.answered)
+    values = (meeting.value_of(evidence, parting.answered[0], rows[0]),)
+    headline = WrongAnswer(
+        lines=evidence.lines_at(slot), values=values, **evidence.about(sides, rows)
+    )
+    return (headline, *meeting.causes(evidence))
 
 
 @form
@@ -167,29 +157,14 @@ class Fewer(More):
 
 def extra(evidence: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
-    parting = evidence.parting
-    shift, extra_calls = parting.shift, parting.extra
-    if shift is None or len(extra_calls) != shift.by:
-        return ()
-    names = {*map(asks_of, extra_calls)}
-    counts_by_side = []
-    for side in (shift.ahead, shift.behind):
-        counts_by_side.append({evidence.count(rank, extra_calls) for rank in side})
-    counts = list(map(max, counts_by_side))
-    if (
-        len(names) > 1
-        or any(len(side_counts) > 1 for side_counts in counts_by_side)
-        or counts[0] - counts[1] != shift.by
-    ):
-        return ()
-    fewer = parting.odd == parting.ranks(shift.behind)
-    both = evidence.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
-    lines = {row["call_site"]: row for row in extra_calls[::-1]}
-    headline = (Fewer if fewer else More)(
-        shift.by,
-        counts[::-1] if fewer else counts,
-        **evidence.about(both, [*lines.values()][::-1]),
-    )
+    parting, shift = evidence.parting, evidence.parting.shift
+    assert shift is not None
+    sides, counts, form = [shift.ahead, shift.behind], parting.counts, More
+    if parting.odd == parting.ranks(shift.behind):
+        sides, counts, form = sides[::-1], counts[::-1], Fewer
+    lines = {row["call_site"]: row for row in parting.extra[::-1]}
+    about = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
+    headline = form(shift.by, counts, **about)
     return (headline, *_since(evidence, shift), *meeting.causes(evidence))
 
 
@@ -240,25 +215,32 @@ class OtherData(Clash):
         return say("{}, {}.", parts[0], listing(parts[1:]))
 
 
-def different(evidence: Evidence) -> tuple[Line, ...]:
-    """Different calls in one place: their kind, origin or data differs."""
-    parting, slot, present = evidence.parting, evidence.parting.slot, evidence.parting.present
-    if len(present) < 2:
-        return ()
-    rows = [parting.call(slot, side[0]) for side in present]
-    differs = slot.differs
-    both, lines = evidence.sides(present), evidence.lines_at(slot)
-    if differs and not {"op", "origin"} & set(differs):
-        given = [meeting.given(row, differs) for row in rows]
-        return (
-            OtherData(differs, given, lines=lines, **evidence.about(both, rows)),
-            *meeting.causes(evidence),
-            *meeting.keys(evidence),
-        )
+def other_data(evidence: Evidence) -> tuple[Line, ...]:
+    """One call with different data."""
+    slot, rows = evidence.parting.slot, _rows(evidence)
+    given = [meeting.given(row, slot.differs) for row in rows]
+    about = evidence.about(evidence.sides(evidence.parting.present), rows)
+    return (
+        OtherData(slot.differs, given, lines=evidence.lines_at(slot), **about),
+        *meeting.causes(evidence),
+        *meeting.keys(evidence),
+    )
+
+
+def other_call(evidence: Evidence) -> tuple[Line, ...]:
+    """Different calls in one place: their kind or origin differs."""
+    slot, sides = evidence.parting.slot, evidence.sides(evidence.parting.present)
     finished = [rank for rank in slot.absent if evidence.ends[rank].kind is EndKind.FINISHED]
-    ranks = tuple(sorted({*finished, *chain(*both)}))
-    headline = OtherCall(finished, lines=lines, **evidence.about(both, rows, ranks))
+    ranks = tuple(sorted({*finished, *chain(*sides)}))
+    about = evidence.about(sides, _rows(evidence), ranks)
+    headline = OtherCall(finished, lines=evidence.lines_at(slot), **about)
     return (headline, *meeting.causes(evidence))
+
+
+def _rows(evidence: Evidence) -> list[CallRow]:
+    """A call of each side."""
+    parting = evidence.parting
+    return [parting.call(parting.slot, side[0]) for side in parting.present]
 
 
 @form
@@ -394,6 +376,3 @@ def _ended_later(evidence: Evidence, rank: int) -> tuple[bool, bool, bool]:
 def out_of_time(end: Ending) -> bool:
     """Whether joinlab ended a rank because its time was over."""
     return end.kind is EndKind.KILLED and "still running after" in end.text
-
-
-FINDERS = (wrong_answer, extra, circle, silent.splits, different, alone)

@@ -206,8 +206,7 @@ def _part(part: Sequence[int]) -> Text:
 def splits(evidence: Evidence) -> tuple[Line, ...]:
     """The first call that does not fit, an all-to-all: a part between two ranks, and others."""
     slot = evidence.clash
-    if slot is None or "splits" not in slot.differs:
-        return ()
+    assert slot is not None
     rows = evidence.matched.calls_of(slot)
     parts = misfits([*rows.values()], evidence.groups[slot.group])
     first, *others = sorted(parts, key=lambda part: part[0] == part[1])
@@ -272,8 +271,3 @@ def replicas(evidence: Evidence) -> tuple[Line, ...]:
     if "rates" not in difference:
         return (headline,)
     return headline, OtherRates(difference["rates"], ranks=tuple(ranks))
-
-
-FIRST = (not_come, early)
-"""Finders that come before the comparison of the calls' order."""
-FINDERS = (left_over, out_of_phase, two_models, replicas)

@@ -60,15 +60,9 @@ class OtherKey(Headline):
         )
 
 
-def find(evidence: Evidence) -> tuple[Line, ...]:
-    """The first calls that two lanes issued in different orders, if the ranks have not parted
-    before."""
-    keys = evidence.meta.get("parting", {}).get("keys")
-    if keys:
-        return _other_keys(evidence, keys)
+def other_order(evidence: Evidence) -> tuple[Line, ...]:
+    """The first calls that two lanes issued in different orders."""
     rows = evidence.parting.turned
-    if not rows:
-        return ()
     first, second, third, _ = rows
     both = evidence.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
@@ -87,7 +81,11 @@ def _met(evidence: Evidence, first: CallRow, peer_call: CallRow) -> Iterator[Lin
         yield meeting.met(evidence, slot, ((first["rank"],), (peer_call["rank"],)))
 
 
-def _other_keys(evidence: Evidence, keys: Sequence[Key]) -> tuple[Line, ...]:
+def other_key(evidence: Evidence) -> tuple[Line, ...]:
+    """The first two calls that met with different keys, if ranks were followed to find them."""
+    keys: Sequence[Key] = evidence.meta.get("parting", {}).get("keys", ())
+    if not keys:
+        return ()
     rows = [evidence.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
     lines = tuple(filter(None, [evidence.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
