@@ -570,10 +570,9 @@ def _is_known(fields: _EntryFields, groups: Mapping[str, Group]) -> bool:
 
 def _kind_of(fields: _EntryFields, groups: Mapping[str, Group]) -> Kind:
     assert fields.op is not None
-    if fields.peer is None:
-        peer = None
-    else:
-        peer = groups[fields.group][1][fields.peer]
+    peer = fields.peer
+    if peer is not None:
+        peer = groups[fields.group][1][peer]
     return Kind(
         fields.group, fields.backend, fields.op, fields.dtype, fields.shape, peer, fields.over
     )
@@ -694,9 +693,7 @@ def _dtype(names: Sequence[str] | str) -> str | None:
     for name in [names] if isinstance(names, str) else names:
         if name:
             dtypes.append(DTYPES.get(name, name.lower()))
-    if dtypes:
-        return dtypes[0] if len(set(dtypes)) == 1 else ",".join(dtypes)
-    return None
+    return ",".join(dtypes if len(set(dtypes)) > 1 else dtypes[:1]) or None
 
 
 def _refused(path: Path, problem: str, todo: str) -> TimelineFileError:

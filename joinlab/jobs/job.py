@@ -495,9 +495,6 @@ def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Endin
     ends, unseen = [], set(missing)
     for rank in range(size):
         group, seq = pending.get(rank, (None, None))
-        if rank in unseen:
-            text = "no record was found"
-        else:
-            text = "the record was written before the end"
+        text = "no record was found" if rank in unseen else "the record was written before the end"
         ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
     return tuple(ends)

@@ -243,14 +243,8 @@ def _calls(
         ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
         pair, recorded = op in POINT_TO_POINT, arguments.get("Seq")
         counted = nth[name, pair] = nth.get((name, pair), 0) + 1
-        if type(recorded) is int and recorded > 0:
-            number = recorded
-        else:
-            number = counted
-        if op in (Op.SEND, Op.RECV):
-            peer = arguments.get("Dst Rank" if op is Op.SEND else "Src Rank")
-        else:
-            peer = None
+        number = recorded if type(recorded) is int and recorded > 0 else counted
+        peer = arguments.get("Dst Rank" if op is Op.SEND else "Src Rank") if pair else None
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
         dtype = arguments.get("dtype")

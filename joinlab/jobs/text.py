@@ -128,10 +128,7 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
         named = files[1:] or "rank" in file.stem
         if not facts.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
-    if len(files) == 1:
-        source = repr(str(files[0]))
-    else:
-        source = f"{len(files)} files such as {str(files[0])!r}"
+    source = f"{len(files)} files such as " * (len(files) > 1) + repr(str(files[0]))
     return facts.timeline(source, problems)
 
 
