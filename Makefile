@@ -86,17 +86,16 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff format .
 	$(PRETTIER) --write $(SCRIPTS)
 
-# Two files of tests run at a time. Beside them run mypy, the browser tests, which are mostly idle, and the notebooks,
-# each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose import takes 2 s.
+# Two files of tests run at a time. Beside them run mypy and the browser tests, whose output is printed last. Tests marked
+# `nightly` are left out: python -m tests.nightly runs them. Only tests of notebooks load nbmake, whose import takes 2 s.
 test: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out
-	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m browser $$(grep -l browser tests/*/test_*.py) && \
-	  JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks; } \
+	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m "browser and not nightly" $$(grep -l browser tests/*/test_*.py); } \
 	  > out/beside.txt 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "not browser" \
-	  --doctest-modules tests joinlab; suite=$$?; \
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder \
+	  -m "not browser and not nightly" --doctest-modules tests joinlab; suite=$$?; \
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 
 # One file or two of each floor: facts, seam, backends' models and rules, log, matching, story, picture, rooms.
@@ -104,7 +103,7 @@ QUICK := ops process_group log_events events cases emulator play gloo_rule nccl_
   story scene details timeline archive
 
 quick: $(TEST_STAMP)
-	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile -m "not slow and not browser" \
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile -m "not slow and not browser and not nightly" \
 	  $(wildcard $(QUICK:%=tests/*/test_%.py))
 
 # Runs what a new PyTorch breaks first: the methods of ProcessGroup, the six cases, the emulator, launched ranks, and a

@@ -334,8 +334,11 @@ def one_program(_: str, draw: random.Random) -> str:
 def drawn(
     often: dict[str, tuple[int, Any]], n: int, seed: str
 ) -> Iterator[tuple[str, random.Random]]:
-    """n names and what each draws from: each as often as it is asked for, if n is small."""
+    """n names and what each draws from: each once if there are n, and about as often as it is asked
+    for if n is small."""
     names = [name for name, (count, _) in often.items() for _ in range(count)]
+    if n == len(often):
+        names = [*often]
     for at in range(n):
         draw = random.Random(f"{seed} {at}")
         yield names[at * len(names) // n] if n <= len(names) else draw.choice(names), draw

@@ -19,6 +19,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "joinlab"
@@ -85,8 +86,9 @@ def figures_of(paths: Iterator[Path]) -> Figures:
     return figures
 
 
+@cache
 def package() -> Figures:
-    """The figures of the package."""
+    """The figures of the package, counted once."""
     return figures_of(PACKAGE.rglob("*.py"))
 
 

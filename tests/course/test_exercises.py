@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,7 @@ from tests.material.course.house import (
     in_one_number,
 )
 from tests.mutants import mutants
+from tests.nightly import sampled
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -120,7 +122,14 @@ PARTS = {"small_ddp", "small_join", "hand_out", "buckets_of", "notify", "main_ho
 """Exercises whose solutions are mutated part by part."""
 
 
-@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in PARTS])
+MUTATED_DAILY = {"safe_loop", "in_order", "last_joiner", "every_second", "save_all", "ring_sum"}
+"""Of each kind of exercise: a loop, calls in their order, a number, a condition, a gather, sends."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    sampled((name for name in EXERCISES if name not in PARTS), MUTATED_DAILY.__contains__),
+)
 def test_every_mutant_of_a_solution_is_refused(name):
     survivors = [
         text
@@ -132,9 +141,12 @@ def test_every_mutant_of_a_solution_is_refused(name):
 
 @pytest.mark.parametrize(
     ("exercise", "name", "part"),
-    [("post_hook", "Largest", part) for part in ("Largest", "LargestHook")]
-    + [("small_ddp", "SmallDDP", part) for part in ("hand_out", "buckets_of", "SmallDDP")]
-    + [("small_join", "small_join", part) for part in ("ask", "small_join")],
+    sampled(
+        [("post_hook", "Largest", part) for part in ("Largest", "LargestHook")]
+        + [("small_ddp", "SmallDDP", part) for part in ("hand_out", "buckets_of", "SmallDDP")]
+        + [("small_join", "small_join", part) for part in ("ask", "small_join")],
+        lambda row: row[2] in ("LargestHook", "buckets_of", "ask"),
+    ),
 )
 def test_every_mutant_of_a_part_is_refused(exercise, name, part, monkeypatch):
     monkeypatch.setattr(judging, "SECONDS", 0.3)  # some go on for ever
@@ -221,14 +233,17 @@ def test_a_solution_is_shown_to_those_who_ask(name):
 # ---- 755 answers by readers who tried to get by
 
 
-def told(exercise, kinds, monkeypatch):
-    """What is said of the reader's answers of these kinds: (name, kind, whether it is right and a
-    sentence)."""
+def told(exercise, kinds, monkeypatch, share=slice(None)):
+    """What is said of this share of the reader's answers of each of these kinds: (name, kind,
+    whether it is right and a sentence)."""
     monkeypatch.setattr(exercises, "TRIALS", 1)
     monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
     found = []
-    for name, kind, one in (
-        (name, kind, one) for ex, name, kind, one in ANSWERS if ex == exercise and kind in kinds
+    for name, kind, one in chain.from_iterable(
+        [(name, kind, one) for ex, name, kind, one in ANSWERS if (ex, kind) == (exercise, wanted)][
+            share
+        ]
+        for wanted in kinds
     ):
         monkeypatch.setattr(
             judging, "SECONDS", 30.0 if kind == "right" else 0.2
@@ -241,11 +256,22 @@ def told(exercise, kinds, monkeypatch):
 as_readers_write = pytest.mark.filterwarnings("ignore")
 
 
+ANSWERED = dict.fromkeys(one[0] for one in ANSWERS)
+
+
+def test_readers_answered_every_exercise_often():
+    assert ANSWERED.keys() == EXERCISES.keys()
+    assert min(sum(one[0] == exercise for one in ANSWERS) for exercise in ANSWERED) >= 12
+
+
 @as_readers_write
-@pytest.mark.parametrize("exercise", dict.fromkeys(one[0] for one in ANSWERS))
-def test_what_a_reader_wrote_is_judged_right(exercise, monkeypatch):
-    verdicts = told(exercise, ("wrong", "right"), monkeypatch)
-    assert len(verdicts) >= 12
+@pytest.mark.parametrize(
+    ("exercise", "share"), sampled(product(ANSWERED, range(4)), lambda row: row[1] == 0)
+)
+def test_what_a_reader_wrote_is_judged_right(exercise, share, monkeypatch):
+    """A quarter of the wrong answers and of the right ones."""
+    verdicts = told(exercise, ("wrong", "right"), monkeypatch, slice(share, None, 4))
+    assert verdicts
     assert [
         (name, said) for name, kind, (right, said) in verdicts if right != (kind == "right")
     ] == []

@@ -158,6 +158,7 @@ def test_people_with_two_gpus_find_what_is_known_and_how_to_send_more(folder: Pa
     assert 'href="gpus.html"' in (folder / "index.html").read_text()
 
 
+@pytest.mark.browser
 def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
     page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
     assert "Tried: all ranks finish" in page

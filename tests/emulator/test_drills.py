@@ -11,8 +11,9 @@ from tests import drills
 def test_a_sample_of_the_drills_leaves_nothing_and_ends_as_it_should(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The surrounding is one that broke launch: its streams are closed. test_isolation has every
+    """Each drill of launches once. The surrounding is one that broke launch: its streams are closed.
+    `python -m tests.nightly` draws 300 launches and has every surrounding; test_isolation has every
     misdeed."""
-    counts = ["--launches", "17", "--files", "12", "--programs", "4"]
+    counts = ["--launches", str(len(drills.DRILLS)), "--files", "12", "--programs", "4"]
     code = drills.main([*counts, "--surroundings", "stdin, stdout and stderr closed"])
     assert code == 0, capsys.readouterr().out

@@ -12,8 +12,6 @@ import pytest
 from tests import house
 from tests.house import Figures, count
 
-FIGURES = house.package()
-
 
 @pytest.mark.parametrize(
     ("measured", "bound"),
@@ -41,7 +39,7 @@ FIGURES = house.package()
 def test_the_package_stays_as_readable_as_it_is(
     measured: Callable[[Figures], float], bound: float
 ) -> None:
-    assert measured(FIGURES) <= bound
+    assert measured(house.package()) <= bound
 
 
 def test_the_scripts_stay_as_small_as_they_are() -> None:

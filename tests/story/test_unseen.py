@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -17,6 +18,7 @@ from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
 from tests import torchrun_jobs
 from tests.forked import forked, starter
+from tests.nightly import sampled
 from tests.unseen import check, checker, edited, program_of, run, short, site_of, table
 
 BACKENDS = ("gloo", "nccl")
@@ -64,13 +66,18 @@ USERS = (
 """Users' programs that tests run, too: each is what a rule of the story was made for."""
 
 
+TESTED = [name for name in table() if "." in name or name.startswith(USERS)]
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in table() if "." in name or name.startswith(USERS)]
+    ("at", "backend"),
+    sampled(product(range(len(TESTED)), BACKENDS), lambda row: BACKENDS[row[0] % 2] == row[1]),
+    ids=lambda value: value if isinstance(value, str) else TESTED[value],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_said_is_so_and_nothing_is_left_out(name: str) -> None:
-    for backend in BACKENDS:
-        assert check(name, backend) == [], backend
+def test_what_is_said_is_so_and_nothing_is_left_out(at: int, backend: str) -> None:
+    """Every program every day, with the rules of gloo and of NCCL by turns."""
+    assert check(TESTED[at], backend) == []
 
 
 # ---- jobs under torchrun
