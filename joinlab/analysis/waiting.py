@@ -37,28 +37,10 @@ from itertools import chain, product
 
 import polars as pl
 
+from joinlab.analysis import reasons
 from joinlab.analysis.outliers import Paths
 from joinlab.analysis.reading import read
-from joinlab.analysis.reasons import (
-    AllReached,
-    Awaited,
-    CallName,
-    CircleOf,
-    Ended,
-    MayWait,
-    NoCounterpart,
-    NoneApart,
-    NotBegun,
-    OddOne,
-    OneOf,
-    OneStands,
-    OneWaits,
-    OtherCalls,
-    PartedFrom,
-    Stopped,
-    StreamBehind,
-    Why,
-)
+from joinlab.analysis.reasons import Awaited, CallName, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
 from joinlab.ops import COUNTERPART, FACTS, NEEDS_ALL, Needs
@@ -420,7 +402,7 @@ class _Finding:
             self.either.append(circle)
         elif level := self.job.level(rank) - self.after.keys():
             call = self.job.named(first.call)
-            self.doubts.append(OneStands(rank, first.rank, call, sorted(level)))
+            self.doubts.append(reasons.OneStands(rank, first.rank, call, sorted(level)))
             self.either.append((rank, *level))
             return
         self._name(circle, _why(self.job, circle, first, edges, parted=ranks != circle))
@@ -449,7 +431,7 @@ class _Finding:
             and not job.has_ended(sinks[0])
             and (len(sinks) > 1 or not self.paths.behind(sinks[0], waiter))
         ):
-            self.doubts.append(OneWaits(waiter, job.named(first.call), sinks))
+            self.doubts.append(reasons.OneWaits(waiter, job.named(first.call), sinks))
             self.either.append((waiter, *sinks))
             self.culprits = []
 
@@ -484,7 +466,7 @@ class _Finding:
         """Cases that the record leaves open."""
         job = self.job
         for rank, missing in job.absent:
-            yield MayWait([rank], [missing], "")
+            yield reasons.MayWait([rank], [missing], "")
         for group, recorded in job.members.items():
             stuck, absent = (
                 [member for member in recorded if (group, member) in job.open],
@@ -492,7 +474,7 @@ class _Finding:
             )
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
-                yield MayWait(stuck, sorted(absent), name)
+                yield reasons.MayWait(stuck, sorted(absent), name)
         for odd in job.odds:
             if not odd.usual:
                 if tuple(sorted(odd.here)) in either:
@@ -504,16 +486,16 @@ class _Finding:
                 if len(forms) != len(odd.forms):
                     forms = {**odd.forms}
                 issued = [(ranks, form) for form, ranks in forms.items()]
-                yield OtherCalls(job.named(odd), issued, wrong)
+                yield reasons.OtherCalls(job.named(odd), issued, wrong)
                 return
         waiting = {rank for wait in self.waits for rank in (wait.rank, wait.on)}
         standing = {call.rank for call in job.open.values()} - waiting
         if standing and self.waits:
-            yield AllReached(sorted(standing))
+            yield reasons.AllReached(sorted(standing))
         elif standing and either:
-            yield OneOf(either[0])
+            yield reasons.OneOf(either[0])
         elif standing and not job.unknown:
-            yield NoneApart()
+            yield reasons.NoneApart()
 
 
 _OpenCalls = dict[tuple[str, int], OpenCall]
@@ -608,7 +590,7 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
 
 
 def _why_odd(job: _JobFacts, rank: int, odd: _Odd) -> Why:
-    return OddOne(rank, odd.wrong[rank], job.named(odd), odd.forms[odd.usual], odd.usual)
+    return reasons.OddOne(rank, odd.wrong[rank], job.named(odd), odd.forms[odd.usual], odd.usual)
 
 
 def _why(
@@ -618,7 +600,7 @@ def _why(
     call, reached = first.call, first.reached
     name, gpu = job.named(call), backend_of(job.timeline.meta, call.group) != "gloo"
     if len(circle) > 1:
-        return CircleOf(circle, name, gpu)
+        return reasons.CircleOf(circle, name, gpu)
     (rank,) = circle
     place = (call.group, call.number, call.op)
     waiting_here = {
@@ -627,10 +609,10 @@ def _why(
     elsewhere = {edge.rank for edge in edges} - waiting_here
     facts = (rank, name, gpu, sorted(waiting_here), sorted(elsewhere), reached)
     if job.has_ended(rank):
-        return Ended(*facts, job.ends[rank].kind)
-    form: type[Awaited] = Stopped if call.number else NoCounterpart
+        return reasons.Ended(*facts, job.ends[rank].kind)
+    form: type[Awaited] = reasons.Stopped if call.number else reasons.NoCounterpart
     if parted:
-        form = PartedFrom
+        form = reasons.PartedFrom
     elif first.enqueued:
-        form = NotBegun if reached in (None, call.number - 1) else StreamBehind
+        form = reasons.NotBegun if reached in (None, call.number - 1) else reasons.StreamBehind
     return form(*facts)
