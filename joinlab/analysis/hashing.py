@@ -7,6 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 Codes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 
 
 def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:

@@ -19,8 +19,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from joinlab.analysis.hashing import Numbers
 from joinlab.analysis.meanings import shadows
-from joinlab.analysis.reading import Flags, Numbers, Reading, read
+from joinlab.analysis.reading import Flags, Reading, read
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import IssuedCall, Key, call_of, elements_of

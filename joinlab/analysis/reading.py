@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.hashing import Codes, hash_columns, mixed
+from joinlab.analysis.hashing import Codes, Numbers, hash_columns, mixed
 from joinlab.analysis.splits import misfits_of
 from joinlab.backend.calls import ANY_SOURCE
 from joinlab.ops import POINT_TO_POINT, Op
@@ -42,7 +42,6 @@ KEPT = 2000  # of a run with more, so many calls are told, about
 BESIDE = 3  # slots told on either side of one that is told
 FEWEST = 24  # slots told, however many ranks there are
 
-Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 

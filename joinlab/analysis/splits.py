@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.hashing import Codes
+from joinlab.analysis.hashing import Codes, Numbers
 from joinlab.ops import CallRow
-
-Numbers = npt.NDArray[np.int64]
 
 
 def misfits(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from joinlab.analysis.matching import Slot
+from joinlab.analysis.matching import Slot, differences
 from joinlab.analysis.wording import good, short_site
 from joinlab.backend.calls import Key, is_peer_gone
 from joinlab.ops import COUNTERPART
@@ -281,51 +281,48 @@ class _FateOf:
 
     def line(self) -> Fate:
         end, evidence = self.end, self.evidence
-        awaited = evidence.awaited(self.rank)
+        awaited, last = evidence.awaited(self.rank), evidence.last.get(self.rank)
         text = _cut(end.text.strip().partition("\n")[0].rstrip(": "))
-        form = Running if end.runs else _FORMS[end.kind]
+        raised, killed, hung = (
+            end.kind is kind for kind in (EndKind.RAISED, EndKind.KILLED, EndKind.HUNG)
+        )
         after = inside = None
         why: tuple[Lack, ...] = ()
         peer_gone = overrun = False
-        if awaited is None:
-            ended = end.kind in (EndKind.FINISHED, EndKind.RAISED)
-            if self.rank in evidence.last and not ended:
-                after = self.cite(evidence.last[self.rank])
-        else:
+        if awaited is not None:
             inside = self.cite(awaited)
-            if end.kind in (EndKind.FINISHED, EndKind.HUNG):
+            if hung or end.kind is EndKind.FINISHED:
                 why = self.because(awaited)
             if self.on_gloo(awaited):
-                errors = f"{self.rows[awaited]['error']} {end.text}"
-                peer_gone = end.kind is EndKind.RAISED and is_peer_gone(errors)
-                aborted = "SIGABRT" in end.text or "aborted" in text
+                peer_gone = raised and is_peer_gone(f"{self.rows[awaited]['error']} {end.text}")
                 differs = {"dtype", "shape", "splits"} & set(self.slot_of(awaited).differs)
-                overrun = end.kind is EndKind.KILLED and aborted and bool(differs)
-        if end.kind is EndKind.HUNG:
+                aborted = "SIGABRT" in end.text or "aborted" in text
+                overrun = killed and aborted and bool(differs)
+        elif last is not None and not raised and end.kind is not EndKind.FINISHED:
+            after = self.cite(last)
+        if hung:
             # How the model found it is not said, and differs from rank to rank.
             if end.proven and text.startswith(("no rank can go on", "it made no progress")):
                 text = ""
             text = text.removeprefix("only suspected: ")
-        if peer_gone:
-            text = ""  # it names a port, another one on each rank
-        sites = raised_at(evidence.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
+        sites = raised_at(evidence.timeline.output[self.rank]) if raised else ()
         left_at = evidence.meta.get("left_at", {}).get(self.rank)
         if left_at is not None:
             sites = (left_at,)
-        hung = end.kind is EndKind.HUNG
+        form = Running if end.runs else _FORMS[end.kind]
         return form(
-            text,
-            end.pending,
-            inside,
-            tuple(self.behind),
-            why,
-            after,
-            peer_gone,
-            overrun,
-            evidence.meta.get("sends", {}).get(self.rank, ""),
-            left_at is not None,
-            hung and bool(end.proven),
-            hung and evidence.meta.get("engine") == "emulated",
+            text="" if peer_gone else text,  # it names a port, another one on each rank
+            pending=end.pending,
+            in_=inside,
+            behind=tuple(self.behind),
+            why=why,
+            after=after,
+            peer_gone=peer_gone,
+            overrun=overrun,
+            sends=evidence.meta.get("sends", {}).get(self.rank, ""),
+            left=left_at is not None,
+            proven=bool(end.proven),
+            modelled=hung and evidence.meta.get("engine") == "emulated",
             ranks=(self.rank,),
             calls=tuple(self.calls),
             lines=tuple(
@@ -397,13 +394,13 @@ class _FateOf:
         lack = Lack(other_key[:1], "instead", self.cite(other_key))
         if self.slot_of(key) is not self.slot_of(other_key):
             return replace(lack, how="before")
+        differ = {*differences((own_row, row))} - {"reduce_op"}  # that keeps no call waiting
         if row["op"] != own_row["op"]:
             return replace(lack, how="kinds") if self.on_gloo(other_key) else lack
-        differ = {name for name in ("root", "dtype", "shape") if row[name] != own_row[name]}
-        if "root" in differ or (differ and row["origin"] == own_row["origin"]):
+        if "root" in differ or (differ and "origin" not in differ):
             theirs, mine = given(row, differ), given(own_row, differ)
             return replace(lack, how="values", theirs=theirs, mine=mine)
-        if row["origin"] != own_row["origin"]:
+        if differ:
             return lack
         if row["completed_ns"] is not None:
             return replace(lack, how="done")
