@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
-from joinlab.analysis.reasons import CallName, Why
+from joinlab.analysis.reasons import CallName, OtherCalls, Why
 from joinlab.analysis.waiting import WaitGraph
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Headline, Line, LineKind, form, form_of
@@ -53,11 +52,14 @@ class Shows(Headline):
     def words(self) -> Text:
         why = self.why
         parts = {fact.name: _part(getattr(why, fact.name)) for fact in fields(why)}
+        if isinstance(why, OtherCalls):
+            issued = [say("{} {}", ranks, op) for ranks, op in why.issued]
+            parts["issued"] = listing(issued, "; ")
         about, either = told((who(why.about),)), told(_which(why.either))
         return say(why.text, **{**parts, "about": why.about, "About": about, "Either": either})
 
 
-def _part(fact: Any) -> Part:
+def _part(fact: CallName | EndKind | int | str | Sequence[int] | None) -> Part:
     """A fact of a reason as a part of its sentence."""
     match fact:
         case EndKind():
@@ -66,10 +68,7 @@ def _part(fact: Any) -> Part:
             return str(fact)
         case int():
             return (fact,)
-        case [(_, _), *_]:
-            return listing([say("{} {}", ranks, op) for ranks, op in fact], "; ")
-    part: Part = fact
-    return part
+    return fact
 
 
 def _which(ranks: Sequence[int]) -> Text:
