@@ -267,9 +267,10 @@ class Baton:
                     "Raise its limit of processes (ulimit -u), or take fewer ranks."
                 ) from error
             raise
-        for rank in ranks:
-            if rank.thread is not None:
-                rank.thread.join(ABANDON_S if self._ending else None)
+        finally:
+            for rank in ranks:
+                if rank.thread is not None and _started(rank):
+                    rank.thread.join(ABANDON_S if self._ending else None)
 
     def _end_all(self, give_up: Callable[[str], None], reason: str) -> None:
         give_up(reason)

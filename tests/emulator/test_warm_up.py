@@ -196,6 +196,8 @@ def test_a_machine_without_threads_to_give_is_named(monkeypatch, started):
     def refused(thread):
         if thread.name.startswith("rank ") and next(count) >= started:
             raise RuntimeError("can't start new thread")
+        run = thread.run
+        thread.run = lambda: (run(), time.sleep(0.1))  # a thread that takes its time to end
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
