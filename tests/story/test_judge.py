@@ -67,7 +67,7 @@ def test_the_six_cases(case, n, backend, era):
     check_form(story, timeline)
     assert "Proven when" not in str(story)  # the calls alone prove it again
     assert "_get_num_nonjoined_procs" not in str(story)
-    fine = story.sentence == "Both ranks finished; every call met its counterpart."
+    fine = story.sentence.startswith("Both ranks finished; every call met its counterpart")
     assert fine == (case in (1, 6))
     assert str(story).startswith(story.sentence)
     for rank, end in enumerate(timeline.ends):

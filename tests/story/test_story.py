@@ -5,6 +5,8 @@ import json
 import pytest
 
 from joinlab.analysis.reasons import OneOf
+from joinlab.cases import case_1
+from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import recorded
 from joinlab.story.forms.fates import Finished
 from joinlab.story.forms.fix import TriedEdit
@@ -68,3 +70,17 @@ def test_a_headline_says_that_all_finished_where_calls_clashed() -> None:
     assert diagnose(run).sentence.endswith(
         "Rank 1's barrier answered. Both ranks finished, by luck."
     )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "did"),
+    [
+        ((5, 5), "."),
+        ((5, 6), ": in join(), rank 0 issued 3 shadow calls to match calls of rank 1."),
+        ((2, 4, 7), ": in join(), ranks 0, 1 issued 24 shadow calls to match calls of ranks 1, 2."),
+    ],
+)
+def test_a_healthy_run_says_what_join_did(inputs: tuple[int, ...], did: str) -> None:
+    sentence = diagnose(emulate(case_1, inputs)).sentence
+    assert sentence.endswith(f"finished; every call met its counterpart{did}")
+    assert len(sentence) <= 140

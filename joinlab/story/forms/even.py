@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
+
+from joinlab.analysis.meanings import FAMILY, MEANINGS, parts
 from joinlab.analysis.wording import good
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.mismatch import out_of_time
@@ -54,15 +57,25 @@ def cut_short(evidence: Evidence) -> tuple[Line, ...]:
 
 @form
 class AllFinished(Even):
-    """pending: ranks of which a call is still pending"""
+    """pending: ranks of which a call is still pending; shadows: calls that `joined` ranks issued in
+    join() and that met other calls, of the ranks `active`
+    """
 
     pending: Sequence[int]
+    shadows: int
+    joined: Sequence[int]
+    active: Sequence[int]
 
     def words(self) -> Text:
         everyone = every_rank(self.world)
         if self.pending:
             return say("{} finished, but {} left a call pending.", everyone, self.pending)
-        return say("{} finished; every call met its counterpart.", everyone)
+        met = "{} finished; every call met its counterpart"
+        if not self.shadows:
+            return say(met + ".", everyone)
+        count = f"{self.shadows} shadow call" + "s" * (self.shadows > 1)
+        did = ": in join(), {} issued {} to match calls of {}."
+        return say(met + did, everyone, self.joined, count, self.active)
 
 
 class AllFitSoFar(Even):
@@ -92,7 +105,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     all_ranks = range(world)
     wrong = [rank for rank in all_ranks if not good(evidence.ends[rank])]
     if {end.kind for end in evidence.ends} == {EndKind.FINISHED}:
-        return (AllFinished(world, wrong, ranks=tuple(all_ranks)),)
+        shadows = _shadows(evidence.timeline.calls)
+        return (AllFinished(world, wrong, *shadows, ranks=tuple(all_ranks)),)
     if not wrong:
         runs = tuple(rank for rank in all_ranks if evidence.ends[rank].runs)
         return (AllFitSoFar(world, ranks=runs),)
@@ -102,3 +116,19 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     fits = not any(end.kind in _BROKEN or end.proven for end in ends_of_wrong)
     over = all(map(out_of_time, ends_of_wrong))
     return (SameCalls(world, fits, over, ranks=tuple(wrong)),)
+
+
+def _shadows(calls: pl.DataFrame) -> tuple[int, list[int], list[int]]:
+    """How many calls shadowed other ones, the ranks that issued them, and the ranks whose calls
+    they met, if every call met its counterpart."""
+    sources = {label: parts(label)[1] for label in calls["origin"].drop_nulls().unique()}
+    labels = [label for label, source in sources.items() if source in FAMILY]
+    shadows = [label for label in labels if MEANINGS[sources[label]].shadows]
+    is_shadow, rank = pl.col("origin").is_in(shadows), pl.col("rank")
+    issued = calls.filter(pl.col("origin").is_in(labels)).drop_nulls("number")
+    slots = issued.group_by("group", "number").agg(
+        joined=rank.filter(is_shadow), active=rank.filter(~is_shadow)
+    )
+    met = slots.filter(pl.col("joined").list.len() > 0, pl.col("active").list.len() > 0)
+    ranks = (met[name].explode().unique().sort().to_list() for name in ("joined", "active"))
+    return int(met["joined"].list.len().sum()), *ranks
