@@ -345,7 +345,19 @@ def candidates(
     runners = {f"self.{place.tree.name}": place.runs(place.tree) for place in places}
     hint = any(text in error for error in errors for text in _UNUSED_HINTS)
     texts = {place.text for place in places}
-    for make in (_unused, _agree, _behind, _module, _out, _late, _flag, _join, _root, _same):
+    for make in (
+        _unused,
+        _batch,
+        _agree,
+        _behind,
+        _module,
+        _out,
+        _late,
+        _flag,
+        _join,
+        _root,
+        _same,
+    ):
         for place in places:
             place.runners = runners
             if make is _unused and not hint:
@@ -670,3 +682,60 @@ def _root(place: FixTarget) -> Iterator[Edited]:
             if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):
                 text = place.changed((*place.span(keyword.value), "0"))
                 yield Edited("root", place, text, root=ast.unparse(keyword.value))
+
+
+# ---- sends and receives
+
+
+def _batch(place: FixTarget) -> Iterator[Edited]:
+    """Issue sends and receives that stand in a row, each on a tensor of its own, as one batch, in
+    which none waits for another: each row alone, or all rows."""
+    calls = {call: _exchange(place, call) for call in place.own_calls(place.tree)}
+    exchanges = [call for call, arguments in calls.items() if arguments]
+    if not any(call.lineno in place.sites for call in exchanges):
+        return
+    changes = list[list[Change]]()
+    while exchanges:
+        block = place.block_of(exchanges[0])
+        behind = block[block.index(exchanges[0]) :]
+        row: list[Any] = list(itertools.takewhile(exchanges.__contains__, behind))
+        exchanges = [call for call in exchanges if call not in row]
+        names = [_touched([calls[call]["tensor"]], stores=False) for call in row]
+        if len(row) > 1 and sum(map(len, names)) == len(set().union(*names)):
+            module = dotted(calls[row[0]]["op"]).rpartition(".")[0]
+            begin = f"for work in {module}.batch_isend_irecv(["
+            operations = (_operation(place, calls[call]) for call in row)
+            new = place.put(row[0], begin, *operations, "]):", "    work.wait()")
+            changes.append([new, *((*place.lines(call), "") for call in row)])
+    for change in (*changes, [*itertools.chain.from_iterable(changes)]):
+        yield Edited("batch", place, place.changed(*change))
+
+
+def _exchange(place: FixTarget, call: ast.Expr) -> dict[str, ast.expr]:
+    """A statement dist.send(...) or dist.recv(...), alone in its lines: its function as `op`, and its
+    arguments by their names in P2POp; {} of another one."""
+    expression = call.value
+    assert isinstance(expression, ast.Call)
+    function = place.value_of(expression.func)
+    text, _, _comment = place.source(*place.lines(call)).partition("#")
+    alone = text.strip() == place.source(*place.span(call))
+    if function in (dist.send, dist.recv) and alone and "." in dotted(expression.func):
+        keywords = {str(keyword.arg): keyword.value for keyword in expression.keywords}
+        with suppress(TypeError):
+            bound = inspect.signature(function).bind(*expression.args, **keywords)
+            arguments = {
+                re.sub("src|dst", "peer", key): bound.arguments[key] for key in bound.arguments
+            }
+            if "peer" in arguments or "group_peer" in arguments:
+                return {"op": expression.func, **arguments}
+    return {}
+
+
+def _operation(place: FixTarget, arguments: Mapping[str, ast.expr]) -> str:
+    """A send or recv as a line of a batch."""
+    module, _, name = dotted(arguments["op"]).rpartition(".")
+    texts = {key: place.source(*place.span(value)) for key, value in arguments.items()}
+    texts["op"] = f"{module}.i{name}"
+    plain = ("op", "tensor", "peer")
+    named = (text if key in plain else f"{key}={text}" for key, text in texts.items())
+    return f"    {module}.P2POp({', '.join(named)}),"

@@ -130,5 +130,7 @@ def _shadows(calls: pl.DataFrame) -> tuple[int, list[int], list[int]]:
         joined=rank.filter(is_shadow), active=rank.filter(~is_shadow)
     )
     met = slots.filter(pl.col("joined").list.len() > 0, pl.col("active").list.len() > 0)
-    ranks = (met[name].explode().unique().sort().to_list() for name in ("joined", "active"))
-    return int(met["joined"].list.len().sum()), *ranks
+    joined, active = (
+        met[name].explode().unique().sort().to_list() for name in ("joined", "active")
+    )
+    return int(met["joined"].list.len().sum()), joined, active

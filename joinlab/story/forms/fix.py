@@ -37,6 +37,7 @@ DOES = {
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
     "root": "Give the same root on every rank.",
+    "batch": "Issue the sends and receives as one batch: none then waits for another.",
     "unused": "Let DDP look for parameters that a backward pass leaves out.",
 }
 """What each kind of edit does."""

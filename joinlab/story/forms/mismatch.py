@@ -14,7 +14,7 @@ from itertools import chain
 from joinlab.analysis.first_difference import Lead
 from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.wording import differing_text
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import COUNTERPART, POINT_TO_POINT, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
@@ -52,6 +52,17 @@ class Circle(Clash):
         return say("{} wait for each other: {}.", self.ranks, listing(parts))
 
 
+class OtherTag(Clash):
+    """A send and a recv of two ranks that wait for each other, with different tags."""
+
+    def words(self) -> Text:
+        calls = [
+            say("{}'s {} has tag {}", ranks, self.brief(index), str(self.calls[index].tag))
+            for index, ranks in enumerate(self.sides)
+        ]
+        return say("{}: they never meet.", listing(calls))
+
+
 def circle(evidence: Evidence) -> tuple[Line, ...]:
     """Ranks that wait for each other in a circle, each in a call that the next one left out."""
     rows = evidence.parting.circle or _crossed(evidence)
@@ -70,7 +81,13 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
-    headline = Circle(**evidence.about(ranks_by_call, call_rows))  # type: ignore[arg-type]
+    about = evidence.about(ranks_by_call, call_rows)  # type: ignore[arg-type]
+    if len(about["calls"]) == 2:
+        ours, theirs = about["calls"]
+        opposite = theirs.peer, theirs.rank, COUNTERPART.get(theirs.op), theirs.within
+        if (ours.rank, ours.peer, ours.op, ours.within) == opposite and ours.tag != theirs.tag:
+            return (OtherTag(**about),)
+    headline = Circle(**about)
     return (headline, *(meeting.causes(evidence) if evidence.parting.circle else ()))
 
 
