@@ -366,7 +366,7 @@ class Check:
             yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
         elif self.row.kept and not eval(self.row.kept, {"returns": list(again.returns)}):
             yield f"FALSE fix: with it, the ranks return {again.returns}, not {self.row.kept}"
-        elif not fewer and (lost := list(lost_inputs(self.timeline, again, is_moved(edits)))):
+        elif not fewer and (lost := list(lost_inputs(self.timeline, again, list(edits)))):
             yield f"FALSE fix: with it, {'; '.join(lost)}"
         if (
             any(
@@ -385,11 +385,23 @@ def is_moved(edits: Iterable[Edit]) -> bool:
     return bool(removed & added) and not any("with " in line for line in added)
 
 
-def lost_inputs(before: Timeline, after: Timeline, moved: bool) -> Iterator[str]:
+def new_lines(edits: Iterable[Edit]) -> Iterator[str]:
+    """The numbers, in the edited file, of lines that it did not have anywhere in the text that the
+    edits replace."""
+    ordered, shift = sorted(edits, key=lambda edit: edit.begin), 0
+    removed = {line.strip() for edit in ordered for line in edit.removed}
+    for edit in ordered:
+        for index, line in enumerate(edit.added):
+            if line.strip() not in removed:
+                yield str(edit.begin + shift + index)
+        shift += len(edit.added) - len(edit.removed)
+
+
+def lost_inputs(before: Timeline, after: Timeline, edits: list[Edit]) -> Iterator[str]:
     """Calls with other values than before the edit: of those that all ranks made before the ways
     part, and, if the edit moves a call, of the first ones that met no counterpart, where they are
     still made."""
-    reading = read(before)
+    reading, moved, new = read(before), is_moved(edits), list(new_lines(edits))
     first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
     tests = before.meta.get("parting", {}).get("tests") or [{"sides": []}]
     issued = [side["issued"] for side in tests[-1]["sides"]]
@@ -398,7 +410,8 @@ def lost_inputs(before: Timeline, after: Timeline, moved: bool) -> Iterator[str]
         calls = before.calls.with_columns(slot=reading.slot).filter(rank=rank)
         now: dict[str, list[dict[str, Any]]] = {}  # DDP may issue its own calls in another order
         for call in after.calls.filter(rank=rank).iter_rows(named=True):
-            now.setdefault(repr([call[name] for name in names]), []).append(call)
+            if (call["call_site"] or "").rpartition(":")[2] not in new:
+                now.setdefault(repr([call[name] for name in names]), []).append(call)
         same_way = calls.filter(calls["slot"] < first + moved).head(max(issued, default=0) + moved)
         for row in same_way.iter_rows(named=True):
             same = now.get(repr([row[name] for name in names]))
