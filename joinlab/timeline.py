@@ -277,6 +277,12 @@ UNTOLD = "no line says how it ended"
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 
+NO_END = (
+    "its process is gone without an ending in the record: it was killed, aborted or called os._exit"
+)
+ABRUPT = "abrupt"
+"""In place of the kind of an ending with the text NO_END, where it is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -302,6 +308,11 @@ class Ending:
             raise ValueError(f"an ending has `proven` exactly if it is hung: {self}")
         if self.pending and self.kind is not EndKind.FINISHED:
             raise ValueError(f"only a finished rank leaves a call pending: {self}")
+
+    @property
+    def how(self) -> str:
+        """What is known of it: its kind, or ABRUPT."""
+        return ABRUPT if self.text == NO_END else self.kind
 
     @property
     def runs(self) -> bool:

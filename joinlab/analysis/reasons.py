@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joinlab.timeline import EndKind
-
 _OPEN = "the record does not show which."
 
 
@@ -140,7 +138,7 @@ class Awaited(OfRank):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Awaited):
-    kind: EndKind
+    kind: str
 
     holds = ", but it has {kind}."
 

@@ -609,7 +609,7 @@ def _why(
     elsewhere = {edge.rank for edge in edges} - waiting_here
     facts = (rank, name, gpu, sorted(waiting_here), sorted(elsewhere), reached)
     if job.has_ended(rank):
-        return reasons.Ended(*facts, job.ends[rank].kind)
+        return reasons.Ended(*facts, job.ends[rank].how)
     form: type[Awaited] = reasons.Stopped if call.number else reasons.NoCounterpart
     if parted:
         form = reasons.PartedFrom

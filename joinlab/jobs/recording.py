@@ -29,6 +29,7 @@ from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_ways
 from joinlab.timeline import (
+    NO_END,
     RUNNING,
     Clock,
     Ending,
@@ -48,9 +49,6 @@ FIRST_BYTES = 1 << 20
 MOST_CALLS = 2000
 """Of a bounded log that has dropped segments, this many last calls per group and rank are read."""
 
-NO_END = (
-    "its process is gone without an ending in the record: it was killed, aborted or called os._exit"
-)
 LOST = "its record ends early"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"

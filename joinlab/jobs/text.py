@@ -30,13 +30,13 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.jobs.job import NOTHING_RECORDED
-from joinlab.jobs.recording import NO_END
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.program.log_events import MOST_RANKS
 from joinlab.timeline import (
     FIRST_FAILED,
     FROM_TEXT,
+    NO_END,
     STUCK,
     UNTOLD,
     Ending,
@@ -702,10 +702,7 @@ def _main_thread(text: str) -> tuple[Frame, ...]:
     none."""
     threads = _all("thread", text)
     stacks: list[tuple[Frame, ...]] = []
-    for index, head in enumerate(threads):
-        body = text[
-            head.end() : threads[index + 1].start() if index + 1 < len(threads) else len(text)
-        ]
+    for head, body in zip(threads, _FIND["thread"].split(text)[1:], strict=True):
         frames = _frames(body, "frame" if "most recent call first" in head[0] else "spy_frame")
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames

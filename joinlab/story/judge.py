@@ -175,7 +175,7 @@ def story_of(evidence: Evidence) -> Story:
 def _endings(evidence: Evidence) -> tuple[RankEnds, ...]:
     """How all ranks ended, those that ended alike together."""
     groups = by_key(
-        ((end.kind, end.pending, end.runs), rank) for rank, end in enumerate(evidence.ends)
+        ((end.how, end.pending, end.runs), rank) for rank, end in enumerate(evidence.ends)
     )
     return tuple(
         RankEnds(tuple(ranks), *how, good(evidence.ends[ranks[0]])) for how, ranks in groups.items()

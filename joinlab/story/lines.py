@@ -277,7 +277,7 @@ class RankEnds:
     """How some ranks ended alike; good: they finished and left nothing pending, or still run."""
 
     ranks: tuple[int, ...]
-    kind: EndKind
+    kind: str
     pending: bool = False
     runs: bool = False
     good: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text
-from joinlab.timeline import EndKind
+from joinlab.timeline import ABRUPT, EndKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,12 @@ class EndWords(NamedTuple):
     trace: str
 
 
-ENDINGS: Mapping[EndKind, EndWords] = {
+ENDINGS: Mapping[str, EndWords] = {
     EndKind.FINISHED: EndWords("finished", "finished", "finished", "finishes"),
     EndKind.HUNG: EndWords("hangs", "hang", "hung", "hangs"),
     EndKind.RAISED: EndWords("raised an error", "raised an error", "raised an error", "raises"),
     EndKind.KILLED: EndWords("was killed", "were killed", "been killed", "is killed"),
+    ABRUPT: EndWords("ended abruptly", "ended abruptly", "ended abruptly", "is killed"),
     EndKind.UNKNOWN: EndWords(
         "has no known ending", "have no known ending", "no known ending", "unknown"
     ),
@@ -69,7 +70,7 @@ def ends(
 ) -> Text:
     """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"; `counted`:
     "2 ranks hang"."""
-    ending = ENDINGS[EndKind(kind)]
+    ending = ENDINGS[kind]
     if runs:
         verb = "[is|are] still running"
     else:

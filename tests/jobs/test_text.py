@@ -16,8 +16,8 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
-from joinlab.jobs.recording import LOST, NO_END
-from joinlab.timeline import EndKind
+from joinlab.jobs.recording import LOST
+from joinlab.timeline import NO_END, EndKind
 from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
@@ -216,7 +216,7 @@ def test_a_job_s_log_in_the_folder_of_its_record_says_who_ended_the_ranks(tmp_pa
         text = begin(rank, 2, host=socket.gethostname(), pid=2**22 + 1)
         write_segment(tmp_path, rank, text + call(0, 1500, 1600) + call(1, 1700, None))
     assert {end.text for end in loaded(tmp_path).ends} == {NO_END}
-    assert str(joinlab.diagnose(loaded(tmp_path))).partition("\n")[0].count("were killed") == 1
+    assert str(joinlab.diagnose(loaded(tmp_path))).partition("\n")[0].count("ended abruptly") == 1
     (tmp_path / "job.log").write_text(TORCHRUN)
     for record in (tmp_path, tmp_path / "job.log"):
         timeline = loaded(record)

@@ -53,7 +53,7 @@ class Lack:
     ranks: tuple[int, ...]
     how: str
     call: int | None = None
-    end: EndKind | None = None
+    end: str | None = None
     pair: str = ""
     theirs: str = ""
     mine: str = ""
@@ -119,14 +119,14 @@ class Fate(Line):
 
     def _lack(self, lack: Lack) -> Text:
         kind = lack.end or EndKind.UNKNOWN
-        has, was = ("has", "was") if len(lack.ranks) == 1 else ("have", "were")
+        has = "has" if len(lack.ranks) == 1 else "have"
         parts: dict[str, Part] = {
             "them": lack.ranks,
             "theirs": () if lack.call is None else self.full(lack.call),
             "other": lack.pair,
             "pair": f" without a {lack.pair}" if lack.pair else "",
             "given": f"{lack.theirs}, not {lack.mine}",
-            "end": f"{was} killed" if kind is EndKind.KILLED else f"{has} {ENDINGS[kind].past}",
+            "end": f"{has} {ENDINGS[kind].past}",
         }
         return say(_LACKS[lack.how], **parts)
 
@@ -386,7 +386,7 @@ class _FateOf:
         else:
             whereabouts = "ended"
         call = None if awaited is None else self.cite(awaited)
-        return Lack((rank,), whereabouts, call, end.kind, pair)
+        return Lack((rank,), whereabouts, call, end.how, pair)
 
     def unlike(self, key: Key, other_key: Key) -> Lack | None:
         """What another rank issued in the place of a call; None if it issued the same."""

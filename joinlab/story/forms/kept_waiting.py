@@ -59,10 +59,10 @@ class Shows(Headline):
         return say(why.text, **{**parts, "about": why.about, "About": about, "Either": either})
 
 
-def _part(fact: CallName | EndKind | int | str | Sequence[int] | None) -> Part:
+def _part(fact: CallName | int | str | Sequence[int] | None) -> Part:
     """A fact of a reason as a part of its sentence."""
     match fact:
-        case EndKind():
+        case str() if fact in ENDINGS:
             return ENDINGS[fact].past
         case CallName() | None:
             return str(fact)

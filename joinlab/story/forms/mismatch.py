@@ -294,7 +294,7 @@ class Alone(Clash):
 
 _ALONE = {
     "nothing": "No call meets {mine}'s {call}.",
-    "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
+    "all_killed": "{ranks} ended abruptly; {absent} had not come to {mine}'s {call}.",
     "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
     "completed": "There is no record of {absent}; {mine} completed {call}.",
     "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
@@ -340,6 +340,8 @@ def alone(evidence: Evidence) -> tuple[Line, ...]:
         ):
             # perhaps one was killed first, and its launcher then killed the others
             state = "all_killed"
+        if state == EndKind.KILLED:
+            state = end.how
     ranks = sorted({*which, *alongside})
     rows = [meeting.placed(evidence, slot, side)]
     return (
