@@ -40,11 +40,14 @@ help:
 
 setup: $(STAMP)
 
-# What only tests and linters need.
+# What only tests and linters need. Where nothing is set up yet, pip gets both lists at once: 6 s less.
+test quick lint format bench $(TEST_STAMP): ALSO := $(if $(WHEELS),,-r .ci/pinned-test.txt)
 $(TEST_STAMP): .ci/pinned-test.txt $(STAMP)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r .ci/pinned.txt -r .ci/pinned-test.txt
+	@if [ -e $@ ] && ! [ $(STAMP) -nt $@ ] && ! [ .ci/pinned-test.txt -nt $@ ]; then exit; fi; \
+	  set -x; $(BIN)/python $(PIP) install --progress-bar off -r .ci/pinned.txt -r .ci/pinned-test.txt
 	@touch $@
 
+# pip would compile all of PyTorch, 25 s; what emulations import is compiled by importing it.
 $(STAMP): .ci/pinned.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "joinlab needs Python 3.11 or newer, and there is no $(PYTHON) here. Install one, or name yours: make PYTHON=python3.11" >&2; exit 1; }
@@ -55,9 +58,10 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 	@echo "Setting up $(VENV) (once; it downloads PyTorch if you do not have it yet)"
 	$(PYTHON) -m venv $(VENV)
 	$(if $(CPU),$(BIN)/python $(PIP) install --progress-bar off $(TORCH) --index-url $(CPU_INDEX))
-	$(BIN)/python $(PIP) install --progress-bar off $(FROM) -r .ci/pinned.txt
+	$(BIN)/python $(PIP) install --no-compile --progress-bar off $(FROM) -r .ci/pinned.txt $(ALSO)
 	$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
-	@touch $@
+	$(BIN)/python -c 'from joinlab.emulator.warm_up import warm_up; warm_up()'
+	@touch $@ $(if $(ALSO),$(TEST_STAMP))
 
 # For laptops without a network, of the same system and Python as this one.
 wheelhouse: $(STAMP)

@@ -3,6 +3,7 @@ network."""
 
 import re
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
 
 from tests.browser import watched
+from tests.nightly import sampled
 
 ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
 
@@ -188,9 +190,12 @@ def test_answers_and_figures_appear_when_one_commits(folder: Path, browser: Any)
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_every_figure_is_moved_and_its_position_has_an_address(folder: Path, browser: Any) -> None:
+@pytest.mark.parametrize("share", sampled(range(3), (2).__eq__))
+def test_every_figure_is_moved_and_its_position_has_an_address(
+    folder: Path, browser: Any, share: int
+) -> None:
     """With fewer inputs on rank 0 there are fewer calls; cases 1 and 6 still finish."""
-    for name in views((folder / "index.html").read_text("utf-8")):
+    for name in views((folder / "index.html").read_text("utf-8"))[share::3]:
         figure = folder / f"{name}.html"
         with watched(browser, [folder.as_uri()], viewport={"width": 390, "height": 844}) as page:
             page.goto(figure.as_uri())
@@ -262,8 +267,17 @@ def test_the_runs_of_a_page_and_the_script_that_draws_them_stand_beside_it(folde
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("name", ["index.html", "symptoms/early_stopping.html", "collectives.html"])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    sampled(
+        product(("index.html", "symptoms/early_stopping.html", "collectives.html"), (1440, 390)),
+        {
+            ("index.html", 390),
+            ("symptoms/early_stopping.html", 390),
+            ("collectives.html", 1440),
+        }.__contains__,
+    ),
+)
 def test_a_page_is_as_high_as_what_is_on_it_after_a_click_too(
     folder: Path, browser: Any, name: str, width: int
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from joinlab import emulate
 from tests import wild_programs
 from tests.against_gloo import EXPLAINED, compare
+from tests.nightly import sampled
 from tests.random_programs import draw, program_of
 from tests.timelines import same_timelines
 
@@ -24,7 +25,7 @@ WILD = 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, WILD, 50))
+@pytest.mark.parametrize("first", sampled(range(0, WILD, 50), (0).__eq__))
 def test_wild_programs_agree_with_real_processes(first):
     seeds = [seed for seed in range(first, first + 50) if seed not in EXPLAINED]
     assert [str(outcome) for outcome in compare("wild", seeds) if outcome.found] == []

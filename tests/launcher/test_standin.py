@@ -148,7 +148,9 @@ def test_a_bound_gpu_is_known_to_the_group_that_the_program_gets(standin: Networ
     assert len(timeline.meta["eager_groups"]) == 2
 
 
-def test_the_gpus_are_counted_as_the_environment_shows_them_now(monkeypatch) -> None:
+def test_the_gpus_are_counted_as_the_environment_shows_them_now(
+    standin: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank sees what the launcher's environment says at each launch, not what it said at the
     first one. One GPU is shared by two ranks only if NCCL is asked for."""
 
@@ -162,19 +164,20 @@ def test_the_gpus_are_counted_as_the_environment_shows_them_now(monkeypatch) -> 
         assert timeline.raise_for_ending().returns == (2.0, 2.0)
         return timeline.meta["backend"], timeline.meta["transport"]
 
-    with standing_in():
-        assert launched(None) == ("nccl", None)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        assert launched(None) == ("gloo", "sockets")
-        assert launched("nccl") == ("nccl", "sockets")
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with pytest.raises(LaunchError, match="needs an NVIDIA GPU"):
-            launched("nccl")
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        assert launched(None) == ("nccl", None)
+    assert launched(None) == ("nccl", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert launched(None) == ("gloo", "sockets")
+    assert launched("nccl") == ("nccl", "sockets")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(LaunchError, match="needs an NVIDIA GPU"):
+        launched("nccl")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert launched(None) == ("nccl", None)
 
 
-def test_who_names_a_gpu_that_is_not_there_is_told_what_to_do(monkeypatch) -> None:
+def test_who_names_a_gpu_that_is_not_there_is_told_what_to_do(
+    standin: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The forum's `.to(rank)`, where two ranks share the only GPU."""
 
     def program(rank: int, inputs: Any) -> None:
@@ -182,8 +185,7 @@ def test_who_names_a_gpu_that_is_not_there_is_told_what_to_do(monkeypatch) -> No
             raise RuntimeError("CUDA error: invalid device ordinal")
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with standing_in():
-        timeline = run(program)
+    timeline = run(program)
     assert "this run has 1 for 2 ranks" in timeline.output[1] and not timeline.output[0]
 
 

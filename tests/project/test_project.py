@@ -413,7 +413,7 @@ def test_the_readme_names_only_make_targets_that_exist() -> None:
 
 def make(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """`make` in a bare copy, where no .venv is."""
-    (folder / ".ci").mkdir()
+    (folder / ".ci").mkdir(exist_ok=True)
     for name in ("Makefile", "pyproject.toml", ".ci/pinned.txt", ".ci/pinned-test.txt"):
         shutil.copy(ROOT / name, folder / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -482,3 +482,15 @@ def test_packages_come_from_a_folder_or_from_pytorch_s_own_index_if_asked(tmp_pa
     small = make(folders[1], "-n", "setup", "CPU=1").stdout
     version = pinned(ROOT / ".ci" / "pinned.txt")["torch"]
     assert f"install --progress-bar off torch=={version} --index-url" in small
+
+
+@needs_make
+def test_a_fresh_copy_is_set_up_for_tests_with_one_install(tmp_path: Path) -> None:
+    lines = make(tmp_path, "-n", "test").stdout.splitlines()
+    both, *_ = [line for line in lines if "pinned.txt" in line]
+    assert both.endswith("-r .ci/pinned.txt -r .ci/pinned-test.txt")
+    assert "touch .venv/.ready .venv/.ready-for-tests" in lines
+    people = make(tmp_path, "-n", "setup").stdout
+    assert "pinned-test.txt" not in people and "ready-for-tests" not in people
+    offline = make(tmp_path, "-n", "test", "WHEELS=wheels").stdout.splitlines()
+    assert next(line for line in offline if "--no-index" in line).endswith("-r .ci/pinned.txt ")
