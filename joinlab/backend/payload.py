@@ -19,6 +19,20 @@ from joinlab.program.process_group import METHODS, Form, tensors_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
+INTEGERS: dict[torch.dtype, Any] = {
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.uint8,
+}
+FLOATS: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+}
+"""What NCCL and gloo both reduce, and NumPy too."""
+
 _numpy = (
     torch._C.TensorBase.numpy
 )  # not that of torch.Tensor, which makes a rank's host wait for its stream

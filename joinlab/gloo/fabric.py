@@ -31,50 +31,11 @@ from collections.abc import Sequence
 
 from joinlab.backend.machine import Machine
 from joinlab.backend.model import EmulatedCall, Fabric
-from joinlab.backend.payload import CallPart, len_of, read, write
+from joinlab.backend.payload import len_of, read, write
 from joinlab.gloo.checks import check
-from joinlab.gloo.jobs import GlooCollective, jobs_of, program
-from joinlab.gloo.network import Buffer, Network, Waits, advance
+from joinlab.gloo.jobs import Task, jobs_of, program
+from joinlab.gloo.network import Buffer, Network, NetworkPart, Waits, advance
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
-
-
-class Task:
-    """One collective of one rank, as a worker thread carries it out: a call, or one part of a
-    coalesced one.
-
-    job        what PyTorch makes of the call (`jobs`), and `op` what gloo runs of it
-    part       the memory, once a worker has begun with it
-    number     among the collectives of the group, from 0: gloo's tag
-    at_ns      how far its rank's worker has come with it, on the virtual clock
-    program    its messages, once a worker has begun with it
-    waits_on   the buffer and the direction that `program` waits for
-    undefined  its result holds memory that was never set
-    """
-
-    __slots__ = (
-        "at_ns",
-        "call",
-        "done",
-        "job",
-        "number",
-        "op",
-        "part",
-        "program",
-        "undefined",
-        "waits_on",
-    )
-
-    def __init__(self, call: EmulatedCall, job: GlooCollective, number: int) -> None:
-        self.call = call
-        self.job = job
-        self.op = job.op
-        self.part = CallPart([], [])
-        self.undefined = False
-        self.number = number
-        self.done = False
-        self.at_ns = 0
-        self.program: Waits | None = None
-        self.waits_on: tuple[Buffer, str] | None = None
 
 
 class GlooFabric(Fabric):
@@ -305,7 +266,7 @@ class GlooFabric(Fabric):
             self._run.abort_rank(self._ranks[place], text, at_ns)
 
 
-class Message:
+class Message(NetworkPart):
     """A send or recv of the program: one message, under its tag, posted when it is issued and not
     by a worker.
 
@@ -313,10 +274,10 @@ class Message:
     """
 
     def __init__(self, network: Network, ranks: Sequence[int], call: EmulatedCall) -> None:
+        super().__init__()
         self.call = call
         self.at_ns = call.ready_ns
         self.done = False
-        self.waits_on: tuple[Buffer, str] | None = None
         sending = call.op is Op.SEND
         self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
         self.program = self._messages(network, ranks, "send" if sending else "recv")
@@ -331,8 +292,8 @@ class Message:
         if peer is None:
             network.recv_any(place, tag, self._buffer)
         else:
-            post = network.send if way == "send" else network.recv
-            post(place, ranks.index(peer), tag, self._buffer, 0, len(self._buffer.data))
+            size = len(self._buffer.data)
+            network.post(way, place, ranks.index(peer), tag, self._buffer, 0, size)
         yield self._buffer, way
         if way == "recv":
             write(self.call.parts[0].outs, self._buffer.data)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ import torch
 from joinlab.backend.model import EmulatedCall
 from joinlab.backend.payload import Bytes, CallPart, len_of, memory, read, write
 from joinlab.gloo import messages
-from joinlab.gloo import network as net
-from joinlab.gloo.network import Buffer, Network, Waits, play
+from joinlab.gloo.network import Buffer, Network, NetworkPart, Waits, play
 from joinlab.gloo.sums import DTYPES, all_reduce_sparse, combine
 from joinlab.ops import Op
 from joinlab.program.process_group import METHODS, Form, tensors_in
@@ -148,7 +147,7 @@ class _InPlace(Buffer):
 
     __slots__ = ("_address", "_tensor")
 
-    def __init__(self, task: net.NetworkPart, tensor: torch.Tensor) -> None:
+    def __init__(self, task: NetworkPart, tensor: torch.Tensor) -> None:
         super().__init__(task)
         self._tensor = tensor
         self._address = -1  # and 0 once its memory has been freed
@@ -162,18 +161,28 @@ class _InPlace(Buffer):
         return self._data
 
 
-class TaskView(net.NetworkPart, Protocol):
-    """A `fabric.Task`, as far as an algorithm reads it."""
+class Task(NetworkPart):
+    """One collective of one rank, as a worker thread carries it out: a call, or one part of a
+    coalesced one.
 
-    call: EmulatedCall
-    op: Op
-    job: GlooCollective
-    part: CallPart
-    number: int
-    undefined: bool
+    job        what PyTorch makes of the call (`jobs_of`), and `op` what gloo runs of it
+    part       the memory, once a worker has begun with it
+    number     among the collectives of the group, from 0: gloo's tag
+    undefined  its result holds memory that was never set
+    """
+
+    def __init__(self, call: EmulatedCall, job: GlooCollective, number: int) -> None:
+        super().__init__()
+        self.call = call
+        self.job = job
+        self.op = job.op
+        self.part = CallPart([], [])
+        self.undefined = False
+        self.number = number
+        self.done = False
 
 
-def program(network: Network, task: TaskView, size: int) -> Waits:
+def program(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, with its bytes, to be run message by message."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
     if task.job.sparse is not None:
@@ -204,7 +213,7 @@ def program(network: Network, task: TaskView, size: int) -> Waits:
 
 
 def _buffers(
-    task: TaskView, size: int, ins: Sequence[int], outs: Sequence[int]
+    task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
 ) -> tuple[list[Buffer], Buffer | None]:
     """The buffers of gloo's messages, and the one that has the result."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root

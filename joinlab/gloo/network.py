@@ -14,22 +14,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from joinlab.gloo.messages import ARRIVED, WORK, MessageWait, Post, Steps, Sum
 
 
-class NetworkPart(Protocol):
+class NetworkPart:
     """One rank's part of a collective, as far as the network knows it.
 
     at_ns     how far it has come, on the virtual clock
-    program   its messages
+    program   its messages, once it has begun
     waits_on  the buffer and the direction that `program` waits for
     """
 
-    at_ns: int
-    program: Waits | None
-    waits_on: tuple[Buffer, str] | None
+    def __init__(self) -> None:
+        self.at_ns = 0
+        self.program: Waits | None = None
+        self.waits_on: tuple[Buffer, str] | None = None
 
 
 Waits = Generator[tuple["Buffer", str], None, None]
@@ -124,35 +125,31 @@ class Network:
         self._aborts_at: dict[int, int] = {}  # by place: when its process aborts
         self._size = size
 
-    def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
-        """Post a send. ConnectionError if the peer has ended."""
+    def post(
+        self, way: str, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int
+    ) -> None:
+        """Post a "send" or a "recv". ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _PostedMessage(place, buffer, low, size)
-        waiting = _first(self._recvs, (place, peer, slot)) or _first(self._any, (peer, slot))
-        if waiting is not None:
+        if way == "send":
+            table, key = self._sends, (place, peer, slot)
+            waiting = _first(self._recvs, key) or _first(self._any, (peer, slot))
+        else:
+            table, key = self._recvs, (peer, place, slot)
+            waiting = _first(self._sends, key) if self._answers(peer, post.at_ns) else None
+        if waiting is None:
+            table.setdefault(key, []).append(post)
+        elif way == "send":
             self._meet(post, waiting)
         else:
-            self._sends.setdefault((place, peer, slot), []).append(post)
-
-    def recv(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
-        """Post a recv. ConnectionError if the peer has ended."""
-        self.check(place, peer)
-        post = _PostedMessage(place, buffer, low, size)
-        if self._answers(peer, post.at_ns):
-            waiting = _first(self._sends, (peer, place, slot))
-        else:
-            waiting = None
-        if waiting is not None:
             self._meet(waiting, post)
-        else:
-            self._recvs.setdefault((peer, place, slot), []).append(post)
 
     def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
         """Post a recv that takes the first message under `slot`, from any peer
         (Context::recvFromAny in context.cc)."""
         for peer in range(self._size):
             if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
-                self.recv(place, peer, slot, buffer, 0, len(buffer.data))
+                self.post("recv", place, peer, slot, buffer, 0, len(buffer.data))
                 return
         self._any.setdefault((place, slot), []).append(
             _PostedMessage(place, buffer, 0, len(buffer.data))
@@ -295,11 +292,8 @@ def play(
                 if not buffers[step.buffer].completed(step.way):
                     yield buffers[step.buffer], step.way
             case Post():
-                if step.way == "send":
-                    post = network.send
-                else:
-                    post = network.recv
-                post(me, step.peer, slot, buffers[step.buffer], step.low, step.size)
+                buffer = buffers[step.buffer]
+                network.post(step.way, me, step.peer, slot, buffer, step.low, step.size)
             case Sum():
                 work, arrived = buffers[WORK], buffers[ARRIVED]
                 work.undefined |= arrived.undefined

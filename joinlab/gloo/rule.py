@@ -39,7 +39,7 @@ from math import prod
 from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
 from joinlab.gloo import messages
 from joinlab.gloo.messages import Steps, kind
-from joinlab.gloo.network import Buffer, Network, Waits, advance, play
+from joinlab.gloo.network import Buffer, Network, NetworkPart, advance, play
 from joinlab.ops import FACTS, Needs, Op, op_of
 
 Slot = dict[int, IssuedCall]
@@ -225,14 +225,13 @@ def _stuck_in(
     return blockers
 
 
-class _RulePart:
+class _RulePart(NetworkPart):
     """One rank's part of a collective, without its bytes."""
 
     def __init__(self, network: Network, place: int, steps: Steps, size: int) -> None:
+        super().__init__()
         self.place = place
-        self.at_ns = 0
-        self.waits_on: tuple[Buffer, str] | None = None
-        self.program: Waits | None = play(
+        self.program = play(
             network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))]
         )
 

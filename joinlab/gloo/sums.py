@@ -13,20 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.backend.payload import Bytes, len_of, read, write
+from joinlab.backend.payload import FLOATS, INTEGERS, Bytes, len_of, read, write
 from joinlab.gloo import messages
-from joinlab.gloo import network as net
-from joinlab.gloo.network import Buffer, Network, Slot, Waits, play
+from joinlab.gloo.network import Buffer, Network, NetworkPart, Slot, Waits, play
 
 _NUMPY: dict[torch.dtype, object] = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.float16: np.float16,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.uint8,  # so two that are true sum up to a byte of 2, which is true, too
+    **FLOATS,
+    **INTEGERS,  # a bool is a byte: two that are true sum up to 2, which is true, too
     # PyTorch gives gloo the real and imaginary parts (at::view_as_real)
     torch.complex64: np.float32,
     torch.complex128: np.float64,
@@ -85,7 +78,7 @@ def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def all_reduce_sparse(
-    network: Network, task: net.NetworkPart, tensor: torch.Tensor, slot: Slot, me: int, size: int
+    network: Network, task: NetworkPart, tensor: torch.Tensor, slot: Slot, me: int, size: int
 ) -> Waits:
     """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone
     sums for itself.
@@ -162,7 +155,7 @@ def _all_gather_v(
         if turn:
             yield work, "send"
             yield work, "recv"
-        network.send(me, (me + 1) % size, slot, work, starts[out], lengths[out])
-        network.recv(me, (me - 1) % size, slot, work, starts[into], lengths[into])
+        network.post("send", me, (me + 1) % size, slot, work, starts[out], lengths[out])
+        network.post("recv", me, (me - 1) % size, slot, work, starts[into], lengths[into])
     yield work, "send"
     yield work, "recv"

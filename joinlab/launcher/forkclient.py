@@ -29,7 +29,7 @@ import numpy as np
 
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.interrupts import LOOK_S, take_interrupt
-from joinlab.launcher.frames import send
+from joinlab.launcher.frames import receive, send
 from joinlab.program.program import current_folder
 from joinlab.program.sources import texts_of_cells
 
@@ -185,11 +185,14 @@ class ForkServer:
         if not self.hello["nccl"]:
             return {"gpus": 0, "nccl": None}
         if self._counted is None or self._counted[0] != chosen:
-            with self.open(chosen, COUNT) as link, link.makefile("rb") as lines:
-                counted = json.loads(lines.readline() or "{}")
-            if "gpus" not in counted:
+            with self.open(chosen, COUNT) as link:
+                try:
+                    counted = receive(link)
+                except EOFError:
+                    counted = {"error": "no answer"}
+            if "error" in counted:
                 raise LaunchError(
-                    f"the GPUs of this machine could not be counted: {counted.get('error', 'no answer')}"
+                    f"the GPUs of this machine could not be counted: {counted['error']}"
                 )
             self._counted = chosen, counted
         return self._counted[1]
@@ -202,10 +205,7 @@ class ForkServer:
             with server_end:
                 socket.send_fds(self.control, [kind], [server_end.fileno()])
             ours.settimeout(TAKE_S)
-            if kind == RUN:
-                send(ours, request)
-            else:
-                ours.sendall(json.dumps(request).encode() + b"\n")
+            send(ours, request)
             ours.settimeout(None)
         except OSError as error:
             ours.close()

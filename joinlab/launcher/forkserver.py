@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from joinlab.interrupts import no_collection
 from joinlab.launcher import descendants
 from joinlab.launcher.forkclient import CALLS, CHOOSES_GPUS, COUNT, RUN
-from joinlab.launcher.frames import frame
+from joinlab.launcher.frames import frame, receive, send
 from joinlab.launcher.isolated import answer
 from joinlab.launcher.keeper import Keeper
 from joinlab.launcher.memory import collapse_memory
@@ -106,19 +106,16 @@ def _prepare(warm: bool) -> tuple[dict[str, object], Recorder]:
 
 def _refusal(kind: bytes, text: str) -> bytes:
     """The refusal of a request, in the format that its reader expects."""
-    if kind == RUN:
-        return frame({"error": text})
     if kind == CALLS:
         return f"\n{text}".encode()  # the pid comes first, and there is none
-    return json.dumps({"error": text}).encode() + b"\n"
+    return frame({"error": text})
 
 
 def _count_gpus(link: socket.socket) -> None:
     """Answer how many GPUs a process with these variables sees, and NCCL's version."""
     import torch
 
-    with link.makefile("rb") as lines:
-        chosen = json.loads(lines.readline())
+    chosen = receive(link)
     for name in CHOOSES_GPUS:
         os.environ.pop(name, None)
     os.environ.update(chosen)
@@ -128,7 +125,7 @@ def _count_gpus(link: socket.socket) -> None:
         counted: dict[str, object] = {"gpus": gpus, "nccl": nccl}
     except Exception as error:
         counted = {"error": f"{type(error).__name__}: {error}"}
-    link.sendall(json.dumps(counted).encode() + b"\n")
+    send(link, counted)
 
 
 class Server:

@@ -8,7 +8,6 @@ ends with this process.
 from __future__ import annotations
 
 import atexit
-import base64
 import faulthandler
 import json
 import linecache
@@ -29,6 +28,7 @@ import cloudpickle
 from joinlab.interrupts import LOOK_S, HeldInterrupts, take_interrupt
 from joinlab.launcher import descendants
 from joinlab.launcher.forkclient import CALLS, TAKE_S, ForkServer, pickled
+from joinlab.launcher.frames import receive, send
 from joinlab.program.labels import kind_of
 from joinlab.program.program import current_folder
 from joinlab.program.sources import know_cells, texts_of_cells
@@ -61,7 +61,7 @@ def apart(function: Callable[..., object], *arguments: object, name: str, second
     """
     call = pickled((function, arguments), name)
     request = {
-        "call": base64.b64encode(call).decode(),
+        "call": call,
         "path": list(map(str, sys.path)),
         "cwd": current_folder(),
         "cells": texts_of_cells(call),
@@ -92,7 +92,7 @@ def _sent(request: dict[str, object]) -> socket.socket:
         link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]
     ):  # readable: it has ended
         return ForkServer.get().open(request, CALLS)
-    link.sendall(json.dumps(request).encode() + b"\n")
+    send(link, request)
     return link
 
 
@@ -151,24 +151,26 @@ def answer(link: socket.socket) -> None:
     """Serve the calls that come over the socket, until it closes."""
     descendants.die_with_parent()
     faulthandler.enable(link.fileno())
-    with link.makefile("rb") as lines:
-        for line in lines:
-            link.sendall(f"{os.getpid()}\n".encode())
-            request = json.loads(line)
-            sys.path[:] = request["path"]
-            os.chdir(request["cwd"])
-            know_cells(request["cells"])
-            returned = threading.Event()
-            watch = threading.Thread(
-                target=_watch, args=(link.fileno(), returned, request["seconds"]), daemon=True
-            )
-            watch.start()
-            function, arguments = cloudpickle.loads(base64.b64decode(request["call"]))
-            result = json.dumps(function(*arguments))
-            returned.set()
-            watch.join()
-            faulthandler.cancel_dump_traceback_later()
-            link.sendall(result.encode() + END)
+    while True:
+        try:
+            request = receive(link)
+        except EOFError:
+            return
+        link.sendall(f"{os.getpid()}\n".encode())
+        sys.path[:] = request["path"]
+        os.chdir(request["cwd"])
+        know_cells(request["cells"])
+        returned = threading.Event()
+        watch = threading.Thread(
+            target=_watch, args=(link.fileno(), returned, request["seconds"]), daemon=True
+        )
+        watch.start()
+        function, arguments = cloudpickle.loads(request["call"])
+        result = json.dumps(function(*arguments))
+        returned.set()
+        watch.join()
+        faulthandler.cancel_dump_traceback_later()
+        link.sendall(result.encode() + END)
 
 
 def _watch(fd: int, returned: threading.Event, seconds: float) -> None:

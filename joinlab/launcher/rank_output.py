@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from joinlab.program.kept import KEPT, BoundedOutput
+from joinlab.recorder.events import FileTail
 
 PORTION = 1 << 20
 """Bytes read at once."""
@@ -34,13 +35,13 @@ def cause_of_death(status: int, output: str) -> str:
     return f"its process was killed by {name}" + (f": {message}" if message else "")
 
 
-class Output:
-    """The output of one rank, without its middle if it is long."""
+class Output(FileTail):
+    """The output of one rank, in a file that the rank creates, without its middle if it is long."""
+
+    flags = os.O_RDWR
 
     def __init__(self, path: Path) -> None:
-        """In a file that the rank creates."""
-        self._path = path
-        self._fd = -1
+        super().__init__(path)
         self._kept = BoundedOutput()
 
     @property
@@ -50,12 +51,7 @@ class Output:
 
     def read(self) -> bytes:
         """The next bytes, at most PORTION."""
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-        data = os.pread(self._fd, PORTION, self._kept.size)
+        data = self._portion(PORTION, self._kept.size)
         if self._kept.add(data):
             _give_back(self._fd, self._kept.size - KEPT)
         return data
@@ -65,11 +61,6 @@ class Output:
 
     def text(self) -> str:
         return self._kept.text()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _give_back(fd: int, end: int) -> None:

@@ -30,24 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.backend.payload import Bytes, read
+from joinlab.backend.payload import FLOATS, INTEGERS, Bytes, read
 from joinlab.nccl.ring import LINE_BYTES
 from joinlab.ops import FACTS, Op
 
-_INTEGERS: dict[torch.dtype, Any] = {
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.uint8,  # ncclUint8
-}
-_FLOATS: dict[torch.dtype, Any] = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.float16: np.float16,
-}
-
-DTYPES = frozenset({*_INTEGERS, *_FLOATS, torch.bfloat16})
+DTYPES = frozenset({*INTEGERS, *FLOATS, torch.bfloat16})
 """What NCCL can reduce, under the names of torch.
 
 Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8
@@ -126,7 +113,7 @@ class Kernels:
     def scale(self, dtype: torch.dtype, factor: float | None, data: Bytes) -> Bytes:
         """AVG and PREMUL_SUM of floats scale what each rank puts in, in their dtype (FuncPreMulSum,
         hostToDevRedOp)."""
-        if factor is None or dtype in _INTEGERS:
+        if factor is None or dtype in INTEGERS:
             return data
         scale = torch.tensor(
             [factor], dtype=torch.float64 if dtype is torch.float64 else torch.float32
@@ -135,8 +122,8 @@ class Kernels:
 
     def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, local: Bytes) -> Bytes:
         """What has come in, and this rank's own, element by element; both are whole elements."""
-        if dtype in _INTEGERS:
-            first, second = incoming.view(_INTEGERS[dtype]), local.view(_INTEGERS[dtype])
+        if dtype in INTEGERS:
+            first, second = incoming.view(INTEGERS[dtype]), local.view(INTEGERS[dtype])
             with np.errstate(all="ignore"):
                 return _bytes(_INTEGER_OPS[reduce_op](first, second))
         return self._floats(dtype, reduce_op, incoming, local)
@@ -144,9 +131,9 @@ class Kernels:
     def finish(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
         """AVG of integers divides the whole sum, towards zero, before it goes on
         (FuncSumPostDiv)."""
-        if reduce_op != "avg" or dtype not in _INTEGERS:
+        if reduce_op != "avg" or dtype not in INTEGERS:
             return data
-        negative, bits = data.view(_INTEGERS[dtype]) < 0, data.view(f"u{dtype.itemsize}")
+        negative, bits = data.view(INTEGERS[dtype]) < 0, data.view(f"u{dtype.itemsize}")
         quotient = np.where(negative, -bits, bits) // bits.dtype.type(
             size
         )  # of the absolute value, which is unsigned
@@ -162,7 +149,7 @@ class Kernels:
     ) -> Bytes:
         """The reduction of a chunk that goes through the places of `order`; `shares` and `factors` by
         place."""
-        size, kind = len(shares), _FLOATS.get(dtype)
+        size, kind = len(shares), FLOATS.get(dtype)
         if (
             reduce_op == "sum" and kind is not None
         ):  # in one go, 10 us less a call; only a NaN needs the way below
@@ -185,7 +172,7 @@ class Kernels:
         if dtype is torch.bfloat16:
             first, second = map(_from_bfloat16, (incoming, local))
         else:
-            first, second = incoming.view(_FLOATS[dtype]), local.view(_FLOATS[dtype])
+            first, second = incoming.view(FLOATS[dtype]), local.view(FLOATS[dtype])
         with np.errstate(all="ignore"):
             match reduce_op:
                 case "sum" | "avg" | "premul_sum":

@@ -283,15 +283,12 @@ class _RingCollective:
     def _move_to_peer(
         self, step: int, peer: int, low: int, high: int, incoming: Bytes | None
     ) -> Bytes:
-        part, root = self._part, self.call.root
+        part = self._part
         if incoming is None:
             whole = self._op in (Op.SEND, Op.GATHER)
             memory = self._kernels.memory(part.ins if whole else [part.ins[peer]])
             data = self._kernels.load(memory, 0, len(memory.own), torch.uint8)
-            if self._op is Op.ALL_TO_ALL:
-                write([part.outs[self._place]], read([part.ins[self._place]]))
-            elif self._op is Op.SCATTER:
-                write(part.outs, read([part.ins[self._place]]))
+            self._hand_to_itself()
             return data[low:high]
         if self._op in (Op.RECV, Op.SCATTER):
             outs = part.outs
@@ -301,11 +298,19 @@ class _RingCollective:
         room = result[low:high]
         room[:] = incoming[: len(room)]
         write(outs, result)
-        if self._op is Op.GATHER and self._place == root:
-            write([part.outs[root]], read(part.ins))
-        elif self._op is Op.ALL_TO_ALL:
-            write([part.outs[self._place]], read([part.ins[self._place]]))
+        self._hand_to_itself()
         return incoming
+
+    def _hand_to_itself(self) -> None:
+        """What a rank exchanges with its peers has a part for itself: at the root alone, or, in an
+        all_to_all, on each."""
+        part, place = self._part, self._place
+        if self._op is Op.ALL_TO_ALL:
+            write([part.outs[place]], read([part.ins[place]]))
+        elif place == self.call.root and self._op is Op.SCATTER:
+            write(part.outs, read([part.ins[place]]))
+        elif place == self.call.root and self._op is Op.GATHER:
+            write([part.outs[place]], read(part.ins))
 
 
 def steps_to_peers(call: EmulatedCall, part: CallPart, place: int, size: int) -> Sequence[RingStep]:

@@ -307,32 +307,45 @@ def values_text(values: list[list[object]] | None) -> str:
 _NO_JSON = re.compile("[naTFj]").search  # nan, inf, True, False, complex
 
 
-class LogTail:
-    """Reads the bytes appended to a log since the last read; the log may still be growing."""
+class FileTail:
+    """A file that another process creates and appends to."""
+
+    flags = os.O_RDONLY
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
-        self._at = 0
 
-    def read(self) -> bytes:
-        """The new bytes: whole lines, and perhaps a part of one."""
+    def _portion(self, size: int, begin: int) -> bytes:
+        """Bytes from `begin` on, at most `size`; none while there is no file."""
         if self._fd < 0:
             try:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = os.open(self._path, self.flags | os.O_CLOEXEC)
             except FileNotFoundError:
                 return b""
-        portions = []
-        while True:
-            portion = os.pread(self._fd, CHUNK, self._at)
-            text, zero, _ = portion.partition(b"\0")
-            portions.append(text)
-            self._at += len(text)
-            if zero or len(portion) < CHUNK:
-                return b"".join(portions)
+        return os.pread(self._fd, size, begin)
 
     def close(self) -> None:
         """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class LogTail(FileTail):
+    """Reads the bytes appended to a log since the last read; the log may still be growing."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._read = 0
+
+    def read(self) -> bytes:
+        """The new bytes: whole lines, and perhaps a part of one."""
+        portions = []
+        while True:
+            portion = self._portion(CHUNK, self._read)
+            text, zero, _ = portion.partition(b"\0")
+            portions.append(text)
+            self._read += len(text)
+            if zero or len(portion) < CHUNK:
+                return b"".join(portions)
