@@ -16,6 +16,12 @@ story: Callable[[Any], str] | None = None
 """Tells how a Timeline's ranks ended, and why; its findings are stored in the Timeline's `meta`."""
 
 
+def somebody_answers() -> bool | None:
+    """Whether the client of this notebook can answer `input()`, so that a person runs it: nbclient,
+    which nbmake, nbconvert and papermill use, cannot. None outside of a notebook."""
+    return getattr(getattr(running_shell(), "kernel", None), "_allow_stdin", None)
+
+
 def running_shell() -> Any:
     """IPython's shell that runs this code; None outside of IPython, which is not imported for it."""
     if "IPython" in sys.modules:

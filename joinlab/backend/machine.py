@@ -62,6 +62,11 @@ class Machine:
             fabric.flush()
         return bool(self.turns.ready)
 
+    def assumes(self) -> str:
+        """What the model took for granted, in sentences."""
+        notes = (note for fabric in self.fabrics.values() for note in fabric.assumes())
+        return " ".join(dict.fromkeys(notes))
+
     def abort_rank(self, rank: int, text: str, at_ns: int) -> None:
         """Its backend aborts the process of a rank at that time. Ranks whose clocks are behind act
         first (`submit` of Host and SessionRank).

@@ -23,10 +23,10 @@ import torch
 from joinlab.backend.clock import Costs
 from joinlab.backend.payload import CallPart, parts_of
 from joinlab.ops import CallRow, Op
-from joinlab.program.kinds import CallKind
+from joinlab.program.kinds import CallKind, GroupFacts
 from joinlab.program.log_events import CallDone, CallFailed, CallStarted, Event, ValuesRead
 from joinlab.program.outcome import text_of
-from joinlab.program.process_group import METHODS, Numbering, values_in
+from joinlab.program.process_group import METHODS, values_in
 
 WATCHDOG_NS = 600 * 10**9
 """default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
@@ -98,25 +98,17 @@ class Rank(Protocol):
         """Its host has come to this time, if it was not there yet."""
 
 
-class Group:
+class Group(GroupFacts):
     """A process group as one of its ranks has it.
 
-    label        its name, as in the Timeline
-    ranks        global ranks, by place in the group
     limit_ns     on gloo, the timeout that the program gave it, which passes in virtual time; 0: none
     watchdog_ns  on NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL
     """
 
     def __init__(self, rank: int, label: str, ranks: Sequence[int], fabric: Fabric) -> None:
-        self.label = label
-        self.ranks = tuple(ranks)
+        super().__init__(label, fabric.backend, ranks, not fabric.streams)
         self.place = self.ranks.index(rank)
         self.fabric = fabric
-        self.backend = fabric.backend
-        self.host_waits = not fabric.streams
-        self.numbering = Numbering()
-        self.kinds: dict[tuple[object, ...], CallKind] = {}
-        self.limit_ns = 0
         self.watchdog_ns = WATCHDOG_NS if fabric.streams else 0
 
     def limit(self, ns: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from types import SimpleNamespace
 from typing import assert_never
 
@@ -234,11 +233,10 @@ def play(
         lanes[host.rank].act(host)
 
     session.run([act] * len(ranks))
-    notes = [fabric.assumes() for fabric in session.fabrics.values()]
     return Played(
         tuple(tuple(lane.results()) for lane in lanes),
         tuple(lane.ending(host) for lane, host in zip(lanes, session.hosts, strict=True)),
-        " ".join(dict.fromkeys(chain.from_iterable(notes))),
+        session.assumes(),
     )
 
 

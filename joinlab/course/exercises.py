@@ -18,6 +18,7 @@ from html import escape
 from joinlab.course import progress
 from joinlab.course.answers import building, joinables, judges, repairs, solutions
 from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
+from joinlab.course.questions import known
 from joinlab.errors import ProgramError
 from joinlab.launcher.isolated import Lost, apart
 from joinlab.picture.theme import RIGHT, WRONG
@@ -150,6 +151,5 @@ def solution(exercise: str) -> Solution:
 
 
 def _exercise(name: str) -> Exercise:
-    if name not in EXERCISES:
-        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    known("exercise", name, EXERCISES)
     return EXERCISES[name]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from joinlab.archive import write_whole
-from joinlab.showing import running_shell
+from joinlab.showing import somebody_answers
 
 Kind = Literal["questions", "exercises"]
 
@@ -30,21 +30,13 @@ def path() -> Path | None:
     named = os.environ.get("JOINLAB_PROGRESS")
     if named:
         return Path(named)
-    if _run_by_a_machine():
+    if os.environ.get("CI") or somebody_answers() is False:
         return None
     return (
         Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         / "joinlab"
         / "progress.json"
     )
-
-
-def _run_by_a_machine() -> bool:
-    """Whether no person runs this notebook: this is CI, or its client cannot answer `input()`, as
-    nbclient, which nbmake, nbconvert and papermill use."""
-    if os.environ.get("CI"):
-        return True
-    return getattr(getattr(running_shell(), "kernel", None), "_allow_stdin", True) is False
 
 
 def state() -> dict[str, dict[str, bool]]:

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -81,6 +81,12 @@ def questions() -> Mapping[str, Question]:
                 choices = spread(name, choices, fields["answer"])
             asked[name] = Question(name, notebook, choices=tuple(choices), **fields)
     return asked
+
+
+def known(noun: str, name: str, names: Collection[str]) -> None:
+    """Raise ValueError unless there is one of this name."""
+    if name not in names:
+        raise ValueError(f"there is no {noun} {name!r}; there are {', '.join(names)}")
 
 
 def spread(name: str, choices: Sequence[str], answer: str) -> list[str]:

@@ -22,6 +22,7 @@ from importlib.resources import files
 from inspect import getsource
 from itertools import groupby, product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import torch
 from markdown_it import MarkdownIt
@@ -42,11 +43,13 @@ from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.assets import figures_script
 from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.first_screen import scene
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, runs_of, write_html, write_sliders
+from joinlab.picture.svg import svg
 from joinlab.picture.tables import slots
-from joinlab.story.judge import tell
+from joinlab.story.judge import diagnose, tell
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import Timeline
 
@@ -139,8 +142,8 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
             picture = moving(ONCE, once=True)
             yield f'<figure class="wide">{picture}<figcaption>{caption}</figcaption></figure>'
         elif block == "bench":
-            page = write_handout(figures / "all.html", progress=False)
-            yield _live(page, "All six cases, modelled.")
+            page = _keep(write_handout(figures / "all.html", progress=False))
+            yield _live(page, _shipped(4, (5, 6), "nccl", "today"), "All six cases, modelled.")
         elif block == "ask":
             yield _question(arguments, list(iter(lines.__next__, ":::")))
         elif block == "loops":
@@ -159,25 +162,39 @@ def _figure(arguments: str, figures: Path) -> str:
 
     words  "NAME case=4 inputs=5,6 era=1.9 after=QUESTION"; `after` hides it until that question is answered
     """
-    name, *pairs = arguments.split()
-    options = dict(pair.split("=") for pair in pairs)
+    name, options, counts = _words(arguments)
     case, era = int(options["case"]), options.get("era", "today")
-    first, second = map(int, options["inputs"].split(","))
-    start = Position(CASES[case].title, era, (first, second))
+    start = Position(CASES[case].title, era, counts)
     positions = product(range(MOST + 1), repeat=2)
     runs = (
         (Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era))
         for inputs in positions
     )
     heading = f"Case {case}: {start.program.partition(': ')[2]}"
-    page = write_sliders(heading, runs, start, figures / f"{name}.html")
-    label = f"Case {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
-    caption = f"{label}, modelled.{_one_of(case, (first, second), era)}"
-    return _live(page, caption, after=options.get("after", ""))
+    page = _keep(write_sliders(heading, runs, start, figures / f"{name}.html"))
+    label = f"Case {case} with {_counts(counts)} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
+    caption = f"{label}, modelled.{_one_of(case, counts, era)}"
+    first = _shipped(case, counts, "nccl", era)
+    return _live(page, first, caption, after=options.get("after", ""))
+
+
+def _words(arguments: str) -> tuple[str, dict[str, str], tuple[int, int]]:
+    """The arguments of a block, "NAME case=4 inputs=5,6": its name, its options, and the inputs."""
+    words = arguments.split()
+    options = dict(word.split("=") for word in words if "=" in word)
+    first, second = map(int, options["inputs"].split(","))
+    return words[0], options, (first, second)
+
+
+def _keep(page: Path) -> Path:
+    """Write the runs of a page of `figures` as a script, for live views of them; return the page."""
+    page.with_suffix(".js").write_text(runs_of(page.read_text("utf-8"), page.stem), "utf-8")
+    return page
 
 
 def _live(
     page: Path,
+    run: Timeline,
     caption: str,
     *,
     home: str = "",
@@ -185,27 +202,25 @@ def _live(
     position: str = "",
     after: str = "",
 ) -> str:
-    """A figure with a live view of a run of a page of `figures`, which has been written. Its still
-    stands there until the view is drawn, on paper, and without scripts.
+    """A figure with a live view of a run of a page of `figures` (`_keep`). Its still stands there
+    until the view is drawn, on paper, and without scripts.
 
     home      the way to the site's first page
     number    of the run, among those of the page
     position  where the view stands at first, as an address has it
     after     the question until whose answer the figure is hidden
     """
-    text = page.read_text("utf-8")
-    page.with_suffix(".js").write_text(runs_of(text, page.stem), "utf-8")
-    picture = re.findall("<svg.*?</svg>", text, re.DOTALL)[number]
-    look = re.search(' (width=.*? height=".*?").* aria-label(=".*?")', picture)
-    assert look, page
+    diagnose(run)  # tries fixes, which the picture shows
+    picture = svg(scene(run))
+    look = ElementTree.fromstring(picture).attrib
     still = f"{page.stem}-{number}.svg"
     (page.parent / still).write_text(in_both_themes(picture), "utf-8")
     hidden = f' answer" data-after="{after}" hidden' if after else '"'
     source = f"{home}figures/{page.stem}"
     return (
         f'<figure class="wide{hidden}><div class="live" data-figure="{source}" data-run="{number}" '
-        f'data-position="{position}"><img fetchpriority="low" src="{home}figures/{still}" {look[1]} '
-        f"alt{look[2]}></div><figcaption>{caption} "
+        f'data-position="{position}"><img fetchpriority="low" src="{home}figures/{still}" width="{look["width"]}" '
+        f'height="{look["height"]}" alt="{escape(look["aria-label"])}"></div><figcaption>{caption} '
         f'<a href="{source}.html#{position}">Alone on a page</a></figcaption></figure>'
     )
 
@@ -215,9 +230,8 @@ def _slots(words: str) -> str:
 
     words  "case=4 inputs=5,6 era=1.9 from=29 after=QUESTION"
     """
-    options = dict(pair.split("=") for pair in words.split())
-    first, second = map(int, options["inputs"].split(","))
-    run = _shipped(int(options["case"]), (first, second), "nccl", options["era"])
+    _, options, counts = _words(words)
+    run = _shipped(int(options["case"]), counts, "nccl", options["era"])
     picture = slots(run, int(options["from"])).svg()
     return (
         f'<figure class="wide answer" data-after="{options["after"]}" hidden>{picture}'
@@ -246,8 +260,7 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
 
     words  "NAME case=2 inputs=2,3 after=QUESTION"; case=2,2+item adds the program that reads a result
     """
-    name, *pairs = arguments.split()
-    options = dict(pair.split("=") for pair in pairs)
+    name, options, counts = _words(arguments)
     programs = {}
     for number in options["case"].split(","):
         case = CASES[int(number[0])]
@@ -257,8 +270,7 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
         else:
             title = f"{case.title}."
         programs[title] = case_2_item if item else case.program
-    first, second = map(int, options["inputs"].split(","))
-    start = Position(next(iter(programs)), "today", (first, second))
+    start = Position(next(iter(programs)), "today", counts)
     runs = (
         (
             Position(title, "today", inputs),
@@ -268,9 +280,10 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
         for inputs in product(range(1, MOST_ON_CLOCK + 1), repeat=2)
     )
     label = f"Case {options['case'][0]} on the clock"
-    page = write_sliders(label, runs, start, figures / f"{name}.html")
+    page = _keep(write_sliders(label, runs, start, figures / f"{name}.html"))
     return _live(
         page,
+        emulate(programs[start.program], counts, latency=LATENCY),
         f"{_markdown.renderInline(caption)} Modelled.",
         position="clock",
         after=options["after"],
@@ -423,10 +436,8 @@ def _symptom(symptom: Symptom, figures: Path) -> str:
         for backend in symptom.backends
     }
     names = {backend: "NCCL" if backend == "nccl" else backend for backend in runs}
-    page = write_html(
-        {f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()},
-        figures / f"{symptom.name}.html",
-    )
+    named = {f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()}
+    page = _keep(write_html(named, figures / f"{symptom.name}.html"))
     cured = [
         emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends
     ]
@@ -434,9 +445,9 @@ def _symptom(symptom: Symptom, figures: Path) -> str:
         symptom.name
     )
     body = f"<h1>{_code(symptom.title)}</h1>"
-    for number, backend in enumerate(runs):
+    for number, (backend, run) in enumerate(runs.items()):
         caption = f"On {names[backend]}, with {_counts(symptom.inputs)} inputs, modelled."
-        body += _live(page, caption, home="../", number=number)
+        body += _live(page, run, caption, home="../", number=number)
     if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
         body += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
     body += (
@@ -616,10 +627,10 @@ joinlab.compare(real, joinlab.cases.documented(4))         # beside the thread, 
 def _collectives(figures: Path) -> str:
     """The page of all collectives: what each rank held before and after, and the lanes."""
     runs = {name: emulate(getattr(scenarios, name), (1, 1, 1)) for name in COLLECTIVES}
-    page = write_html(runs, figures / "collectives.html")
+    page = _keep(write_html(runs, figures / "collectives.html"))
     rows = "".join(
         f'<h2 id="{name}"><code>{name}</code></h2>{_python(getsource(getattr(scenarios, name)))}'
-        f"{who_holds(run)._repr_html_()}{_live(page, 'The calls, modelled.', number=number)}"
+        f"{who_holds(run)._repr_html_()}{_live(page, run, 'The calls, modelled.', number=number)}"
         for number, (name, run) in enumerate(runs.items())
     )
     return _page(

@@ -111,14 +111,6 @@ def position(case: int, inputs: Sequence[int]) -> int:
     return ((case - 1) * (MOST + 1) + inputs[0]) * (MOST + 1) + inputs[1]
 
 
-def packed(titles: Mapping[int, str], timelines: Sequence[Timeline]) -> bytes:
-    """A file of these Timelines, in the order of their positions."""
-    text = "\n".join([json.dumps(titles), *map(_written, timelines)])
-    for name, folder in _folders().items():
-        text = text.replace(json.dumps(folder)[1:-1], name)
-    return lzma.compress(text.encode())
-
-
 @cache
 def _lines(backend: str, era: str) -> list[str]:
     packed = (files("joinlab.emulator") / "recorded" / f"{FILES[backend, era]}.xz").read_bytes()
@@ -126,7 +118,7 @@ def _lines(backend: str, era: str) -> list[str]:
 
 
 def _read(text: str) -> Timeline:
-    for name, folder in _folders().items():
+    for name, folder in folders().items():
         text = text.replace(name, json.dumps(folder)[1:-1])
     data = json.loads(text)
     ends = [Ending(**end) for end in data["ends"]]
@@ -134,27 +126,9 @@ def _read(text: str) -> Timeline:
     return timeline_from_rows(data["calls"], ends, data["meta"], **more)
 
 
-def _written(timeline: Timeline) -> str:
-    ends = []
-    for end in timeline.ends:
-        ends.append({name: getattr(end, name) for name in Ending.__dataclass_fields__})
-    data = {
-        "meta": timeline.meta,
-        "ends": ends,
-        "output": list(timeline.output),
-        "returns": list(timeline.returns),
-        "calls": list(map(_without_nothing, timeline.rows("calls"))),
-        "spans": list(map(_without_nothing, timeline.rows("spans"))),
-    }
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-
-
-def _without_nothing(row: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in row.items() if value is not None}
-
-
 @cache
-def _folders() -> dict[str, str]:
+def folders() -> dict[str, str]:
+    """By placeholder: the folder that it stands for here."""
     specs = {name: find_spec(package) for name, package in PLACES.items()}
     return {
         name: str(Path(spec.origin).parent) for name, spec in specs.items() if spec and spec.origin

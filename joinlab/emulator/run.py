@@ -23,7 +23,6 @@ from joinlab.nccl.fabric import NcclFabric, watchdog_text
 from joinlab.program.host_syncs import observe
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
-from joinlab.program.replicas import differing_replicas
 from joinlab.program.sources import source_of
 from joinlab.program.traces import Trace
 from joinlab.recorder.rank_log import about_calls, about_ranks
@@ -373,10 +372,9 @@ class Emulation(Machine):
             }
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
-            nccl = [fabric for fabric in self.fabrics.values() if isinstance(fabric, NcclFabric)]
-            assumptions = dict.fromkeys(text for fabric in nccl for text in fabric.assumes())
-            if assumptions:
-                emulation["assumes"] = " ".join(assumptions)
+            assumes = self.assumes()
+            if assumes:
+                emulation["assumes"] = assumes
             watched = self._watched()
             if watched:
                 emulation["watchdog"] = watched
@@ -393,16 +391,13 @@ class Emulation(Machine):
             "clock": {"domain": "virtual"},
         }
         logs = [host.log for host in self.hosts]
-        rows = [row for log in logs for row in log.calls.values()]
-        replicas = differing_replicas(
-            {host.rank: host.log.marks for host in self.hosts}, rows, self.ranks_of
-        )
         about = about_ranks(logs, knobs.backend)
         of_nccl = {name: found for name, found in about.get("nccl", {}).items() if found}
-        more = {**about, "nccl": of_nccl, **about_calls(logs, meta["source"]), "replicas": replicas}
+        of_calls = about_calls(logs, meta["source"], self.ranks_of)
+        more = {**about, "nccl": of_nccl, **of_calls}
         meta.update({name: value for name, value in more.items() if value})  # type: ignore[typeddict-item]
         return timeline_from_rows(
-            calls=rows,
+            calls=[row for log in logs for row in log.calls.values()],
             spans=[span for log in logs for span in log.spans.values()],
             ends=[
                 host.ending or Ending.at(EndKind.KILLED, None, "it never ran")

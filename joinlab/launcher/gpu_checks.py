@@ -247,8 +247,7 @@ def _smallest() -> Iterator[Line]:
     timeline = _launched(smallest, (1, 1))
     yield _is("endings", _ends(timeline), ["finished", "finished"])
     yield _is("returned", timeline.returns, ((2.0, "cuda:0"), (2.0, "cuda:1")))
-    yield _is("errors of calls", timeline.calls["error"].drop_nulls().to_list(), [])
-    yield _is("calls never seen complete", timeline.calls["completed_ns"].null_count(), 0)
+    yield from _all_complete(timeline)
     yield _is("calls without their begin", timeline.calls["started_ns"].null_count(), 0)
     reduced = timeline.calls.filter(timeline.calls["origin"] == "all-reduce")
     yield _is("values that came out", reduced["value_out"].to_list(), ["[[2.0]]", "[[2.0]]"])
@@ -291,8 +290,7 @@ def _values() -> Iterator[Line]:
 def _sends() -> Iterator[Line]:
     timeline = _launched(sends, (1, 1))
     yield _is("returned", timeline.returns, (1.0, 0.0))
-    yield _is("errors of calls", timeline.calls["error"].drop_nulls().to_list(), [])
-    yield _is("calls never seen complete", timeline.calls["completed_ns"].null_count(), 0)
+    yield from _all_complete(timeline)
 
 
 def _loaders() -> Iterator[Line]:
@@ -501,6 +499,11 @@ def _launched(program: Program, counts: tuple[int, ...]) -> Timeline:
 
 def _ends(timeline: Timeline) -> list[str]:
     return [str(end).partition(":")[0] for end in timeline.ends]
+
+
+def _all_complete(timeline: Timeline) -> Iterator[Line]:
+    yield _is("errors of calls", timeline.calls["error"].drop_nulls().to_list(), [])
+    yield _is("calls never seen complete", timeline.calls["completed_ns"].null_count(), 0)
 
 
 def _is(what: str, found: object, expected: object, otherwise: str = FAIL) -> Line:

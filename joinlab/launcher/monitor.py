@@ -31,7 +31,6 @@ from joinlab.launcher.frames import receive, send
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.spares import SPARES
 from joinlab.launcher.terminal import Listener, ProgressBar, ProgressCallback
-from joinlab.program.replicas import differing_replicas
 from joinlab.proof import BlockedThread, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks, groups_of
@@ -280,14 +279,9 @@ class Watch:
                 "hosts": {host: 0},
             },
         }
-        meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
-        calls = [call for log in self.logs for call in log.calls.values()]
-        marks = {log.rank: log.marks for log in self.logs}
-        differs = differing_replicas(marks, calls, meta["groups"])
-        if differs:
-            meta["replicas"] = differs
+        meta.update(about_calls(self.logs, meta.get("source"), groups))  # type: ignore[typeddict-item]
         timeline = timeline_from_rows(
-            calls=calls,
+            calls=[call for log in self.logs for call in log.calls.values()],
             spans=[span for log in self.logs for span in log.spans.values()],
             ends=[
                 self.verdict.get(rank)

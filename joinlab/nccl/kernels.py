@@ -34,13 +34,6 @@ from joinlab.backend.payload import FLOATS, INTEGERS, Bytes, read
 from joinlab.nccl.ring import LINE_BYTES
 from joinlab.ops import FACTS, Op
 
-DTYPES = frozenset({*INTEGERS, *FLOATS, torch.bfloat16})
-"""What NCCL can reduce, under the names of torch.
-
-Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8
-types.
-"""
-
 _NAN: dict[torch.dtype, int] = {
     torch.float32: 0x7FFFFFFF,
     torch.float16: 0x7FFF,

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from joinlab.notebook.stills import drawn, is_terminal, put
-from joinlab.showing import running_shell
+from joinlab.showing import running_shell, somebody_answers
 
 if TYPE_CHECKING:
     from joinlab.timeline import Timeline
@@ -36,17 +36,10 @@ def show(timeline: Timeline) -> None:
     )  # before the picture is drawn: it tries fixes, which the picture shows
     if is_terminal():
         print(f"{timeline!r}\n{story}")
-    elif _somebody_is_there() and find_spec("anywidget"):
+    elif somebody_answers() and find_spec("anywidget"):
         from joinlab.notebook.view import View
 
         View(timeline)._ipython_display_()
     else:
         put(story)
         put({"image/svg+xml": drawn(timeline), "text/plain": repr(timeline)})
-
-
-def _somebody_is_there() -> bool:
-    """Whether a person ran this cell. nbconvert and similar tools accept no input and show no live
-    widget."""
-    shell = running_shell()
-    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

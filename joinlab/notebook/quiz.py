@@ -20,7 +20,7 @@ from IPython.display import display
 
 from joinlab.course import progress as state
 from joinlab.course.exercises import EXERCISES
-from joinlab.course.questions import Question, questions
+from joinlab.course.questions import Question, known, questions
 from joinlab.picture.theme import RIGHT, WRONG
 
 LINE = "line-height:1.4;margin:4px 0"
@@ -123,8 +123,7 @@ def quiz(name: str, then: object = None) -> Quiz:
 
     Raises ValueError for an unknown name.
     """
-    if name not in questions():
-        raise ValueError(f"there is no question {name!r}; there are {', '.join(questions())}")
+    known("question", name, questions())
     return Quiz(questions()[name], then)
 
 
@@ -151,8 +150,8 @@ def progress(notebook: str = "") -> QuizProgress:
     Raises ValueError if no notebook of that name has exercises or questions.
     """
     notebooks = dict.fromkeys(question.notebook for question in questions().values())
-    if notebook and notebook not in notebooks:
-        raise ValueError(f"there is no notebook {notebook!r}; there are {', '.join(notebooks)}")
+    if notebook:
+        known("notebook", notebook, notebooks)
     answers = state.state()
     marks = {True: "✓", False: "✕ not yet", None: "○ not tried"}
     marked_exercises = [

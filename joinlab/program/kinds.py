@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from joinlab.program.labels import Stacks, from_reducer, issued_in_backward, lab
 from joinlab.program.process_group import (
     METHODS,
     Method,
+    Numbering,
     dtype_of,
     options_key,
     options_of,
@@ -104,20 +105,32 @@ class CallKind:
         return self.awaits and not (self.op is Op.BROADCAST and self.root == place)
 
 
-class GroupFacts(Protocol):
-    """The facts of a process group that its kinds depend on; `kinds` caches them.
+class GroupFacts:
+    """A process group of a rank, as far as the kinds of its calls depend on it.
 
+    label       its name in the Timeline
     backend     "gloo" or "nccl"
-    host_waits  Work.wait() makes the host wait, not only the stream
+    ranks       its global ranks, by place in the group
+    host_waits  Work.wait() makes the host wait (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
+    kinds       a cache
+    limit_ns    its timeout
     """
 
-    label: str
-    backend: str
-    host_waits: bool
-    kinds: dict[tuple[object, ...], CallKind]
-
-    @property
-    def ranks(self) -> Sequence[int]: ...
+    def __init__(
+        self,
+        label: str,
+        backend: str,
+        ranks: Sequence[int],
+        host_waits: bool,
+        numbering: Numbering | None = None,
+    ) -> None:
+        self.label = label
+        self.backend = backend
+        self.ranks = tuple(ranks)
+        self.host_waits = host_waits
+        self.kinds: dict[tuple[object, ...], CallKind] = {}
+        self.numbering = numbering or Numbering()
+        self.limit_ns = 0
 
 
 def kind_of(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from joinlab.program.kinds import CallKind
+from joinlab.program.kinds import CallKind, GroupFacts
 from joinlab.program.process_group import Numbering, values_in
 
 
@@ -82,34 +82,20 @@ class ValueReader:
         """Write what has arrived of completions and values; wait so long for the rest."""
 
 
-class RecordedGroup:
-    """Facts about one process group, or its part on one backend ("cpu:gloo,cuda:nccl" has two
-    parts).
-
-    label       its name in the log
-    backend     "gloo" or "nccl"
-    ranks       its global ranks, by rank within the group
-    limit_ns    its timeout
-    host_waits  a Work.wait() blocks the host (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
-    """
+class RecordedGroup(GroupFacts):
+    """A process group, or its part on one backend ("cpu:gloo,cuda:nccl" has two parts)."""
 
     def __init__(
         self,
         label: str,
         backend: str,
-        ranks: list[int],
+        ranks: Sequence[int],
         reader: ValueReader,
         host_waits: bool,
         numbering: Numbering | None = None,
     ) -> None:
-        self.label = label
-        self.backend = backend
-        self.ranks = ranks
+        super().__init__(label, backend, ranks, host_waits, numbering)
         self.reader = reader
-        self.limit_ns = 0
-        self.host_waits = host_waits
-        self.kinds: dict[tuple[object, ...], CallKind] = {}
         self.of_reducer: dict[tuple[object, ...], CallKind] = {}
         """Kinds of calls that DDP's Reducer issues itself, whose options are fixed, by stack, dtype
         and shape."""
-        self.numbering = numbering or Numbering()

@@ -39,9 +39,6 @@ RESERVE = 512
 now = time.monotonic_ns
 """The clock of every event: int nanoseconds, one for all ranks of a host."""
 
-PROGRAM = "program.pickle"
-"""File of the pickled program within a run's folder, beside three files per rank."""
-
 
 def log_name(rank: int) -> str:
     """File name of a rank's log within the run's folder."""

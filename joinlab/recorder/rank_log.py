@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
@@ -63,7 +63,7 @@ from joinlab.program.log_events import (
     decode,
 )
 from joinlab.program.misuse import unlike_groups, unwaited_of
-from joinlab.program.replicas import Mark, mixed_gradients
+from joinlab.program.replicas import Mark, differing_replicas, mixed_gradients
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
 from joinlab.program.traces import TraceStep
@@ -487,9 +487,14 @@ def groups_of(logs: Collection[RankLog]) -> dict[str, list[int]]:
     return groups | unnamed
 
 
-def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, object]:
+def about_calls(
+    logs: Collection[RankLog],
+    program: Source | None = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, object]:
     """The part of `meta` that calls determine: texts of helper functions, how steps are counted,
-    mixed gradients."""
+    mixed gradients, and between the ranks of `groups` the first difference of their replicas."""
+    rows = (row for log in logs for row in log.calls.values())
     facts = {
         "functions": other_functions(
             program, (text for log in logs for text in log.texts.values())
@@ -505,6 +510,7 @@ def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dic
         ],
         "stood": {log.rank: log.stood for log in logs if log.stood},
         "left_at": {log.rank: log.left_at for log in logs if log.left_at},
+        "replicas": differing_replicas({log.rank: log.marks for log in logs}, rows, groups or {}),
         "side_effects": {log.rank: log.side_effect for log in logs if log.side_effect},
     }
     return {name: value for name, value in facts.items() if value}

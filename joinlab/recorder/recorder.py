@@ -186,7 +186,7 @@ class Recorder:
         self._begin(
             GroupMade(
                 name=group.label,
-                ranks=group.ranks,
+                ranks=list(group.ranks),
                 backend=group.backend,
                 timeout_ns=group.limit_ns,
                 description=desc or None,

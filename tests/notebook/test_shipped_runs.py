@@ -13,7 +13,7 @@ import json
 import lzma
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from joinlab.emulator import recorded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
 from joinlab.picture.first_screen import scene
-from joinlab.timeline import Timeline
+from joinlab.timeline import Ending, Timeline
 from tests.nightly import sampled
 
 FOLDER = Path(recorded.__file__).with_name("recorded")
@@ -38,6 +38,33 @@ def titles() -> dict[int, str]:
 
 def emulated(case: int, inputs: tuple[int, int], backend: str, era: str) -> Timeline:
     return joinlab.emulate(cases.CASES[case].program, inputs, backend, era=era)
+
+
+def packed(titles: Mapping[int, str], timelines: Sequence[Timeline]) -> bytes:
+    """A file of these Timelines, in the order of their positions."""
+    text = "\n".join([json.dumps(titles), *map(written, timelines)])
+    for name, folder in recorded.folders().items():
+        text = text.replace(json.dumps(folder)[1:-1], name)
+    return lzma.compress(text.encode())
+
+
+def written(timeline: Timeline) -> str:
+    ends = []
+    for end in timeline.ends:
+        ends.append({name: getattr(end, name) for name in Ending.__dataclass_fields__})
+    data = {
+        "meta": timeline.meta,
+        "ends": ends,
+        "output": list(timeline.output),
+        "returns": list(timeline.returns),
+        "calls": list(map(without_nothing, timeline.rows("calls"))),
+        "spans": list(map(without_nothing, timeline.rows("spans"))),
+    }
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def without_nothing(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def without_versions(timeline: Timeline) -> dict[str, object]:
@@ -168,6 +195,13 @@ def test_python_that_asks_for_the_timeline_waits_for_torch():
     assert shown.splitlines() == ["case_1 False", "[1, 2]"]
 
 
+def test_what_is_written_is_read_as_it_was():
+    run = emulated(4, (2, 3), "nccl", "today")
+    title, line = lzma.decompress(packed(titles(), [run])).decode().splitlines()
+    assert json.loads(title)["4"] == cases.CASES[4].title
+    assert recorded._read(line).calls.equals(run.calls)
+
+
 def test_where_torch_is_loaded_nothing_is_recorded():
     async def cell() -> bool:
         return workbench.bench().loading
@@ -193,6 +227,6 @@ if __name__ == "__main__":
         runs = [emulated(case, inputs, backend, era) for case in cases.CASES for inputs in COUNTS]
         for run in runs:
             joinlab.diagnose(run)
-        (FOLDER / f"{name}.xz").write_bytes(recorded.packed(titles(), runs))
+        (FOLDER / f"{name}.xz").write_bytes(packed(titles(), runs))
         table[name] = tones(runs)
     (FOLDER / "endings.json").write_text(json.dumps(table, indent=0) + "\n")
