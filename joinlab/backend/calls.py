@@ -8,8 +8,9 @@ nothing here touches a DataFrame.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -240,6 +241,11 @@ class RuleContext:
     sends_wait: bool = False
 
 
+def contradicted(blocked: Blocked, calls: Iterable[IssuedCall]) -> bool:
+    """Whether one of these calls is known to be complete that a rule takes for blocked."""
+    return any(call.completed and (call.rank, call.seq) in blocked for call in calls)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupCalls:
     """The calls of one process group.
@@ -302,6 +308,11 @@ class GroupCalls:
         if self.held:
             return self._only(lambda call: (call.rank, call.seq) not in self.held)
         return self
+
+    def of_pairs(self) -> Iterator[IssuedCall]:
+        """All sends and recvs."""
+        for side in (self.sends, self.recvs):
+            yield from chain.from_iterable(side.values())
 
     def _only(self, condition: Callable[[IssuedCall], bool]) -> GroupCalls:
         lanes = {rank: list(filter(condition, lane)) for rank, lane in self.collectives.items()}

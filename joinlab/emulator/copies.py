@@ -30,7 +30,6 @@ libraries keep.
 from __future__ import annotations
 
 import _thread
-import dis
 import functools
 import importlib
 import inspect
@@ -50,7 +49,7 @@ from typing import Any
 import psutil
 import torch
 
-from joinlab.emulator.library_names import LibraryNames
+from joinlab.emulator.library_names import LibraryNames, writes_of
 from joinlab.emulator.own import IMPORTED, Own
 from joinlab.errors import ProgramError
 from joinlab.program.labels import kind_of
@@ -92,10 +91,6 @@ _LOCKS: dict[object, object] = {
 }
 _CACHED: Any = type(functools.lru_cache(abs))
 _MISSING: object = object()
-_STORES = {
-    "global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]),
-    "attr": (dis.opmap["STORE_ATTR"],),
-}
 
 
 class Copies:
@@ -348,10 +343,10 @@ class _CopyPickler(pickle.Pickler):
         return len(self.places) > before
 
     def _add_code(self, code: CodeType, names: dict[str, object]) -> None:
-        self.library_names.note(code, names)
-        stored, attrs = _stores(code)
-        self._stored_attrs |= attrs
-        for name in stored:
+        writes = writes_of(code)
+        self.library_names.note(writes, names)
+        self._stored_attrs |= writes.attrs
+        for name in writes.globals:
             self._place(names, name)
         for name in code.co_names:
             if name in names:
@@ -432,26 +427,6 @@ def _contents(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:  # of a variable that has no value yet
         return _MISSING
-
-
-def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of globals and of attributes that this code writes."""
-    opcodes = code.co_code[::2]
-    if not any(
-        one in opcodes for some in _STORES.values() for one in some
-    ):  # to disassemble it takes 50 times as long
-        return frozenset(), frozenset()
-    return _disassembled(code)
-
-
-@functools.lru_cache(maxsize=1024)
-def _disassembled(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    instructions = [(one.opcode, one.argval) for one in dis.get_instructions(code)]
-    globals_, attrs = (
-        frozenset(name for op, name in instructions if op in _STORES[way])
-        for way in ("global", "attr")
-    )
-    return globals_, attrs
 
 
 # ---------------------------------------------------------------------------------------- what

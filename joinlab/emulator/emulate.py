@@ -24,6 +24,7 @@ from joinlab.program.program import (
     Program,
     check_inputs,
     check_program,
+    check_seconds,
     check_seed,
     current_folder,
     program_name,
@@ -101,15 +102,14 @@ def emulate(
     gpu = _choice("gpu", gpu, tuple(GPUS))
     seeds = check_seed(seed, len(counts))
     costs = check_costs(len(counts), seconds_per_input, latency, bytes_per_second)
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
-        raise ProgramError(f"timeout= is a number of seconds above 0; got {timeout!r}")
+    seconds = check_seconds("timeout", timeout)
     if on_output is not None and not callable(on_output):
         raise ProgramError(f"on_output= is None or a function of (rank, line); got {on_output!r}")
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
     current_folder()
     warm_up()
-    knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu)
+    knobs = Knobs(backend, era, barrier_value, pad, costs, seconds, gpu)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
     timeline.again.append(Rerun(program, counts, seeds, knobs))

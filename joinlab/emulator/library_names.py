@@ -16,17 +16,34 @@ import dis
 import functools
 from collections.abc import Sequence
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from joinlab.emulator.leftovers import MISSING, OWNERS, changes_of, differ, put
 
 Change = tuple[Any, str, Any]
 """A module or class, a name in it, and its value (MISSING: there is none)."""
 
-_STORES = {"STORE_ATTR", "DELETE_ATTR"}
-_OPCODES = {dis.opmap[name] for name in _STORES}
+_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_ATTRIBUTE = {"STORE_ATTR", "DELETE_ATTR"}
+_OPCODES = {dis.opmap[name] for name in _GLOBAL | _ATTRIBUTE}
 _INDIRECT = {"setattr", "delattr"}
 _BY_ANY_NAME = {"exec", "eval", "patch", "monkeypatch"}
+
+
+class Writes(NamedTuple):
+    """What a code object sets.
+
+    globals   names of its module
+    attrs     attributes, of whatever object
+    paths     of those, each with the names that lead to its object (its name alone, if there are none);
+              without attributes of `self`
+    anything  it may set any name
+    """
+
+    globals: frozenset[str] = frozenset()
+    attrs: frozenset[str] = frozenset()
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    anything: bool = False
 
 
 class LibraryNames:
@@ -44,11 +61,10 @@ class LibraryNames:
         self._places: list[tuple[object, str]] = []
         self._watched: list[tuple[object, set[str], dict[str, object]]] = []
 
-    def note(self, code: CodeType, names: dict[str, object]) -> None:
-        """`code` is part of the program; `names` are its globals."""
-        paths, anything = _set_by(code)
-        self._anything = self._anything or anything
-        for *path, name in paths:
+    def note(self, writes: Writes, names: dict[str, object]) -> None:
+        """These are of code of the program; `names` are its globals."""
+        self._anything = self._anything or writes.anything
+        for *path, name in writes.paths:
             owner = _owner(path, names)
             if owner is None:
                 self._unknown.add(name)
@@ -101,13 +117,14 @@ def _owner(path: Sequence[str], names: dict[str, object]) -> object:
 
 
 @functools.lru_cache(maxsize=1024)
-def _set_by(code: CodeType) -> tuple[frozenset[tuple[str, ...]], bool]:
-    """The attributes that this code sets, each by the path of names that leads to it (its name
-    alone, if there is none); and whether it can set anything. Attributes of `self` are left out."""
+def writes_of(code: CodeType) -> Writes:
+    """What this code sets."""
     called = {*code.co_names}
     anything = not called.isdisjoint(_BY_ANY_NAME)
     if called.isdisjoint(_INDIRECT) and _OPCODES.isdisjoint(code.co_code[::2]):
-        return frozenset(), anything  # to disassemble it takes 50 times as long
+        return Writes(anything=anything)  # to disassemble it takes 50 times as long
+    stored: set[str] = set()
+    attrs: set[str] = set()
     paths: set[tuple[str, ...]] = set()
     path: tuple[str, ...] = ()
     for line in dis.get_instructions(code):
@@ -115,8 +132,12 @@ def _set_by(code: CodeType) -> tuple[frozenset[tuple[str, ...]], bool]:
         of_self = name == "self" or (isinstance(name, tuple) and name[-1:] == ("self",))
         if path and path[0] in _INDIRECT and not of_self:
             anything = True
-        if line.opname in _STORES and path != ("self",):
-            paths.add((*path, name))
+        if line.opname in _GLOBAL:
+            stored.add(name)
+        elif line.opname in _ATTRIBUTE:
+            attrs.add(name)
+            if path != ("self",):
+                paths.add((*path, name))
         if of_self:
             path = ("self",)
         elif line.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -125,4 +146,4 @@ def _set_by(code: CodeType) -> tuple[frozenset[tuple[str, ...]], bool]:
             path = (*path, name)
         else:
             path = ()
-    return frozenset(paths), anything
+    return Writes(frozenset(stored), frozenset(attrs), frozenset(paths), anything)

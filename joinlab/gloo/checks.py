@@ -109,18 +109,8 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
         )
     if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         raise _refused(name, "tensors must all have the same type")
-    if name == "allreduce":
-        for index, tensor in enumerate(tensors):
-            if (
-                tensor.shape != tensors[0].shape
-            ):  # the index is of no use: assertTypeAndSizesMatch, Utils.hpp, v2.13.0
-                first, second = (
-                    ", ".join(map(str, tensor_shown.shape)) for tensor_shown in (tensors[0], tensor)
-                )
-                wrong = (
-                    f"invalid tensor size at index {index - 1} (expected ({first}), got ({second}))"
-                )
-                raise _refused(name, wrong)
+    if name == "allreduce":  # it counts from the second on
+        check_alike(partial(_refused, name), tensors[1:], tensors[0])
 
 
 def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:

@@ -36,7 +36,15 @@ from functools import partial
 from itertools import chain
 from math import prod
 
-from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.backend.calls import (
+    ANY_SOURCE,
+    ITEM_BYTES,
+    Blocked,
+    Blocker,
+    GroupCalls,
+    IssuedCall,
+    contradicted,
+)
 from joinlab.gloo import messages
 from joinlab.gloo.messages import Steps, kind
 from joinlab.gloo.network import Buffer, Network, NetworkPart, advance, play
@@ -332,9 +340,6 @@ def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
             blockers.update(
                 {(target, call.seq): (Blocker(source, None),) for call in recvs[arrived:]}
             )
-    calls = (
-        call for lists in (group.sends, group.recvs) for peer in lists.values() for call in peer
-    )
-    if any(call.completed and (call.rank, call.seq) in blockers for call in calls):
+    if contradicted(blockers, group.of_pairs()):
         return {}
     return blockers

@@ -37,6 +37,7 @@ from joinlab.program.program import (
     Program,
     check_inputs,
     check_program,
+    check_seconds,
     check_seed,
     program_name,
 )
@@ -93,9 +94,8 @@ def launch(
     check_program(program)
     counts = check_inputs(inputs, MAX_RANKS)
     seeds = check_seed(seed, len(counts))
-    for name, value in (("timeout", timeout), ("no_progress", no_progress)):
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-            raise ProgramError(f"{name}= is a number of seconds above 0; got {value!r}")
+    check_seconds("timeout", timeout)
+    check_seconds("no_progress", no_progress)
     if backend is not None and (
         not isinstance(backend, str) or backend.lower() not in ("gloo", "nccl")
     ):

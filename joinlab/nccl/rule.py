@@ -19,9 +19,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from math import factorial, prod
 
-from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
+from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, contradicted, is_list
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.ring import (
     BUFFERED_BYTES,
@@ -54,7 +55,6 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     if group.failed or len(group.ranks) < 2:
         return {}
     group = group.reached()
-    lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
     running = group.begun()
     if absent and not group.eager:
@@ -76,7 +76,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
             }
         )
         blockers[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
-    if any((call.rank, call.seq) in blockers for lane in lanes for call in lane if call.completed):
+    if contradicted(blockers, chain.from_iterable(group.collectives.values())):
         return {}
     return {**blockers, **(_pairs(group, running, absent) if _share(group) else _own_pairs(group))}
 
@@ -231,13 +231,7 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     remaining = {rank: running.collectives[rank][start:] for rank in group.ranks}
     if not any(remaining.values()):
         return {}
-    open_pairs = any(
-        not call.completed
-        for side in (group.sends, group.recvs)
-        for calls in side.values()
-        for call in calls
-    )
-    shared = open_pairs and _share(group)
+    shared = _share(group) and not all(call.completed for call in group.of_pairs())
     if shared and any(_pairwise(call) for lane in remaining.values() for call in lane):
         return {}  # issued as a batch, sends and recvs use the same connections
     if shared:
@@ -495,10 +489,7 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
         for call, peer in stuck
         if call.elements != 0 and call.rank not in _partners(group, peer, sends=call.op == Op.RECV)
     }
-    issued = (
-        call for side in (group.recvs, group.sends) for calls in side.values() for call in calls
-    )
-    if any(call.completed and (call.rank, call.seq) in blockers for call in issued):
+    if contradicted(blockers, group.of_pairs()):
         return {}
     return blockers
 

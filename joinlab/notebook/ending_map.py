@@ -21,7 +21,7 @@ from itertools import product
 
 from joinlab.errors import JoinlabError
 from joinlab.notebook.settings import BenchSetting, Emulations
-from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
+from joinlab.notebook.sweep import COUNTS, Overall, drawn_map, overall_of
 from joinlab.picture.lane_data import LaneData
 
 REST_S = 0.005
@@ -56,7 +56,7 @@ class EndingMap:
 
     def _begin(self) -> None:
         self.left: list[tuple[int, ...]] = []
-        self.cells: dict[str, int] = {}  # by counts: index into Overall
+        self.cells: dict[tuple[int, ...], Overall] = {}  # by counts
         self.sent: list[bytes] = []
         self._collect()
 
@@ -126,7 +126,7 @@ class EndingMap:
         except (JoinlabError, KeyboardInterrupt) as error:
             self.left = []
             return self._tell(f"No map: {str(error) or 'interrupted'}"[:160])
-        self.cells[",".join(map(str, setting.counts))] = list(Overall).index(overall_of(timeline))
+        self.cells[setting.counts] = overall_of(timeline)
         self._held[setting.key] = self._data.add(timeline, ranks=False, calls=False)
         if len(self._held) == (PARCEL if self.sent else FIRST) or not self.left:
             self.sent.append(self._data.packed(ahead=self._held))
@@ -139,14 +139,7 @@ class EndingMap:
             remaining = f"{len(self.cells)} of {len(COUNTS) ** 2}"
         else:
             remaining = ""
-        self._show(
-            {
-                "most": COUNTS[-1],
-                "kinds": KINDS,
-                "cells": dict(self.cells),
-                "note": note or remaining,
-            }
-        )
+        self._show({**drawn_map(COUNTS[-1], self.cells), "note": note or remaining})
 
 
 def _nearest_first(center: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -41,10 +41,17 @@ LOOKS: Mapping[Overall, tuple[str, str]] = {
 }
 """A cell's sign and its colour, one of the pictures' palette; each colour has its own sign."""
 
-KINDS = [
-    {"name": str(overall), "sign": sign, "color": color} for overall, (sign, color) in LOOKS.items()
-]
-"""The same for static/map.js, which draws the first without emphasis."""
+
+def drawn_map(most: int, overall: Mapping[tuple[int, ...], Overall]) -> dict[str, object]:
+    """A map of 0 to `most` inputs per rank, for static/map.js, which draws the first kind without
+    emphasis."""
+    kinds = [
+        {"name": str(kind), "sign": sign, "color": color} for kind, (sign, color) in LOOKS.items()
+    ]
+    numbers = list(Overall)
+    cells = {",".join(map(str, counts)): numbers.index(kind) for counts, kind in overall.items()}
+    return {"most": most, "kinds": kinds, "cells": cells}
+
 
 MOST_CELLS = 289
 """A map of more runs is not sent to a notebook: 17 x 17 of a small program take about 1 MB."""
@@ -100,14 +107,9 @@ class Sweep:
         """The map of two ranks, which highlights failures; a click on a cell shows its run."""
         if not self._is_map or len(self.timelines) > MOST_CELLS:
             return None
-        kinds = list(Overall)
-        cells = {
-            ",".join(map(str, counts)): kinds.index(overall)
-            for counts, overall in self.overall.items()
-        }
         start = Position(self.program, "", (self.hangs or list(self.timelines))[0])
         runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
-        map_data = {"most": max(map(max, self.timelines)), "kinds": KINDS, "cells": cells}
+        map_data = drawn_map(max(map(max, self.timelines)), self.overall)
         name = f"{self.program}: how it ends"
         return in_frame(name, slider_page(name, runs, start, map_data))
 

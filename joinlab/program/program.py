@@ -174,6 +174,13 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
     )
 
 
+def check_seconds(name: str, value: object) -> float:
+    """The seconds of the argument `name`. Raises ProgramError for anything but a number above 0."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ProgramError(f"{name}= is a number of seconds above 0; got {value!r}")
+
+
 def _seed(seed: object) -> int:
     if isinstance(seed, bool) or (number := operator.index(seed)) < 0:  # type: ignore[arg-type]
         raise TypeError

@@ -276,6 +276,10 @@ def _method(name: str) -> Callable[..., dist.Work]:
     method = METHODS[name]
     several = name in COALESCED
 
+    def unrecorded(self: RecordingGroup, *args: object, **kwargs: object) -> dist.Work:
+        work: dist.Work | None = getattr(self.real, name)(*args, **kwargs)
+        return complete_work(args[:1]) if work is None else work
+
     def recorded(self: RecordingGroup, *args: object, **kwargs: object) -> dist.Work:
         recorder = self.recorder
         turn = recorder.own.turn
@@ -286,16 +290,14 @@ def _method(name: str) -> Callable[..., dist.Work]:
                 record = self.record_of(method, args)
             if record.reader.late and record.reader.capturing():
                 recorder.note_captured(record)
-                work = getattr(self.real, name)(*args, **kwargs)
-                return complete_work(args[:1]) if work is None else work
+                return unrecorded(self, *args, **kwargs)
             # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would
             # raise.
             frame = sys._getframe().f_back
             call = recorder.describe(record, method, args, kwargs, frame, turn)
         except Exception as error:  # issue a call even if the recorder cannot describe it
             self.log.give_up(error)
-            work = getattr(self.real, name)(*args, **kwargs)
-            return complete_work(args[:1]) if work is None else work
+            return unrecorded(self, *args, **kwargs)
         kind = call.kind
         target = getattr(self.nearer() if kind.direct else self.real, name)
         if kind.by_reducer:

@@ -139,10 +139,8 @@ class Recorder:
             str
         ] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
-        self._one_stream = True
         self.nccl_log: NcclLog | None = None
-        self._coalesced: set[str] = set()
-        self._captured: set[str] = set()
+        self._noted: set[tuple[type[Event], str]] = set()  # facts of the rank, and of its groups
         self._input_event = ""
         self._works: deque[object] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -366,22 +364,21 @@ class Recorder:
 
     def note_streams(self) -> None:
         """Record that calls use several streams, so that one may overtake another."""
-        if self._one_stream:
-            self._one_stream = False
-            self._begin(SeveralStreams())
+        self._note_once(SeveralStreams())
 
     def note_coalesced(self, group: RecordedGroup) -> None:
         """Record that calls of this group were issued as one."""
-        if group.label not in self._coalesced:
-            self._coalesced.add(group.label)
-            self._begin(CallsCoalesced(group=group.label))
+        self._note_once(CallsCoalesced(group=group.label), group.label)
 
     def note_captured(self, group: RecordedGroup) -> None:
         """Record that calls of this group are captured into a CUDA graph: they run when it is
         replayed, unseen."""
-        if group.label not in self._captured:
-            self._captured.add(group.label)
-            self._begin(CallsCaptured(group=group.label))
+        self._note_once(CallsCaptured(group=group.label), group.label)
+
+    def _note_once(self, event: Event, group: str = "") -> None:
+        if (type(event), group) not in self._noted:
+            self._noted.add((type(event), group))
+            self._begin(event)
 
     def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:
         """Record the order of this group's ranks on NCCL's ring."""

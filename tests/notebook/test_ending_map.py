@@ -81,7 +81,7 @@ def test_another_engine_has_another_map(made):
 
 
 def test_it_is_computed_in_the_background_the_cells_around_first():
-    async def cell() -> list[str]:
+    async def cell() -> list[tuple[int, ...]]:
         opened = bench(case=1, inputs=(5, 6))
         opened._handle_custom_msg({"press": "shown"}, [])
         while opened._map.left and len(opened._map.cells) < 5:
@@ -89,7 +89,7 @@ def test_it_is_computed_in_the_background_the_cells_around_first():
         opened.close()
         return list(opened._map.cells)
 
-    assert set(asyncio.run(cell())[:5]) == {"5,6", "4,6", "5,5", "5,7", "6,6"}
+    assert set(asyncio.run(cell())[:5]) == {(5, 6), (4, 6), (5, 5), (5, 7), (6, 6)}
 
 
 def test_nothing_is_computed_until_it_is_seen():
