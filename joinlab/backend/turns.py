@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from joinlab.backend.clock import POLL_NS
 from joinlab.backend.model import EmulatedCall, Group
 from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.program.log_events import Event
 
 NAPS = 1_000
 """After so many sleeps without a call, a rank counts as waiting in a loop for another rank.
@@ -151,6 +152,9 @@ class ActingRank:
     A subclass says how a rank stops (`pause`), and what else happens at its waits. All methods are
     called in its turn, but `wake`, `ended` and `completed`.
     """
+
+    take: Callable[[Event], None]
+    """Takes an event of the rank."""
 
     def __init__(self, turn: RankTurn, turns: Turns) -> None:
         self.turn = turn

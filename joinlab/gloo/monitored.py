@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from joinlab.backend.model import EmulatedCall, Group
 from joinlab.backend.payload import CallPart
+from joinlab.backend.turns import ActingRank
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
@@ -34,7 +35,7 @@ As everywhere in an emulation, a wait with that limit counts as one without: it 
 
 
 def monitored_barrier(
-    fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool
+    fabric: GlooFabric, host: ActingRank, group: Group, timeout_ns: int, all_ranks: bool
 ) -> None:
     """Run this rank's part of it. RuntimeError says who has not come, or what the others see of
     that.
@@ -67,7 +68,7 @@ def monitored_barrier(
 
 def _wait_for_each(
     calls: Sequence[EmulatedCall],
-    host: Any,
+    host: ActingRank,
     begin: int,
     limit_ns: int | None,
     limit_ms: int,
@@ -101,7 +102,9 @@ def _wait_for_each(
         )
 
 
-def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: int) -> EmulatedCall:
+def _post(
+    fabric: GlooFabric, host: ActingRank, group: Group, op: Op, peer: int, tag: int
+) -> EmulatedCall:
     """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
     part = CallPart([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
     row = cast(
