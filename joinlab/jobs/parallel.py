@@ -23,8 +23,6 @@ from joinlab.jobs import dump, kineto
 BYTES_EACH = 1 << 24
 """A process reads this much or more: that takes 0.3 s, and a process needs 0.1 s to begin."""
 
-ROOT = Path(__file__).parents[2]
-
 Outcome = dump.Dump | str
 """What became of a file: its dump, or a sentence that says why it was left out."""
 
@@ -55,7 +53,8 @@ def _processes(files: Sequence[Path]) -> int:
 
 def _begin(files: Sequence[Path], stack: ExitStack) -> subprocess.Popen[bytes] | None:
     """A process that reads these files, until `stack` is closed; None if none can be started."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {__name__} import main; main()"
+    first = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"
+    code = f"{first}; from {__name__} import main; main()"
     try:
         reader = subprocess.Popen(
             [sys.executable, "-P", "-c", code, *map(str, files)],
