@@ -1,6 +1,6 @@
 # Every target sets up .venv in this folder, and again when the pinned versions change.
 #   make demo      run the six documented cases as real processes; writes out/demo.html
-#   make test      what CI runs: ruff, mypy, pytest and the notebooks
+#   make test      what CI runs: ruff, mypy, and pytest, which runs the notebooks too
 #   make quick     the tests that tell most, in a minute
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
 #   make gpu       check what works on this machine's NVIDIA GPUs, in five minutes; writes joinlab-gpu.json, to be sent

@@ -258,12 +258,17 @@ def test_throwing_early_is_preceded_by_a_check_on_every_rank():
 def test_more_than_a_thousand_missing_inputs_are_warned_of():
     with pytest.warns(UserWarning, match="Detected uneven input skew of greater than 1000"):
         joinlab.emulate(more_scenarios.linear, (1, 1003))
+
+
+@pytest.mark.nightly
+def test_more_than_a_thousand_are_warned_of_by_real_processes_as_well():
     launched = run("linear", (1, 1003), "launched")
     assert [str(end) for end in launched.ends] == [FINISH] * 2
     assert "Detected uneven input skew of greater than 1000" in launched.output[0]
     assert launched.output[1] == ""
 
 
+@pytest.mark.nightly
 def test_a_thousand_are_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

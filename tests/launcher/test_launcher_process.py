@@ -16,6 +16,7 @@ import pytest
 
 from joinlab.launcher.keeper import Keeper
 from tests.leftovers import alive, run_folders
+from tests.nightly import sampled
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,9 @@ def test_an_interrupt_ends_every_process_and_keeps_the_timeline() -> None:
         assert run_folders(parent.pid) == []
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign", sampled([signal.SIGTERM, signal.SIGKILL], lambda sign: sign == signal.SIGKILL)
+)
 def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signals) -> None:
     with hanging_launch() as (parent, pids):
         assert len(run_folders(parent.pid)) == 1
