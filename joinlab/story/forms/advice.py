@@ -3,10 +3,11 @@ calls, and where to look."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 
+from joinlab.analysis.first_difference import Relation
 from joinlab.analysis.meanings import is_own
 from joinlab.analysis.wording import differing_text, short_site
 from joinlab.program.divergence import are_gradients
@@ -15,8 +16,6 @@ from joinlab.story.forms import meeting, parted, standing
 from joinlab.story.lines import Fix, Line, form
 from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import EndKind
-
-_DATA = {"dtype", "shape", "root", "reduce_op"}
 
 
 def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
@@ -167,6 +166,12 @@ def _hint(ways: bool) -> Text:
     return say(" Recorded with {}, the job can name the branch.", code("joinlab record --ways"))
 
 
+_BY_RELATION: Mapping[Relation, type[OfCalls]] = {
+    Relation.DATA: SameData,
+    Relation.SPLITS: ExchangeSizes,
+}
+
+
 def _what_leads(evidence: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
     slot, present = evidence.clash, evidence.parting.present
@@ -176,11 +181,7 @@ def _what_leads(evidence: Evidence) -> Iterator[Line]:
         kinds = set()
     if slot is not None and EndKind.KILLED not in kinds:
         rows = [meeting.placed(evidence, slot, side) for side in present]
-        form: type[OfCalls] = WhatLeads
-        if slot.differs and {*slot.differs} <= _DATA:
-            form = SameData
-        elif "splits" in slot.differs:
-            form = ExchangeSizes
+        form = _BY_RELATION.get(evidence.parting.relation, WhatLeads)
         yield form(
             slot.differs,
             slot.absent,
