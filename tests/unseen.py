@@ -402,7 +402,7 @@ def lost_inputs(before: Timeline, after: Timeline, edits: list[Edit]) -> Iterato
     part, and, if the edit moves a call, of the first ones that met no counterpart, where they are
     still made."""
     reading, moved, new = read(before), is_moved(edits), list(new_lines(edits))
-    first = int(reading.odd.argmax()) if reading.odd.any() else reading.count
+    first = int(reading.uneven.argmax()) if reading.uneven.any() else reading.count
     tests = before.meta.get("parting", {}).get("tests") or [{"sides": []}]
     issued = [side["issued"] for side in tests[-1]["sides"]]
     names = ("origin", "op", "dtype", "shape", "root")

@@ -3,7 +3,7 @@
 row   rank 0      rank 1
   0   forward     forward
   1   backward    backward        where rank 0 issues the same calls as rank 1, only one later, they part in row 1:
-  2   forward     barrier    <    rank 1's backward is from another line; `clash` is row 2, `shift.at` is row 1
+  2   forward     barrier    <    rank 1's backward is from another line; `mismatch` is row 2, `lead.at` is row 1
   3   backward    forward
 """
 
@@ -58,9 +58,9 @@ class FirstDifference:
     """The first difference of one Timeline, folded. Lanes are named by the rank that stands for
     them.
 
-    clash   the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is none.
-            Where ranks left it out because they hang in another such row, it is that row
-    circle  the calls, one per rank, of ranks that each left out the call that another of them waits for
+    mismatch  the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is
+              none. Where ranks left it out because they hang in another such row, it is that row
+    circle    the calls, one per rank, of ranks that each left out the call that another of them waits for
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
@@ -72,17 +72,17 @@ class FirstDifference:
         )
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
-        self.clash = next(
+        self.mismatch = next(
             (index for index, slot in enumerate(self.slots) if self._parts(slot)), None
         )
-        if self.clash is not None:
-            self.clash = self._cause_of(self.clash)
+        if self.mismatch is not None:
+            self.mismatch = self._cause_of(self.mismatch)
 
     @cached_property
     def relation(self) -> Relation:
         if self.turned:
             return Relation.ORDER
-        if self.clash is None:
+        if self.mismatch is None:
             return Relation.SAME
         if self.answered:
             return Relation.ANSWER
@@ -99,15 +99,15 @@ class FirstDifference:
 
     @property
     def slot(self) -> Slot:
-        assert self.clash is not None
-        return self.slots[self.clash]
+        assert self.mismatch is not None
+        return self.slots[self.mismatch]
 
     @property
     def first(self) -> int | None:
-        """The row in which the ranks part: where a shift begins; else the clash."""
-        if self.clash is None or self.shift is None:
-            return self.clash
-        return self.row_of(self.collectives(self.shift.behind[0])[self.shift.at])
+        """The row in which the ranks part: where a lead begins; else the mismatch."""
+        if self.mismatch is None or self.lead is None:
+            return self.mismatch
+        return self.row_of(self.collectives(self.lead.behind[0])[self.lead.at])
 
     # ---------------------------------------------------------------- slots
 
@@ -129,8 +129,8 @@ class FirstDifference:
             )
         return bool(slot.absent)
 
-    def _cause_of(self, clash: int) -> int:
-        """The row that keeps ranks from the clash: the ranks absent there hang in a row that others
+    def _cause_of(self, mismatch: int) -> int:
+        """The row that keeps ranks from the mismatch: the ranks absent there hang in a row that others
         left out.
 
         recv of rank 0        rank 0 waits     rank 1 absent: hangs in the barrier
@@ -141,7 +141,7 @@ class FirstDifference:
         path: dict[
             int, CallRow
         ] = {}  # each row with the call in which a rank that left it out ended
-        candidate = clash
+        candidate = mismatch
         while candidate not in path:
             absent = [self.ends[rank] for rank in self.slots[candidate].absent]
             stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
@@ -158,7 +158,7 @@ class FirstDifference:
             candidate = row_of[key]
         circle = [*path][[*path].index(candidate) :]
         if any(self.ends[path[row]["rank"]].kind is not EndKind.HUNG for row in circle):
-            return clash
+            return mismatch
         self.circle = tuple(path[row] for row in circle)
         return min(circle)
 
@@ -166,7 +166,7 @@ class FirstDifference:
 
     @cached_property
     def sides(self) -> list[Side]:
-        """The lanes at the clash, by what they issued there; those that issued nothing come
+        """The lanes at the mismatch, by what they issued there; those that issued nothing come
         last."""
         slot, grouped = self.slot, list[list[int]]()
         for rank in slot.calls:
@@ -186,18 +186,18 @@ class FirstDifference:
 
     @cached_property
     def present(self) -> list[Side]:
-        """The sides that issued a call at the clash; the ones that did otherwise than most come
+        """The sides that issued a call at the mismatch; the ones that did otherwise than most come
         first."""
-        if self.clash is None:
+        if self.mismatch is None:
             return []
         issued = (side for side in self.sides if side[0] in self.slot.calls)
-        return sorted(issued, key=lambda side: side[0] not in self.odd)
+        return sorted(issued, key=lambda side: side[0] not in self.outliers)
 
     @cached_property
-    def odd(self) -> tuple[int, ...]:
+    def outliers(self) -> tuple[int, ...]:
         """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do
         not part."""
-        if self.clash is None:
+        if self.mismatch is None:
             return ()
         ranks = sorted(map(self.ranks, self.sides), key=len)
         minority = tuple(sorted(chain.from_iterable(ranks[:-1])))
@@ -217,13 +217,13 @@ class FirstDifference:
         paths: dict[str, dict[int, list[CallRow]]] = {}
         for index, slot in enumerate(self.slots):
             rows = self.folding.matched.calls_of(slot).values()
-            setup = index != self.clash and all(is_setup(row["origin"] or "") for row in rows)
+            setup = index != self.mismatch and all(is_setup(row["origin"] or "") for row in rows)
             for row in () if slot.pair or setup else rows:
                 paths.setdefault(slot.group, {}).setdefault(row["rank"], []).append(row)
         return paths
 
     def collectives(self, rank: int) -> list[CallRow]:
-        """The path of a lane in the clash's group."""
+        """The path of a lane in the mismatch's group."""
         return self.paths[self.slot.group].get(rank, [])
 
     def identity(self, row: CallRow) -> Identity:
@@ -247,7 +247,7 @@ class FirstDifference:
                 if not misaligned or not misaligned.turned:
                     continue
                 first, second = (paths[rank][misaligned.begin :] for rank in (lane, largest))
-                if self.clash is None or self.row_of(first[0]) <= self.clash:
+                if self.mismatch is None or self.row_of(first[0]) <= self.mismatch:
                     return (
                         first[0],
                         self._like(second[0], first),
@@ -262,7 +262,7 @@ class FirstDifference:
         return next(call for call in path if self.identity(call) == identity)
 
     @cached_property
-    def shift(self) -> Lead | None:
+    def lead(self) -> Lead | None:
         """How many calls one side is ahead of the other, and since when; None if they do not issue
         the same calls.
 
@@ -279,7 +279,7 @@ class FirstDifference:
         misaligned = self.misaligned(self.slot.group, first[0], second[0])
         if misaligned is None or not misaligned.lead:
             return None
-        if self.row_of(self.collectives(first[0])[misaligned.begin]) > (self.clash or 0):
+        if self.row_of(self.collectives(first[0])[misaligned.begin]) > (self.mismatch or 0):
             return None
         ahead, behind = self.sides if misaligned.lead > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
@@ -291,16 +291,16 @@ class FirstDifference:
 
     @cached_property
     def extra(self) -> list[CallRow]:
-        """The calls that the side that is ahead issued more; none without a shift."""
-        if self.shift is None:
+        """The calls that the side that is ahead issued more; none without a lead."""
+        if self.lead is None:
             return []
-        return self.collectives(self.shift.ahead[0])[self.shift.at : self.shift.at + self.shift.by]
+        return self.collectives(self.lead.ahead[0])[self.lead.at : self.lead.at + self.lead.by]
 
     @cached_property
     def counts(self) -> list[int]:
         """How many calls like the extra ones a rank of either side issued in all, that of the side
         ahead first; [] where that does not show which are extra."""
-        lead, extra = self.shift, self.extra
+        lead, extra = self.lead, self.extra
         if lead is None or len(extra) != lead.by or len({*map(asks_of, extra)}) > 1:
             return []
         row, sites = extra[0], {call["call_site"] for call in extra}

@@ -137,7 +137,7 @@ def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
         classes = rank_lanes(timeline)
     else:
         classes = tuple((rank,) for rank in range(timeline.world_size))
-    slots = None if whole else read(timeline).told
+    slots = None if whole else read(timeline).listed
     unfolded = Matched(timeline, slots)
     fewer = len(classes) < timeline.world_size
     if fewer:
@@ -188,12 +188,14 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
         + mixed(hash_columns(calls, "tag", "input", "error"))
         + hash_columns(columns, *columns.columns)
     )
-    # Calls of an odd slot are alike only within that slot; all others wherever they are.
+    # Calls of an uneven slot are alike only within that slot; all others wherever they are.
     misfits = np.flatnonzero(reading.misfit[1])
     hashes[misfits] += mixed(ranks[misfits].astype(np.uint64))  # such a rank has its own lane
     mixed_hashes = mixed(
         hashes
-        + np.where(reading.odd[reading.slot], mixed(reading.slot.astype(np.uint64)), np.uint64(0))
+        + np.where(
+            reading.uneven[reading.slot], mixed(reading.slot.astype(np.uint64)), np.uint64(0)
+        )
     )
     starts = np.searchsorted(ranks, np.arange(world + 1))
     positions = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
@@ -211,7 +213,7 @@ def _local_groups(
 ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
     """Of every call the number of its group, in the order in which its rank first used them; and by
     rank and group."""
-    names, place, world = reading.names, reading.place, reading.world_size
+    names, place, world = reading.names, reading.member, reading.world_size
     first = np.full(len(names) * world, len(place))
     first[place[::-1]] = np.arange(len(place))[::-1]
     used = np.argsort(first)[

@@ -91,7 +91,7 @@ class Matched:
     def __init__(
         self, timeline: Timeline, slots: Numbers | None = None, ranks: Collection[int] | None = None
     ) -> None:
-        """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost`
+        """All calls; or those in some `slots`; or those of some `ranks`: the others are `lost`
         in their slots."""
         reading = read(timeline)
         self.timeline = replace(

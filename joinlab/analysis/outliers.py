@@ -85,7 +85,7 @@ class Paths:
         self._known: dict[int, _Path] = {}
         self._fit: dict[frozenset[int], bool] = {}
 
-    def strays(self, suspects: Collection[int]) -> dict[int, Why]:
+    def outliers(self, suspects: Collection[int]) -> dict[int, Why]:
         """The one among `suspects` that left the common path, with the evidence; {} if
         undecided."""
         recorded = sorted(set(suspects) - self.unknown)
@@ -93,8 +93,8 @@ class Paths:
             return {}
         peers = {rank: self._peers(rank, recorded) for rank in recorded}
         self._read({*recorded, *chain.from_iterable(peers.values())})
-        apart = {rank: self._apart(rank, peers[rank]) for rank in recorded}
-        reasons = {rank: evidence for rank, evidence in apart.items() if evidence}
+        evidence_of = {rank: self._evidence(rank, peers[rank]) for rank in recorded}
+        reasons = {rank: evidence for rank, evidence in evidence_of.items() if evidence}
         # Of a rank and its only peer either may be wrong: this one, where the other suspects do as
         # their peers do.
         lone = [rank for rank in reasons if len(peers[rank]) == 1]
@@ -211,7 +211,7 @@ class Paths:
                 path.calls[role, pair, seq if pair else number - 1] = call
             self._known[rank] = path
 
-    def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
+    def _evidence(self, rank: int, peers: Sequence[int]) -> Why | None:
         """Evidence that the path of a rank fits those of few peers, while theirs fit each other."""
         against = [peer for peer in peers if not self._fits(rank, peer)]
         model = max(

@@ -15,7 +15,7 @@ In a run with many calls, few slots are shown one by one: those where the ranks 
 neighbours, and the first and last of every rank. They keep their numbers and meetings:
 
     slot     0 1 2 | 3 ...  59,998 | 59,999  60,000  60,001 | ...  124,998 | 124,999
-    told     x x x |               |    x    differs     x  |              |   hangs
+    listed   x x x |               |    x    differs     x  |              |   hangs
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from joinlab.timeline import Timeline, backend_of, derived
 MOST = 4000
 """Most calls of a run whose slots are all shown one by one."""
 
-KEPT = 2000  # of a run with more, so many calls are told, about
-BESIDE = 3  # slots told on either side of one that is told
-FEWEST = 24  # slots told, however many ranks there are
+KEPT = 2000  # of a run with more, so many calls are listed, about
+BESIDE = 3  # slots listed on either side of one that is listed
+FEWEST = 24  # slots listed, however many ranks there are
 
 Flags = npt.NDArray[np.bool_]
 
@@ -83,7 +83,7 @@ class Reading:
         )
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
         self.group: Numbers = codes.to_numpy().astype(np.int64)  # of no calls, they are objects
-        for place in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
+        for place in np.flatnonzero(np.bincount(self.member, minlength=1)).tolist():
             group, rank = divmod(place, self.world_size)
             name = self.names[group]
             if rank not in self.groups[name]:
@@ -91,13 +91,13 @@ class Reading:
         self.paired: Flags = self.calls["op"].is_in([*POINT_TO_POINT]).to_numpy()
 
     @cached_property
-    def place(self) -> Numbers:
+    def member(self) -> Numbers:
         """Of every call its group * world size + its rank."""
         return np.asarray(self.group * self.world_size + self.ranks, np.int64)
 
     @cached_property
     def skipped(self) -> Numbers:
-        """By `place`: how many collectives the record of the rank lost before its first."""
+        """By `member`: how many collectives the record of the rank lost before its first."""
         skips, world = self.meta.get("skipped", {}), range(self.world_size)
         return np.array(
             [skips.get(name, {}).get(rank, 0) for name in self.names for rank in world], np.int64
@@ -135,9 +135,9 @@ class Reading:
         """
         calls, pair, numbers = self.calls, self.paired, np.arange(len(self.ranks))
         refused = calls["number"].is_null().to_numpy()
-        lane = [pl.Series("place", self.place), pl.Series("pair", pair)]
+        lane = [pl.Series("place", self.member), pl.Series("pair", pair)]
         filled = calls.select(number=pl.col("number").forward_fill().over(lane)).to_series()
-        k = filled.fill_null(pl.Series(self.skipped[self.place])).to_numpy() - ~refused
+        k = filled.fill_null(pl.Series(self.skipped[self.member])).to_numpy() - ~refused
         lanes = pl.DataFrame([*lane, pl.Series("k", k), pl.Series("refused", refused)])
         nth = (
             lanes.select(pl.col("refused").cum_sum().over("place", "pair", "k"))
@@ -240,7 +240,7 @@ class Reading:
         return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(places)}), "root"))
 
     @cached_property
-    def odd(self) -> Flags:
+    def uneven(self) -> Flags:
         """By slot: not every rank of the group issued the same call from the same line there, and
         completed it."""
         slot, first = self.slot, np.zeros(self.count, np.int64)
@@ -264,18 +264,18 @@ class Reading:
         for number, members in enumerate(self.groups.values()):
             places[number * self.world_size + np.array(members, np.int64)] = np.arange(len(members))
         sizes = self._group_sizes[self.group]
-        return misfits_of(self.calls["splits"], self.slot, sizes, places[self.place])
+        return misfits_of(self.calls["splits"], self.slot, sizes, places[self.member])
 
     @cached_property
     def _group_sizes(self) -> Numbers:
         return np.array(list(map(len, self.groups.values())), np.int64)
 
-    # ---------------------------------------------------------------- what is told one by one
+    # ---------------------------------------------------------------- what is listed one by one
 
     @cached_property
     def patterns(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The odd slots; one slot of each pattern of calls; and the index of the pattern of each
-        odd slot.
+        """The uneven slots; one slot of each pattern of calls; and the index of the pattern of each
+        uneven slot.
 
         What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of
         each is enough.
@@ -283,17 +283,17 @@ class Reading:
         pattern = np.zeros(self.count, np.uint64)
         np.add.at(pattern, self.slot, self.kinds + self.calls["completed_ns"].is_null().to_numpy())
         pattern += self.misfit[0]
-        slots = np.flatnonzero(self.odd)
+        slots = np.flatnonzero(self.uneven)
         _, example, of_pattern = np.unique(pattern[slots], return_index=True, return_inverse=True)
         return slots, slots[example], of_pattern
 
     @cached_property
-    def told(self) -> Numbers:
-        """The slots that are told one by one: all of them, or those where the ranks part, begin or
+    def listed(self) -> Numbers:
+        """The slots that are listed one by one: all of them, or those where the ranks part, begin or
         end."""
         if self.calls.height <= MOST:
             return np.arange(self.count)
-        odd, examples, _ = self.patterns
+        uneven, examples, _ = self.patterns
         limit = max(KEPT // self.world_size, FEWEST)
         last = self.slot[np.flatnonzero(np.append(self.ranks[1:] != self.ranks[:-1], True))]
         names = ["rank", "group", "seq"]
@@ -307,8 +307,8 @@ class Reading:
             first,
             last,
             self.slot[ended.to_numpy()],
-            odd[:limit],
-            odd[-limit:],
+            uneven[:limit],
+            uneven[-limit:],
             examples[:limit],
         ):
             for distance in range(-BESIDE, BESIDE + 1) if len(slots) <= limit // BESIDE else (0,):
@@ -317,8 +317,8 @@ class Reading:
 
     @property
     def is_part(self) -> bool:
-        """Whether not all slots are told one by one."""
-        return len(self.told) < self.count
+        """Whether not all slots are listed one by one."""
+        return len(self.listed) < self.count
 
 
 def in_order(

@@ -17,7 +17,7 @@ record shows no mistake of theirs.
 Ranks whose call in a collective has another op or size than the calls of most of its group keep it
 from completing, whatever they wait for themselves.
 
-If ranks wait for each other in a circle, or no call has a majority, `strays` finds the rank that
+If ranks wait for each other in a circle, or no call has a majority, `outliers` finds the rank that
 left the path of its peers. If it finds none, `either` has these ranks: at least one of them is to
 blame.
 
@@ -124,7 +124,7 @@ class WaitGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Odd:
+class _Mismatch:
     """A collective in which some ranks wait with calls that cannot meet, or that others completed
     with another call.
 
@@ -170,7 +170,7 @@ class _JobFacts:
             for name, ranks in self.groups.items()
         }
         calls = timeline.calls.drop("stack", "origin", "value_in", "value_out").with_columns(
-            place=pl.Series(reading.place)
+            place=pl.Series(reading.member)
         )
         pair = pl.Series(reading.paired)
         self.collectives = calls.filter(~pair & calls["number"].is_not_null())
@@ -180,7 +180,7 @@ class _JobFacts:
         self.absent = sorted(
             {two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown}
         )
-        self.odds = [*self._odd()]
+        self.mismatches = [*self.find_mismatches()]
 
     def completed(self, group: str, rank: int) -> int:
         """How many collectives of a group a rank has completed."""
@@ -189,7 +189,7 @@ class _JobFacts:
             return self.enqueued[group, rank]
         return call.number - 1
 
-    def named(self, call: OpenCall | _Odd) -> CallName:
+    def named(self, call: OpenCall | _Mismatch) -> CallName:
         """A call as the watchdog names it."""
         op = call.op if isinstance(call, OpenCall) else ""
         return CallName(op, call.number, group_text(self.timeline.meta, call.group))
@@ -197,7 +197,7 @@ class _JobFacts:
     def has_ended(self, rank: int) -> bool:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
 
-    def _odd(self) -> Iterator[_Odd]:
+    def find_mismatches(self) -> Iterator[_Mismatch]:
         """By group: the calls of the first collective open on some rank, if they cannot all
         meet."""
         least: dict[str, int] = {}
@@ -216,7 +216,7 @@ class _JobFacts:
                     usual = commonest
                 else:
                     usual = ""
-                yield _Odd(group, least[group], ranks_by_form, usual)
+                yield _Mismatch(group, least[group], ranks_by_form, usual)
 
     # ---------------------------------------------------------------- the edges
 
@@ -234,14 +234,14 @@ class _JobFacts:
                     yield Waiting(call, *behind)
         # The others of a collective wait for the ranks whose call theirs cannot meet; without a
         # usual call, all do.
-        for odd in self.odds:
-            for form, ranks in odd.forms.items():
+        for mismatch in self.mismatches:
+            for form, ranks in mismatch.forms.items():
                 for rank, on in product(
-                    ranks if odd.usual in ("", form) else (), {*odd.here} - {*ranks}
+                    ranks if mismatch.usual in ("", form) else (), {*mismatch.here} - {*ranks}
                 ):
-                    call_here = self.open.get((odd.group, rank))
-                    if call_here is not None and call_here.number == odd.number:
-                        yield Waiting(call_here, on, True, odd.number - 1)
+                    call_here = self.open.get((mismatch.group, rank))
+                    if call_here is not None and call_here.number == mismatch.number:
+                        yield Waiting(call_here, on, True, mismatch.number - 1)
         for call in self.pairs.values():
             unstarted = call.met and call.started and not self.pairs[call.group, call.peer].started
             if call.peer not in self.unknown and (not call.met or unstarted):
@@ -365,26 +365,28 @@ class _Finding:
         `either`."""
         job = self.job
         wrong = {
-            rank: odd for odd in reversed(job.odds) for rank in odd.wrong
+            rank: mismatch for mismatch in reversed(job.mismatches) for rank in mismatch.wrong
         }  # the first one counts
-        open_ = [odd for odd in job.odds if not odd.usual]
-        split = {rank for odd in open_ for rank in odd.here}
+        open_ = [mismatch for mismatch in job.mismatches if not mismatch.usual]
+        split = {rank for mismatch in open_ for rank in mismatch.here}
         explained = job.unknown | wrong.keys() | split
         ends = [end for end in self._ends() if not explained & {*end}]
-        strayed = self.paths.strays(split)
+        outliers = self.paths.outliers(split)
         for ranks in ends:
             if len(self._alone(ranks)) > 1:
-                strayed |= self.paths.strays(ranks)
-        self.either += [odd.here for odd in open_ if not strayed.keys() & {*odd.here}]
-        for rank in sorted({*wrong, *strayed}):
+                outliers |= self.paths.outliers(ranks)
+        self.either += [
+            mismatch.here for mismatch in open_ if not outliers.keys() & {*mismatch.here}
+        ]
+        for rank in sorted({*wrong, *outliers}):
             self._name(
-                (rank,), _why_odd(job, rank, wrong[rank]) if rank in wrong else strayed[rank]
+                (rank,), _why_mismatch(job, rank, wrong[rank]) if rank in wrong else outliers[rank]
             )
         one_waits = len({wait.rank for wait in self.waits}) == 1 and not any(
             wait.enqueued for wait in self.waits
         )
         for ranks in ends:
-            if not strayed.keys() & {*ranks}:
+            if not outliers.keys() & {*ranks}:
                 self._end(ranks)
         if self.culprits and one_waits:
             self._one_waits()
@@ -421,10 +423,10 @@ class _Finding:
         too many."""
         job, first = self.job, self.waits[0]
         waiter, sinks = first.rank, sorted({wait.on for wait in self.waits})
-        strays = self.paths.strays({waiter, *sinks})
-        if strays:
+        outliers = self.paths.outliers({waiter, *sinks})
+        if outliers:
             self.culprits = []
-            for rank, why in strays.items():
+            for rank, why in outliers.items():
                 self._name((rank,), why)
         elif (
             job.timeline.world_size - len(job.unknown) > 2
@@ -475,18 +477,18 @@ class _Finding:
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
                 yield reasons.MayWait(stuck, sorted(absent), name)
-        for odd in job.odds:
-            if not odd.usual:
-                if tuple(sorted(odd.here)) in either:
-                    wrong = sorted(odd.here)
+        for mismatch in job.mismatches:
+            if not mismatch.usual:
+                if tuple(sorted(mismatch.here)) in either:
+                    wrong = sorted(mismatch.here)
                 else:
                     wrong = []
-                forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
+                forms = {form.partition(" ")[0]: ranks for form, ranks in mismatch.forms.items()}
                 # the ops alone may differ
-                if len(forms) != len(odd.forms):
-                    forms = {**odd.forms}
+                if len(forms) != len(mismatch.forms):
+                    forms = {**mismatch.forms}
                 issued = [(ranks, form) for form, ranks in forms.items()]
-                yield reasons.OtherCalls(job.named(odd), issued, wrong)
+                yield reasons.OtherCalls(job.named(mismatch), issued, wrong)
                 return
         waiting = {rank for wait in self.waits for rank in (wait.rank, wait.on)}
         standing = {call.rank for call in job.open.values()} - waiting
@@ -589,8 +591,9 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return reached
 
 
-def _why_odd(job: _JobFacts, rank: int, odd: _Odd) -> Why:
-    return reasons.OddOne(rank, odd.wrong[rank], job.named(odd), odd.forms[odd.usual], odd.usual)
+def _why_mismatch(job: _JobFacts, rank: int, mismatch: _Mismatch) -> Why:
+    call, usual = job.named(mismatch), mismatch.usual
+    return reasons.OddOne(rank, mismatch.wrong[rank], call, mismatch.forms[usual], usual)
 
 
 def _why(

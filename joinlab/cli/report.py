@@ -256,8 +256,8 @@ class _CallTable:
         )  # if narrow, remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
-        self.first = evidence.parting.first
-        odd = [ranks[0] for ranks in folding.classes if ranks[0] in evidence.parting.odd]
+        self.first = evidence.difference.first
+        odd = [ranks[0] for ranks in folding.classes if ranks[0] in evidence.difference.outliers]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [call.rank for call in headline.calls if call.rank in lanes]
         chosen = list(

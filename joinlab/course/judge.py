@@ -88,7 +88,7 @@ def run(
         timeline.ends
     ):  # diagnosing finished runs would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
-            raise Wrong(f"with {situation}: {tell(timeline).told(rank)}")
+            raise Wrong(f"with {situation}: {tell(timeline).ending(rank)}")
     return timeline
 
 

@@ -741,7 +741,7 @@ def _left(bench: Bench) -> dict[str, object]:
 
 def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
-    first = Evidence(timeline).parting.first
+    first = Evidence(timeline).difference.first
     return None if first is None else fold(timeline).numbers[first]
 
 

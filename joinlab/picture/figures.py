@@ -71,7 +71,7 @@ def figure(timeline: Timeline) -> go.Figure:
     )  # a legend has the first's edge
     by_kind = groupby(bars, lambda bar: bar.kind)
     traces = [_trace(bar_kind, list(group), until, per) for bar_kind, group in by_kind]
-    part = f" · {len(reading.told):,} of {reading.count:,} rows" * reading.is_part
+    part = f" · {len(reading.listed):,} of {reading.count:,} rows" * reading.is_part
     names = []
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
         ending = html.escape(f"{sign} {word}") + f"<br>{html.escape(detail)}" * bool(detail)
@@ -103,7 +103,7 @@ def _bars(
     """The bars of a lane; notes in `slots` those of its calls."""
     reading, (rank, *_) = read(timeline), screen.ranks[row]
     calls = timeline.calls.with_columns(pl.Series("slot", reading.slot, dtype=pl.Int64))
-    calls = calls.filter((pl.col("rank") == rank) & pl.col("slot").is_in([*reading.told]))
+    calls = calls.filter((pl.col("rank") == rank) & pl.col("slot").is_in([*reading.listed]))
     bad, (top, room) = mistaken(timeline, folded(timeline)), CALLS
     program = row + PROGRAM[0], PROGRAM[1]
     begun, ended, waited, let_go, _ = (times.tolist() for times in call_times(calls))

@@ -216,15 +216,15 @@ def scene_of(evidence: Evidence, ranks: bool = True, unfold: bool = False) -> Fi
 
 class _ScreenBuilder:
     def __init__(self, evidence: Evidence, share: bool, unfold: bool) -> None:
-        self.evidence, self.story, self.folding, self.parting = (
+        self.evidence, self.story, self.folding, self.difference = (
             evidence,
             story_of(evidence),
             evidence.folding,
-            evidence.parting,
+            evidence.difference,
         )
         self.timeline, self.unfold = evidence.timeline, unfold
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
-        self.odd = tuple(self.unknown) or tuple(self.parting.odd)
+        self.odd = tuple(self.unknown) or tuple(self.difference.outliers)
         self.numbers, self.places = (
             self.folding.numbers,
             plan(self.folding.matched, self.folding.lanes),
@@ -498,39 +498,39 @@ class _ScreenBuilder:
     def _mark(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one
         that is missing."""
-        if self.parting.first is None:
+        if self.difference.first is None:
             return None
         focus = next(
             (
                 index
                 for index, column in enumerate(self.columns)
-                if self._holds(column, self.parting.first)
+                if self._holds(column, self.difference.first)
             ),
             None,
         )
-        shift, odd = self.parting.shift, self.parting.odd
+        lead, odd = self.difference.lead, self.difference.outliers
         # its calls met: none is loud for its absence
         all_met = isinstance(self.story.headline, WrongAnswer)
-        if focus is None or shift is None or shift.by != 1 or not odd or all_met:
+        if focus is None or lead is None or lead.by != 1 or not odd or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
             return next(
                 (
                     index
                     for index, column in enumerate(self.columns)
-                    if self._holds(column, self.parting.clash)
+                    if self._holds(column, self.difference.mismatch)
                 ),
                 focus,
             )
-        extra = self.parting.extra[0]
+        extra = self.difference.extra[0]
         index = self._column_of(extra)
-        if index is not None and odd == self.parting.ranks(shift.ahead):
+        if index is not None and odd == self.difference.ranks(lead.ahead):
             self.columns[index].extra = self.lane[extra["rank"]]
             return index
-        if index is not None and odd == self.parting.ranks(shift.behind):
+        if index is not None and odd == self.difference.ranks(lead.behind):
             slot_there = self.columns[index].slot
             none: list[Box | None] = [None] * len(self.lanes)
-            missing = (self.lane[shift.behind[0]], asks_of(extra))
+            missing = (self.lane[lead.behind[0]], asks_of(extra))
             self.columns.insert(
                 index, Column(slot_there, slot_there, "", none, "open", missing=missing)
             )
@@ -555,18 +555,21 @@ class _ScreenBuilder:
         return None
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
-        if self.parting.first is not None:
-            shift = self.parting.shift
+        if self.difference.first is not None:
+            lead = self.difference.lead
         else:
-            shift = None
-        if shift is None:
+            lead = None
+        if lead is None:
             return
-        ahead, behind = shift.ahead[0], shift.behind[0]
+        ahead, behind = lead.ahead[0], lead.behind[0]
         gap = next((index for index, column in enumerate(self.columns) if column.missing), None)
-        if gap is not None and (extra_column := self._column_of(self.parting.extra[0])) is not None:
+        if (
+            gap is not None
+            and (extra_column := self._column_of(self.difference.extra[0])) is not None
+        ):
             yield gap, self.lane[behind], extra_column, self.lane[ahead]
-        late = self.parting.collectives(behind)[shift.at :]
-        early = self.parting.collectives(ahead)[shift.at + shift.by :]
+        late = self.difference.collectives(behind)[lead.at :]
+        early = self.difference.collectives(ahead)[lead.at + lead.by :]
         for late_column, early_column in zip(
             map(self._column_of, late), map(self._column_of, early), strict=False
         ):

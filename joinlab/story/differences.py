@@ -46,7 +46,7 @@ _MET = (OtherOrder, OutOfPhase, TwoModels)
 """Headlines about calls that met but were not meant for each other."""
 
 
-def parting(evidence: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
+def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
     """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = evidence.timeline
     split = _unmatched(evidence, headline)
@@ -158,7 +158,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 
 def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None if there are none."""
-    parting, ends, timeline = evidence.parting, evidence.ends, evidence.timeline
+    difference, ends, timeline = evidence.difference, evidence.ends, evidence.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
     if isinstance(headline, Circle):
         if sends and (split := _unpaired(timeline, sends)) is not None:
@@ -168,11 +168,11 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
             if further:
                 return None
             return _before(evidence, slot, [sorted(slot.calls), slot.absent])
-    if parting.clash is not None and not parting.slot.pair:
-        if _refused_there(evidence, parting.slot):
+    if difference.mismatch is not None and not difference.slot.pair:
+        if _refused_there(evidence, difference.slot):
             return None
-        return _before(evidence, parting.slot, list(map(parting.ranks, parting.sides)))
-    if parting.clash is None and isinstance(headline, _MET):
+        return _before(evidence, difference.slot, list(map(difference.ranks, difference.sides)))
+    if difference.mismatch is None and isinstance(headline, _MET):
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
         return _before(evidence, evidence.slot_of(first.key), sides)
@@ -215,7 +215,7 @@ _UNLIKE = re.compile(r"has \d+ params(?=, while)|exhausted all|Throwing across")
 def _refused_there(evidence: Evidence, slot: Slot) -> bool:
     """Whether all ranks came to the same line, and the backend refused the call of those that lack
     it: its error says why, and no test parts them."""
-    sites = {evidence.parting.call(slot, rank)["call_site"] for rank in slot.calls}
+    sites = {evidence.difference.call(slot, rank)["call_site"] for rank in slot.calls}
     last = [
         evidence.matched.row_of[evidence.last[rank]]
         for rank in slot.absent
@@ -255,7 +255,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         pl.col("group") == slot.group,
         ~pl.col("op").is_in([*POINT_TO_POINT]),
     )
-    lane_of = {rank: lane for lane, ranks in evidence.parting.lanes.items() for rank in ranks}
+    lane_of = {rank: lane for lane, ranks in evidence.difference.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
     index = next(
         n
@@ -264,7 +264,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         if row["seq"] == seqs[rank]
     )
     calls = {
-        rank: [evidence.parting.identity(row) for _, row in path] for rank, path in paths.items()
+        rank: [evidence.difference.identity(row) for _, row in path] for rank, path in paths.items()
     }
     sides = _closest(sides, calls)
     first, second = (calls[side[0]][:index] for side in (sides[0], sides[:2][-1]))

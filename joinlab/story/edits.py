@@ -75,7 +75,7 @@ class FixTarget:
 
     # ---------------------------------------------------------------- reading the text
 
-    def parting(self) -> ast.stmt | None:
+    def diverging(self) -> ast.stmt | None:
         """The innermost statement at which the ways finally part, if it is in this text."""
         if self.tests:
             line = self.tests[-1]["line"] - self.first + 1
@@ -86,12 +86,12 @@ class FixTarget:
 
     def branch(self) -> ast.If | None:
         """The `if` at which the ways finally part."""
-        node = self.parting()
+        node = self.diverging()
         return node if isinstance(node, ast.If) else None
 
     def loop(self) -> ast.For | ast.While | None:
         """The loop whose own end parts the ways: of a `for` or `while`, or of `next()` in one."""
-        node: ast.AST | None = self.parting()
+        node: ast.AST | None = self.diverging()
         if isinstance(node, ast.For | ast.While):
             return node
         if node is None or not any(side["text"] == "StopIteration" for side in self.sides):
@@ -569,7 +569,7 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
     One rank's wish is enough (MAX), except where the test is the only regular way out of its loop:
     then each rank has to pass it (MIN).
     """
-    node = place.parting()
+    node = place.diverging()
     if node is None or place.joins(node):
         # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
         return
@@ -617,7 +617,7 @@ def _is_for_some_ranks(place: FixTarget) -> bool:
 def _agree(place: FixTarget) -> Iterator[Edited]:
     """Let all ranks use the smallest of their values for a number that decides how often a loop
     runs."""
-    loop = place.parting()
+    loop = place.diverging()
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
         return
     test = place.tests[-1]
@@ -638,7 +638,7 @@ def _agree(place: FixTarget) -> Iterator[Edited]:
 
 def _same(place: FixTarget) -> Iterator[Edited]:
     """Give every rank as many inputs as the rank with the fewest."""
-    loop = place.parting()
+    loop = place.diverging()
     if not isinstance(loop, ast.For) or not dotted(loop.iter):
         return
     made = place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN")

@@ -39,7 +39,7 @@ class Evidence:
     def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
         self.timeline, self.meta, self.ends = timeline, timeline.meta, timeline.ends
         self.folding = folding = fold(timeline) if folding is None else folding
-        self.parting = FirstDifference(timeline, folding)
+        self.difference = FirstDifference(timeline, folding)
         self.sources = SourceTexts.of(timeline)
         self.matched = folding.every
         self.groups, self.slot_of = self.matched.groups, self.matched.slot_of
@@ -83,19 +83,19 @@ class Evidence:
 
     def lines_at(self, slot: Slot) -> tuple[SourceLine, ...]:
         """The lines from which the ranks issued the calls of a slot."""
-        rows = (self.parting.call(slot, rank) for rank in slot.calls)
+        rows = (self.difference.call(slot, rank) for rank in slot.calls)
         rows_by_line = by_key(
             ((row["call_site"], self.sources.lines_of(row)), row) for row in rows
         ).values()
         lines = (
-            self.line_of(line_rows[0], self.parting.ranks(row["rank"] for row in line_rows))
+            self.line_of(line_rows[0], self.difference.ranks(row["rank"] for row in line_rows))
             for line_rows in rows_by_line
         )
         return tuple(line for line in lines if line is not None)
 
     def sides(self, sides: Iterable[Side]) -> tuple[tuple[int, ...], ...]:
         """The ranks of each of these sides."""
-        return tuple(map(self.parting.ranks, sides))
+        return tuple(map(self.difference.ranks, sides))
 
     def about(
         self,
@@ -126,11 +126,11 @@ class Evidence:
         return who_waits(self.timeline)
 
     @cached_property
-    def clash(self) -> Slot | None:
+    def mismatch(self) -> Slot | None:
         """The slot in which the ranks part, with the calls of all ranks; None if all calls met."""
-        if self.parting.clash is None:
+        if self.difference.mismatch is None:
             return None
-        slot = self.parting.slot
+        slot = self.difference.slot
         rank, seq = next(iter(slot.calls.items()))
         return self.slot_of((rank, slot.group, seq))
 

@@ -160,8 +160,8 @@ def _issued_before(timeline: Timeline) -> list[int]:
     sides = tests[-1]["sides"] if tests else ()
     issued = {rank: side["issued"] for side in sides if "issued" in side for rank in side["ranks"]}
     reading = read(timeline)
-    if reading.odd.any():
-        first = int(reading.odd.argmax())
+    if reading.uneven.any():
+        first = int(reading.uneven.argmax())
     else:
         first = reading.count
     calls = timeline.calls.with_columns(slot=reading.slot).filter(pl.col("slot") < first)

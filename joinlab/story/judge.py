@@ -2,7 +2,7 @@
 show this one.
 
 It reads off the Timeline which calls met, from which lines, how the ranks ended and who waits for
-whom. Each kind of parting has a module in `joinlab.story.forms`.
+whom. Each kind of divergence has a module in `joinlab.story.forms`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import by_key, good
 from joinlab.errors import LaunchError, ProgramError
-from joinlab.story.differences import has_keys, parting
+from joinlab.story.differences import divergence_of, has_keys
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import EndingLine, Headline, Line, RankEnds
@@ -67,7 +67,7 @@ def look(evidence: Evidence) -> None:
 def _follow(evidence: Evidence, source: TraceSource) -> None:
     """Find where the ways part and, emulated, what mends the run."""
     timeline = evidence.timeline
-    divergence = parting(evidence, cause_of(evidence)[0], source)
+    divergence = divergence_of(evidence, cause_of(evidence)[0], source)
     if divergence is not None:
         timeline.meta["parting"] = divergence
         evidence = Evidence(timeline, evidence.folding)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 from joinlab.analysis.wording import short_site, shown
 from joinlab.backend.calls import Key
 from joinlab.ops import Op
-from joinlab.story.words import Piece, Text, ends, listing, say, told
+from joinlab.story.words import Piece, Text, as_sentence, ends, listing, say
 from joinlab.timeline import EndKind
 
 Plain = str | int | float | bool | None
@@ -70,7 +70,7 @@ class NamedCall:
         return self.rank, self.group, self.seq
 
     @property
-    def place(self) -> str:
+    def site_text(self) -> str:
         """Its line, as a suffix: " (train.py:12)"."""
         return f" ({short_site(self.site)})" if self.site else ""
 
@@ -196,13 +196,13 @@ class Line(ABC):
 
     # ---------------------------------------------------------------- words
 
-    def told(self) -> Text:
+    def complete(self) -> Text:
         """All its words, as a sentence."""
-        return told(self.words())
+        return as_sentence(self.words())
 
     def pieces(self) -> Text:
         """Its words as marked pieces with safe characters; joined, they are its text."""
-        return tuple(replace(piece, text=shown(self._named(piece))) for piece in self.told())
+        return tuple(replace(piece, text=shown(self._named(piece))) for piece in self.complete())
 
     @property
     def sentence(self) -> str:
@@ -225,9 +225,9 @@ class Line(ABC):
         ranks = self.sides[index] if index < len(self.sides) else (call.rank,)
         return Piece(name, call=index, ranks=ranks)
 
-    def at_place(self, index: int) -> Text:
+    def with_site(self, index: int) -> Text:
         """A call with its line: "barrier (train.py:12)"."""
-        return say("{}{}", self.noun(index), self.calls[index].place)
+        return say("{}{}", self.noun(index), self.calls[index].site_text)
 
     def brief(self, index: int) -> Text:
         """A call for a headline: "send to rank 1 (train.py:12)"; of a file named before, ":14"; its
@@ -238,7 +238,7 @@ class Line(ABC):
         if file and file in before:
             location = f" (:{number})"
         else:
-            location = call.place or call.number_text
+            location = call.site_text or call.number_text
         if call.name in PLAIN:
             name = replace(name, text=PLAIN[call.name])
         return name, Piece(call.peer_text + location)
@@ -250,7 +250,7 @@ class Line(ABC):
         group = f" of group {call.within}" if call.within else ""
         return (
             self.noun(index),
-            Piece(call.peer_text + tag + call.number_text + group + call.place),
+            Piece(call.peer_text + tag + call.number_text + group + call.site_text),
         )
 
 
@@ -301,13 +301,13 @@ class Headline(Line):
     says_ends: ClassVar[bool] = False
     """Whether its words already say how the ranks ended."""
 
-    def told(self) -> Text:
-        text = told(self.words())
+    def complete(self) -> Text:
+        text = as_sentence(self.words())
         if self.says_ends:
             return text
-        sentence = told((*text, *self.endings()))
+        sentence = as_sentence((*text, *self.endings()))
         if sum(len(piece.text) for piece in sentence) > LONGEST:
-            sentence = told((*text, *self.endings(counted=True)))
+            sentence = as_sentence((*text, *self.endings(counted=True)))
         return sentence
 
     def endings(self, counted: bool = False) -> Text:
@@ -318,7 +318,7 @@ class Headline(Line):
             ends(group.ranks, group.kind, group.pending, world=world, counted=counted)
             for group in self.bad_ends()
         ]
-        return say(" {}.", told(listing(texts, "; "))) if texts else ()
+        return say(" {}.", as_sentence(listing(texts, "; "))) if texts else ()
 
     def bad_ends(self) -> list[RankEnds]:
         """How ranks ended that did not end well, as far as it is known."""

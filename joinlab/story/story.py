@@ -55,7 +55,7 @@ class Story:
         """The lines of one kind in words."""
         return tuple(line.sentence for line in self.of(kind))
 
-    def told(self, rank: int) -> str:
+    def ending(self, rank: int) -> str:
         """How one rank ended, and why, in a sentence or two."""
         return next((line.sentence for line in self.of(LineKind.FATE) if rank in line.ranks), "")
 

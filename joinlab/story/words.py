@@ -133,7 +133,7 @@ def listing(parts: Sequence[Text], between: str = "") -> Text:
     return tuple(piece for piece in pieces if piece.text)
 
 
-def told(text: Iterable[Piece]) -> Text:
+def as_sentence(text: Iterable[Piece]) -> Text:
     """A sentence: begins with a capital letter; adjacent plain pieces become one."""
     pieces: list[Piece] = []
     for piece in text:

@@ -90,8 +90,8 @@ def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     every, few = fold(timeline, whole=True), fold(timeline)
     assert str(diagnose(timeline)) == str(diagnose(timeline, every))
     assert (
-        few.numbers[Evidence(timeline).parting.first]
-        == every.numbers[Evidence(timeline, every).parting.first]
+        few.numbers[Evidence(timeline).difference.first]
+        == every.numbers[Evidence(timeline, every).difference.first]
     )
     assert len(few.slots) < len(every.slots) / 5 and read(timeline).is_part
 
@@ -202,7 +202,7 @@ def test_the_table_of_a_page_holds_what_tells(timeline, tmp_path):
 def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
     drawn = figure(timeline)
     assert 0 < sum(len(trace.x) for trace in drawn.data if trace.type == "bar") < 3000
-    assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.subtitle.text
+    assert f"{len(read(timeline).listed):,} of 2,000 rows" in drawn.layout.title.subtitle.text
     assert any("Met, but should not have" in str(trace.customdata) for trace in drawn.data)
 
 

@@ -254,7 +254,7 @@ def test_an_emulation_says_what_a_stuck_stream_holds_up():
     timeline = emulate(program, (1, 1))
     assert timeline.meta["stream_waits"] == [[0, "1", 1, "2", 0]]
     assert judge(timeline).proven == 2
-    said = [diagnose(timeline).told(rank) for rank in (0, 1)]
+    said = [diagnose(timeline).ending(rank) for rank in (0, 1)]
     assert "rank 0 waits in" in said[1] and "call 2 of group 1" in said[1]
 
 

@@ -222,7 +222,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_its_ranks_were_ende
     with job_of("case 4", 2) as job:
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
-        assert "barrier" in joinlab.diagnose(timeline).told(0)
+        assert "barrier" in joinlab.diagnose(timeline).ending(0)
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code")
         assert seen.returncode == 1
         assert "The job has stalled." in seen.stdout

@@ -335,7 +335,7 @@ def test_a_process_whose_call_never_ends_hangs_after_its_program(how: str) -> No
         timeline.ends[0].text
         == f"its program has {how}, and its process waits for this call before it ends"
     )
-    assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).told(0)
+    assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).ending(0)
     assert ("ValueError: bad" in timeline.output[0]) == (how != "returned")
     emulated = joinlab.emulate(program, (2, 3), "gloo")
     assert differences(emulated, timeline) == []

@@ -229,7 +229,7 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
     for one in made.columns:
         if one.stack:  # no stack that holds a mismatch says that all matched
             assert (one.said == "all matched") == (
-                not read(timeline).odd[one.slot : one.until + 1].any()
+                not read(timeline).uneven[one.slot : one.until + 1].any()
             )
     assert [made.ranks[lane] for lane in made.columns[-1].absent] == [(ranks - 1,)]
     assert made.ranks[1] == (1,)  # the odd one; of 8, those that look the same share a lane

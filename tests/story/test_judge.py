@@ -98,7 +98,7 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     assert (value.ranks, value.value, value.taken) == ((0,), 0.0, "all ranks have joined")
     asked = next(piece for piece in story.headline.pieces() if piece.call == 0)
     assert (asked.text, asked.ranks) == ("anyone left?", (0,))
-    assert 'Rank 1 hangs in "who is last?", call 19 (train.py:28)' in story.told(1)
+    assert 'Rank 1 hangs in "who is last?", call 19 (train.py:28)' in story.ending(1)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     ],
 )
 def test_the_story_says_how_the_rank_with_more_inputs_ended(case, backend, words):
-    assert words in diagnose(case_timeline(case, 2, backend)).told(1)
+    assert words in diagnose(case_timeline(case, 2, backend)).ending(1)
 
 
 def test_what_never_completed_has_given_no_value():
@@ -142,7 +142,7 @@ def test_a_hang_that_was_only_suspected_stays_so():
         writer.call(rank, "all_reduce", shape=[[7 * rank + 1]], done=False)  # one would abort
     story = diagnose(writer.timeline([hung(0, "nothing happened for 30 s", proven=False)] * 2))
     assert [one.proven for one in story.ranks] == [False, False]
-    assert story.told(0).endswith("A hang is only suspected: nothing happened for 30 s.")
+    assert story.ending(0).endswith("A hang is only suspected: nothing happened for 30 s.")
     assert "float32[1]" in causes(story)[0] and "float32[8]" in causes(story)[0]
 
 
@@ -152,8 +152,8 @@ def test_a_hang_that_its_recorder_proved_is_told_as_proven():
         writer.call(rank, "all_reduce", done=False)
     story = diagnose(writer.timeline([hung(0), hung(0)]))
     assert (
-        story.told(0)
-        == story.told(1)
+        story.ending(0)
+        == story.ending(1)
         == (
             "Ranks 0, 1 hang in all-reduce, call 1 (train.py:11). Proven: no issued call can end this wait."
         )
@@ -176,7 +176,7 @@ def test_ranks_that_are_still_running_have_done_nothing_wrong():
     story = diagnose(writer.timeline([Ending("unknown", text=RUNNING)] * 2))
     assert story.sentence == "Ranks 0, 1 are still running; every call fits so far."
     assert (
-        story.told(1)
+        story.ending(1)
         == "Ranks 0, 1 are still running, last seen after all-reduce, call 1 (train.py:11)."
     )
 
@@ -187,7 +187,7 @@ def test_a_rank_that_loops_for_ever_waits_in_no_call():
     nothing = "nothing happened for 5 s"
     story = diagnose(writer.timeline([hung(0, nothing, False), hung(None, nothing, False)]))
     assert (
-        story.told(1)
+        story.ending(1)
         == f"Rank 1 makes no progress outside any recorded call. A hang is only suspected: {nothing}."
     )
     writer.call(1, "barrier")
@@ -197,7 +197,7 @@ def test_a_rank_that_loops_for_ever_waits_in_no_call():
         )
     )
     assert (
-        story.told(1)
+        story.ending(1)
         == "Rank 1 was ended by joinlab: out of time, last seen after barrier, call 1 (train.py:11)."
     )
 
@@ -210,7 +210,7 @@ def test_a_program_s_own_exception():
         Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection reset by peer"),
     ]
     story = diagnose(writer.timeline(ends))
-    assert story.told(0) == "Rank 0 raised ValueError: bad <batch>."
+    assert story.ending(0) == "Rank 0 raised ValueError: bad <batch>."
     assert "bad &lt;batch&gt;" in story._repr_html_()
     assert "<batch>" not in story._repr_html_()
 
@@ -227,7 +227,7 @@ def test_a_program_s_own_exception():
 )
 def test_an_exception_is_told_with_the_first_line_of_its_message_if_it_has_one(error, text):
     ends = [Ending(EndKind.RAISED, text=text_of(error)), DONE]
-    assert diagnose(Writer().timeline(ends)).told(0) == f"Rank 0 raised {text}."
+    assert diagnose(Writer().timeline(ends)).ending(0) == f"Rank 0 raised {text}."
 
 
 def test_an_exception_in_a_call_that_is_not_about_a_peer():
@@ -236,7 +236,7 @@ def test_an_exception_in_a_call_that_is_not_about_a_peer():
     ends = [Ending(EndKind.RAISED, call=0, group="0", text="ValueError: root out of range"), DONE]
     assert (
         diagnose(writer.timeline(ends))
-        .told(0)
+        .ending(0)
         .startswith(
             "Rank 0 raised ValueError: root out of range, in broadcast, call 1 (train.py:11)"
         )
@@ -249,8 +249,8 @@ def test_long_messages_are_cut():
         Ending(EndKind.RAISED, text="boom. This is typically caused by"),
     ]
     story = diagnose(Writer().timeline(ends))
-    assert story.told(0) == f"Rank 0 raised {'x' * 240} (cut)."
-    assert story.told(1) == "Rank 1 raised boom."
+    assert story.ending(0) == f"Rank 0 raised {'x' * 240} (cut)."
+    assert story.ending(1) == "Rank 1 raised boom."
 
 
 def test_killed_outside_any_call():
@@ -258,7 +258,7 @@ def test_killed_outside_any_call():
         Writer().timeline([DONE, Ending(EndKind.KILLED, text="its process was killed by SIGKILL")])
     )
     assert [line.ranks for line in story.of(LineKind.FATE)] == [(1,), (0,)]
-    assert story.told(1) == "Rank 1 was ended: its process was killed by SIGKILL."
+    assert story.ending(1) == "Rank 1 was ended: its process was killed by SIGKILL."
 
 
 def test_two_sends_wait_for_each_other():
@@ -292,7 +292,7 @@ def test_bare_rows_are_enough(backend):
     timeline = timeline_from_rows(rows, ends, {"backend": backend})
     story = diagnose(timeline)
     check_form(story, timeline)
-    assert "all-reduce, call 1" in story.told(2)
+    assert "all-reduce, call 1" in story.ending(2)
 
 
 def test_a_timeline_without_calls():

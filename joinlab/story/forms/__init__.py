@@ -1,4 +1,4 @@
-"""The forms of a story's lines. A module has the finders of one kind of parting, and the forms of
+"""The forms of a story's lines. A module has the finders of one kind of divergence, and the forms of
 line that they make: classes of facts, each with its words.
 
 To add a kind of divergence, add a module to this folder and its finder to the row of the relation
@@ -41,7 +41,7 @@ FIRST: tuple[Finder, ...] = (
     pasted.find,
     even.cut_short,
     misused.grouped,
-    standing.apart,
+    standing.outside_calls,
     kept_waiting.find,
 )
 """Finders of what tells more than the relation of the calls."""
@@ -73,7 +73,7 @@ BY_RELATION: Mapping[Relation, tuple[Finder, ...]] = {
 def finders(evidence: Evidence) -> Iterator[Finder]:
     """The finders in order; the first that finds something gives the headline and its causes."""
     yield from FIRST
-    yield from BY_RELATION[evidence.parting.relation]
+    yield from BY_RELATION[evidence.difference.relation]
 
 
 def cause_of(evidence: Evidence) -> tuple[Line, ...]:

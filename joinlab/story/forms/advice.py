@@ -174,14 +174,14 @@ _BY_RELATION: Mapping[Relation, type[OfCalls]] = {
 
 def _what_leads(evidence: Evidence) -> Iterator[Line]:
     """The calls at which the ranks part, or that were given unlike data."""
-    slot, present = evidence.clash, evidence.parting.present
+    slot, present = evidence.mismatch, evidence.difference.present
     if slot:
         kinds = {evidence.ends[rank].kind for rank in slot.absent}
     else:
         kinds = set()
     if slot is not None and EndKind.KILLED not in kinds:
-        rows = [meeting.placed(evidence, slot, side) for side in present]
-        form = _BY_RELATION.get(evidence.parting.relation, WhatLeads)
+        rows = [meeting.row_of(evidence, slot, side) for side in present]
+        form = _BY_RELATION.get(evidence.difference.relation, WhatLeads)
         yield form(
             slot.differs,
             slot.absent,

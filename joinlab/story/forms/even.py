@@ -49,7 +49,7 @@ def cut_short(evidence: Evidence) -> tuple[Line, ...]:
         return ()
     if any(end.kind in _BROKEN or end.kind is EndKind.HUNG for end in evidence.ends):
         return ()
-    if any(slot.differs for slot in evidence.parting.slots):
+    if any(slot.differs for slot in evidence.difference.slots):
         return ()
     ranks = [rank for rank, end in enumerate(evidence.ends) if end.text == cut["why"]]
     return (CutShort(len(evidence.ends), "interrupted" in cut["why"], ranks=tuple(ranks)),)

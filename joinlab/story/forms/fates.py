@@ -252,12 +252,12 @@ def _of_several(text: str, ranks: Sequence[int]) -> str:
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
-    clash = (
-        None if evidence.parting.circle else evidence.clash
+    mismatch = (
+        None if evidence.difference.circle else evidence.mismatch
     )  # of a circle, each call needs its reason
     lines: dict[str, Fate] = {}
-    for lane, ranks in evidence.parting.lanes.items():
-        line = _FateOf(evidence, lane, clash).line()
+    for lane, ranks in evidence.difference.lanes.items():
+        line = _FateOf(evidence, lane, mismatch).line()
         calls = tuple(replace(call, rank=-1, seq=-1) for call in line.calls)
         key = repr(replace(line, ranks=(), calls=calls))
         if key in lines:
@@ -272,8 +272,8 @@ class _FateOf:
     """How one rank ended. `known`: the slot in which the ranks part, which the cause already
     describes."""
 
-    def __init__(self, evidence: Evidence, rank: int, clash: Slot | None) -> None:
-        self.evidence, self.rank, self.known = evidence, rank, clash
+    def __init__(self, evidence: Evidence, rank: int, mismatch: Slot | None) -> None:
+        self.evidence, self.rank, self.known = evidence, rank, mismatch
         self.end = evidence.ends[rank]
         self.rows, self.slot_of = evidence.matched.row_of, evidence.slot_of
         self.calls: list[NamedCall] = []

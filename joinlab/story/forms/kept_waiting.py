@@ -10,7 +10,7 @@ from joinlab.analysis.reasons import CallName, OtherCalls, Why
 from joinlab.analysis.waiting import WaitGraph
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Headline, Line, LineKind, form, form_of
-from joinlab.story.words import ENDINGS, Part, Text, listing, say, told, who
+from joinlab.story.words import ENDINGS, Part, Text, as_sentence, listing, say, who
 from joinlab.timeline import FROM_TEXT, EndKind
 
 
@@ -55,7 +55,7 @@ class Shows(Headline):
         if isinstance(why, OtherCalls):
             issued = [say("{} {}", ranks, op) for ranks, op in why.issued]
             parts["issued"] = listing(issued, "; ")
-        about, either = told((who(why.about),)), told(_which(why.either))
+        about, either = as_sentence((who(why.about),)), as_sentence(_which(why.either))
         return say(why.text, **{**parts, "about": why.about, "About": about, "Either": either})
 
 
@@ -79,14 +79,14 @@ def _which(ranks: Sequence[int]) -> Text:
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
-    """The ranks where the graph ends, unless the clash itself explains them."""
+    """The ranks where the graph ends, unless the mismatch itself explains them."""
     if not any(end.kind is EndKind.UNKNOWN for end in evidence.ends):
         return ()
     graph = evidence.graph
     first = unclear_first(evidence)
     if first is not None:
         return (Shows(first, ranks=first.about),)
-    if not graph.culprits or (evidence.parting.first is not None and _shows(evidence, graph)):
+    if not graph.culprits or (evidence.difference.first is not None and _shows(evidence, graph)):
         return ()
     causes = [
         Shows(culprit.why, ranks=culprit.ranks, kind=LineKind.CAUSE) for culprit in graph.culprits
@@ -100,32 +100,33 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 
 def unclear_first(evidence: Evidence) -> Why | None:
     """The headline if the record does not show which rank keeps the others waiting."""
-    graph, parting, missing = (
+    graph, difference, missing = (
         evidence.graph,
-        evidence.parting,
+        evidence.difference,
         {*evidence.meta.get("missing_ranks", ())},
     )
     if graph.culprits or evidence.meta.get("format") == FROM_TEXT:
         return None
-    if parting.clash is not None and (not missing or missing & {*parting.slot.absent}):
-        return None  # the clash tells more
+    if difference.mismatch is not None and (not missing or missing & {*difference.slot.absent}):
+        return None  # the mismatch tells more
     return next(iter(graph.unclear), None)
 
 
 def _shows(evidence: Evidence, graph: WaitGraph) -> bool:
-    """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is
+    """Whether the mismatch explains the graph: the graph's culprits are in it, and one of its calls is
     still open."""
-    parting = evidence.parting
+    difference = evidence.difference
     if (
         not graph.ranks
-        or len(parting.present) < 2
-        or parting.odd not in ((), tuple(sorted(graph.ranks)))
+        or len(difference.present) < 2
+        or difference.outliers not in ((), tuple(sorted(graph.ranks)))
     ):
         return False
     shown_ranks = set[int]()
-    for side in parting.present:
-        shown_ranks.update(parting.ranks(side))
+    for side in difference.present:
+        shown_ranks.update(difference.ranks(side))
     stuck = any(
-        parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls
+        difference.call(difference.slot, lane)["completed_ns"] is None
+        for lane in difference.slot.calls
     )
     return stuck and shown_ranks >= {*graph.ranks}

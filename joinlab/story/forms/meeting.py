@@ -1,5 +1,5 @@
 """Which calls met where the ranks part, and what each rank made of it: causes that several kinds of
-parting share."""
+divergence share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Met(Cause):
         parts = []
         for index, (ranks, values) in enumerate(zip(self.sides, gave, strict=True)):
             parts.append(
-                say("{}'s {}{}", ranks, self.at_place(index), f" with {values}" * bool(values))
+                say("{}'s {}{}", ranks, self.with_site(index), f" with {values}" * bool(values))
             )
         if self.met:
             verb = "met"
@@ -78,12 +78,12 @@ class Keys(Cause):
 
 
 def causes(evidence: Evidence) -> Iterator[Line]:
-    """The lines about the clash: which calls met, and what the ranks made of it."""
-    parting, slot = evidence.parting, evidence.parting.slot
-    present = parting.present
+    """The lines about the mismatch: which calls met, and what the ranks made of it."""
+    difference, slot = evidence.difference, evidence.difference.slot
+    present = difference.present
     if len(present) < 2:
         return
-    rows = [parting.call(slot, side[0]) for side in present]
+    rows = [difference.call(slot, side[0]) for side in present]
     yield met(evidence, slot, present)
     made = []
     for side, row in zip(present, rows, strict=True):
@@ -108,7 +108,7 @@ def keys(evidence: Evidence) -> Iterator[Line]:
 
 def met(evidence: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
-    rows = [placed(evidence, slot, side) for side in present]
+    rows = [row_of(evidence, slot, side) for side in present]
     kinds, differs, given_texts = {row["op"] for row in rows}, set(slot.differs), []
     if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
         given_texts = [given(row, differs) for row in rows]
@@ -123,9 +123,9 @@ def met(evidence: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     )
 
 
-def placed(evidence: Evidence, slot: Slot, side: Side) -> CallRow:
+def row_of(evidence: Evidence, slot: Slot, side: Side) -> CallRow:
     """The call of a side; without a line, if its ranks issued it from several."""
-    rows = [evidence.parting.call(slot, rank) for rank in side if rank in slot.calls]
+    rows = [evidence.difference.call(slot, rank) for rank in side if rank in slot.calls]
     if len({row["call_site"] for row in rows}) == 1:
         return rows[0]
     return {**rows[0], "call_site": None}
@@ -150,5 +150,8 @@ def value_of(evidence: Evidence, side: Side, row: CallRow) -> Value:
     values = list(chain.from_iterable(decode_values(row["value_out"]) or ()))
     _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
     return Value(
-        evidence.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, meaning
+        evidence.difference.ranks(side),
+        asks_of(row),
+        values[0] if len(values) == 1 else None,
+        meaning,
     )

@@ -1,4 +1,4 @@
-"""The clash: calls that differ in one place, or that nothing meets, and what the ranks made of
+"""The mismatch: calls that differ in one place, or that nothing meets, and what the ranks made of
 them.
 
 There is one function for each relation of their calls.
@@ -19,14 +19,14 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Cause, Headline, Line, RankEnds, form
-from joinlab.story.words import Part, Piece, Text, ends, every_rank, listing, say, told, who
+from joinlab.story.words import Part, Piece, Text, as_sentence, ends, every_rank, listing, say, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
 FEW = 3
 """Up to this many sides, the headline says what each side gave."""
 
 
-class Clash(Headline):
+class Mismatch(Headline):
     """Calls that did not meet their counterparts. Where all ranks finished nevertheless, it says
     so."""
 
@@ -35,10 +35,12 @@ class Clash(Headline):
         if not self.ends or not lucky:
             return Headline.endings(self, counted)
         ranks = tuple(chain.from_iterable(group.ranks for group in self.ends))
-        return say(" {} finished, by luck.", told((Piece(every_rank(len(ranks)), ranks=ranks),)))
+        return say(
+            " {} finished, by luck.", as_sentence((Piece(every_rank(len(ranks)), ranks=ranks),))
+        )
 
 
-class Circle(Clash):
+class Circle(Mismatch):
     """Ranks that wait for each other. Up to two calls by name; ENDED has each rank's own."""
 
     def words(self) -> Text:
@@ -52,7 +54,7 @@ class Circle(Clash):
         return say("{} wait for each other: {}.", self.ranks, listing(parts))
 
 
-class OtherTag(Clash):
+class OtherTag(Mismatch):
     """A send and a recv of two ranks that wait for each other, with different tags."""
 
     def words(self) -> Text:
@@ -65,7 +67,7 @@ class OtherTag(Clash):
 
 def circle(evidence: Evidence) -> tuple[Line, ...]:
     """Ranks that wait for each other in a circle, each in a call that the next one left out."""
-    rows = evidence.parting.circle or _crossed(evidence)
+    rows = evidence.difference.circle or _crossed(evidence)
     if not rows:
         return ()
     by_call: dict[tuple[object, ...], tuple[CallRow, set[int]]] = {}
@@ -73,7 +75,7 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         call = row["origin"], row["op"], row["number"], row["group"], row["call_site"]
         needs = evidence.slot_of(key_of(before)).needs
         by_call.setdefault(call, (row, set()))[1].update(
-            {*evidence.parting.ranks((row["rank"],))} & {*needs}
+            {*evidence.difference.ranks((row["rank"],))} & {*needs}
         )
     ranks_by_call = [sorted(ranks) for _, ranks in by_call.values()]
     first = (row for row, _ in by_call.values())
@@ -88,7 +90,7 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         if (ours.rank, ours.peer, ours.op, ours.within) == opposite and ours.tag != theirs.tag:
             return (OtherTag(**about),)
     headline = Circle(**about)
-    return (headline, *(meeting.causes(evidence) if evidence.parting.circle else ()))
+    return (headline, *(meeting.causes(evidence) if evidence.difference.circle else ()))
 
 
 def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
@@ -97,7 +99,7 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(evidence.ends):
         stands = end.pending or end.kind is EndKind.HUNG
-        if stands and evidence.parting.clash is None:
+        if stands and evidence.difference.mismatch is None:
             key = evidence.awaited(rank)
         else:
             key = None
@@ -106,7 +108,8 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
         if key is not None and (row := evidence.matched.row_of[key])["op"] in POINT_TO_POINT:
             slot, peer = evidence.slot_of(key), row["peer"]
             if peer in slot.calls and (
-                end.kind is EndKind.HUNG or evidence.parting.call(slot, peer)["started_ns"] is None
+                end.kind is EndKind.HUNG
+                or evidence.difference.call(slot, peer)["started_ns"] is None
             ):
                 waits[rank] = row
     path: list[int] = []
@@ -119,7 +122,7 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
     return ()
 
 
-class WrongAnswer(Clash):
+class WrongAnswer(Mismatch):
     """A question that another call answered."""
 
     def words(self) -> Text:
@@ -128,7 +131,7 @@ class WrongAnswer(Clash):
             "{} asked: {} {}'s {} answered.",
             asker,
             self.noun(0, quote=False),
-            told((who(answer),)),
+            as_sentence((who(answer),)),
             self.noun(1),
         )
 
@@ -136,10 +139,10 @@ class WrongAnswer(Clash):
 def wrong_answer(evidence: Evidence) -> tuple[Line, ...]:
     """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a
     barrier."""
-    parting, slot = evidence.parting, evidence.parting.slot
-    rows = [parting.call(slot, side[0]) for side in parting.answered]
-    sides = evidence.sides(parting.answered)
-    values = (meeting.value_of(evidence, parting.answered[0], rows[0]),)
+    difference, slot = evidence.difference, evidence.difference.slot
+    rows = [difference.call(slot, side[0]) for side in difference.answered]
+    sides = evidence.sides(difference.answered)
+    values = (meeting.value_of(evidence, difference.answered[0], rows[0]),)
     headline = WrongAnswer(
         lines=evidence.lines_at(slot), values=values, **evidence.about(sides, rows)
     )
@@ -147,7 +150,7 @@ def wrong_answer(evidence: Evidence) -> tuple[Line, ...]:
 
 
 @form
-class More(Clash):
+class More(Mismatch):
     """Calls that some ranks issued more often than others. counts: of both sides"""
 
     by: int
@@ -156,7 +159,7 @@ class More(Clash):
     def words(self) -> Text:
         who_has, lagging = self.sides
         many = "one" if self.by == 1 else f"{self.by} calls of"
-        places = "".join(call.place for call in self.calls)
+        places = "".join(call.site_text for call in self.calls)
         call = say("{} {}{}", many, self.noun(0, quote=False), places)
         return say(
             "{} issued {} {} than {} ({} and {}).",
@@ -174,32 +177,32 @@ class Fewer(More):
 
 def extra(evidence: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
-    parting, shift = evidence.parting, evidence.parting.shift
-    assert shift is not None
-    sides, counts, form = [shift.ahead, shift.behind], parting.counts, More
-    if parting.odd == parting.ranks(shift.behind):
+    difference, lead = evidence.difference, evidence.difference.lead
+    assert lead is not None
+    sides, counts, form = [lead.ahead, lead.behind], difference.counts, More
+    if difference.outliers == difference.ranks(lead.behind):
         sides, counts, form = sides[::-1], counts[::-1], Fewer
-    lines = {row["call_site"]: row for row in parting.extra[::-1]}
+    lines = {row["call_site"]: row for row in difference.extra[::-1]}
     about = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
-    headline = form(shift.by, counts, **about)
-    return (headline, *_since(evidence, shift), *meeting.causes(evidence))
+    headline = form(lead.by, counts, **about)
+    return (headline, *_since(evidence, lead), *meeting.causes(evidence))
 
 
-def _since(evidence: Evidence, shift: Lead) -> Iterator[Line]:
+def _since(evidence: Evidence, lead: Lead) -> Iterator[Line]:
     """The call that met the first extra call, if both came from a line of their own."""
-    parting, sides = evidence.parting, (shift.ahead, shift.behind)
-    slot = parting.slots[parting.first or 0]
-    rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
+    difference, sides = evidence.difference, (lead.ahead, lead.behind)
+    slot = difference.slots[difference.first or 0]
+    rows = [difference.call(slot, side[0]) for side in sides if side[0] in slot.calls]
     if (
-        slot is not parting.slot
-        and not parting.joins
+        slot is not difference.slot
+        and not difference.joins
         and len({row["call_site"] for row in rows}) > 1
     ):
         yield meeting.met(evidence, slot, sides)
 
 
 @form
-class OtherCall(Clash):
+class OtherCall(Mismatch):
     """Different calls in one place, or none. finished: the ranks that finished instead"""
 
     finished: Sequence[int]
@@ -214,7 +217,7 @@ class OtherCall(Clash):
 
 
 @form
-class OtherData(Clash):
+class OtherData(Mismatch):
     """One call with different data. given: what each side gave"""
 
     differs: Sequence[str]
@@ -234,9 +237,9 @@ class OtherData(Clash):
 
 def other_data(evidence: Evidence) -> tuple[Line, ...]:
     """One call with different data."""
-    slot, rows = evidence.parting.slot, _rows(evidence)
+    slot, rows = evidence.difference.slot, _rows(evidence)
     given = [meeting.given(row, slot.differs) for row in rows]
-    about = evidence.about(evidence.sides(evidence.parting.present), rows)
+    about = evidence.about(evidence.sides(evidence.difference.present), rows)
     return (
         OtherData(slot.differs, given, lines=evidence.lines_at(slot), **about),
         *meeting.causes(evidence),
@@ -246,7 +249,7 @@ def other_data(evidence: Evidence) -> tuple[Line, ...]:
 
 def other_call(evidence: Evidence) -> tuple[Line, ...]:
     """Different calls in one place: their kind or origin differs."""
-    slot, sides = evidence.parting.slot, evidence.sides(evidence.parting.present)
+    slot, sides = evidence.difference.slot, evidence.sides(evidence.difference.present)
     finished = [rank for rank in slot.absent if evidence.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*sides)}))
     about = evidence.about(sides, _rows(evidence), ranks)
@@ -256,12 +259,12 @@ def other_call(evidence: Evidence) -> tuple[Line, ...]:
 
 def _rows(evidence: Evidence) -> list[CallRow]:
     """A call of each side."""
-    parting = evidence.parting
-    return [parting.call(parting.slot, side[0]) for side in parting.present]
+    difference = evidence.difference
+    return [difference.call(difference.slot, side[0]) for side in difference.present]
 
 
 @form
-class Alone(Clash):
+class Alone(Mismatch):
     """A call that nothing meets. how: what the `absent` ranks do instead, in _ALONE, or how they
     ended"""
 
@@ -308,15 +311,15 @@ _ALONE = {
 
 def alone(evidence: Evidence) -> tuple[Line, ...]:
     """A call that nothing meets: its peers have ended, or wait elsewhere."""
-    parting, slot = evidence.parting, evidence.parting.slot
-    side = parting.present[0]
+    difference, slot = evidence.difference, evidence.difference.slot
+    side = difference.present[0]
     absent = slot.absent
-    alongside = tuple(rank for rank in parting.ranks(side) if rank in slot.needs)
+    alongside = tuple(rank for rank in difference.ranks(side) if rank in slot.needs)
     which = [rank for rank in absent if evidence.ends[rank].kind is not EndKind.HUNG] or absent
     unrecorded = [rank for rank in which if rank in evidence.meta.get("missing_ranks", ())]
     state = "nothing"
     if unrecorded:
-        done = parting.call(slot, side[0])["completed_ns"] is not None
+        done = difference.call(slot, side[0])["completed_ns"] is not None
         which, state = unrecorded, "completed" if done else "no_record"
     elif which:
         end = evidence.ends[min(which, key=partial(_ended_later, evidence))]
@@ -343,7 +346,7 @@ def alone(evidence: Evidence) -> tuple[Line, ...]:
         if state == EndKind.KILLED:
             state = end.how
     ranks = sorted({*which, *alongside})
-    rows = [meeting.placed(evidence, slot, side)]
+    rows = [meeting.row_of(evidence, slot, side)]
     return (
         Alone(
             which, state, lines=evidence.lines_at(slot), **evidence.about([alongside], rows, ranks)

@@ -13,7 +13,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms.kept_waiting import Shows, unclear_first
 from joinlab.story.forms.silent import differing
 from joinlab.story.lines import Line, LineKind, Note, form
-from joinlab.story.words import ENDINGS, Text, say, told, who
+from joinlab.story.words import ENDINGS, Text, as_sentence, say, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
@@ -97,7 +97,7 @@ class Tags(Note):
     def words(self) -> Text:
         parts = []
         for index, (ranks, tag) in enumerate(zip(self.sides, self.tags, strict=True)):
-            parts.append(say("{}'s {} with tag {}", ranks, self.at_place(index), str(tag)))
+            parts.append(say("{}'s {} with tag {}", ranks, self.with_site(index), str(tag)))
         return say("{} met {}: NCCL ignores tags.", *parts)
 
 
@@ -160,7 +160,7 @@ class ReplicasPart(Note):
         )
         if self.replica["over"] == "training":
             template = "{}'s replicas differ at the end: {}. They were equal up to the last step."
-        return say(template, told((who(self.ranks),)), differing(self.replica))
+        return say(template, as_sentence((who(self.ranks),)), differing(self.replica))
 
 
 def _replicas(timeline: Timeline) -> Iterator[Line]:

@@ -76,17 +76,17 @@ class LeftOut(Note):
 def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for the test at which the ways finally part, then for the tests that set the values it
     read."""
-    parting = evidence.meta.get("parting")
-    if parting is None:
+    divergence = evidence.meta.get("parting")
+    if divergence is None:
         return ()
-    if "why" in parting:
-        return (NotFollowed(parting["why"]),)
-    if parting["tests"] and _stands_there(evidence, parting["tests"][-1]):
+    if "why" in divergence:
+        return (NotFollowed(divergence["why"]),)
+    if divergence["tests"] and _stands_there(evidence, divergence["tests"][-1]):
         return ()
     emulated = evidence.meta.get("parting_emulated", False)
-    lines = _lines(list(filter(_branches, parting["tests"])), emulated)
-    if parting.get("left_out"):
-        return (*lines, LeftOut(parting["left_out"]))
+    lines = _lines(list(filter(_branches, divergence["tests"])), emulated)
+    if divergence.get("left_out"):
+        return (*lines, LeftOut(divergence["left_out"]))
     return tuple(lines)
 
 

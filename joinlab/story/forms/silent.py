@@ -65,11 +65,11 @@ class LeftOver(Headline):
     received: int
 
     def words(self) -> Text:
-        nearest = say(", beside {}", self.at_place(1)) if self.calls[1:] else ""
+        nearest = say(", beside {}", self.with_site(1)) if self.calls[1:] else ""
         template = "{} sent {} to {}, which received {}: a {} is left over{}."
         sender, receiver = self.ranks[:1], self.ranks[1:]
         sent, received = times(self.sent), times(self.received)
-        return say(template, sender, sent, receiver, received, self.at_place(0), nearest)
+        return say(template, sender, sent, receiver, received, self.with_site(0), nearest)
 
 
 def times(count: int) -> str:
@@ -102,7 +102,7 @@ def _averaged(
 ) -> tuple[AboutSides, Line]:
     """What a headline about gradients that met in a slot is about, and the line about the calls."""
     present = list(map(tuple, sides))
-    rows = [evidence.parting.call(slot, side[0]) for side in present]
+    rows = [evidence.difference.call(slot, side[0]) for side in present]
     return evidence.about(evidence.sides(present), rows), meeting.met(evidence, slot, present)
 
 
@@ -128,8 +128,8 @@ def out_of_phase(evidence: Evidence) -> tuple[Line, ...]:
             ran.add((span["rank"], span["input"]))
     rows_of_all = evidence.folding.matched.rows
     only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if are_gradients([row])}
-    for slot in evidence.parting.slots:
-        rows = [evidence.parting.call(slot, rank) for rank in slot.calls]
+    for slot in evidence.difference.slots:
+        rows = [evidence.difference.call(slot, rank) for rank in slot.calls]
         by_input = by_key(
             (row["input"], row["rank"])
             for row in rows
@@ -151,7 +151,7 @@ class TwoModels(Headline):
     def words(self) -> Text:
         parts = []
         for index, ranks in enumerate(self.sides):
-            parts.append(say("{}'s {}", ranks, self.at_place(index)))
+            parts.append(say("{}'s {}", ranks, self.with_site(index)))
         return say("Gradients of two models were averaged: {}.", listing(parts))
 
 
@@ -163,7 +163,7 @@ def two_models(evidence: Evidence) -> tuple[Line, ...]:
     if index is None:
         return ()
     sides = ([gradient["rank"]] for gradient in mixed)
-    of_sides, met = _averaged(evidence, evidence.parting.slots[index], sides)
+    of_sides, met = _averaged(evidence, evidence.difference.slots[index], sides)
     return TwoModels(**of_sides), met
 
 
@@ -174,7 +174,7 @@ class Splits(Headline):
     parts: Sequence[Sequence[int]]
 
     def words(self) -> Text:
-        return say("The splits of {} do not fit: {}.", self.at_place(0), _part(self.parts[0]))
+        return say("The splits of {} do not fit: {}.", self.with_site(0), _part(self.parts[0]))
 
 
 @form
@@ -205,7 +205,7 @@ def _part(part: Sequence[int]) -> Text:
 
 def splits(evidence: Evidence) -> tuple[Line, ...]:
     """The first call that does not fit, an all-to-all: a part between two ranks, and others."""
-    slot = evidence.clash
+    slot = evidence.mismatch
     assert slot is not None
     rows = evidence.matched.calls_of(slot)
     parts = misfits([*rows.values()], evidence.groups[slot.group])

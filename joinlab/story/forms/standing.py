@@ -118,9 +118,9 @@ class StandApart(Headline):
         return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 
 
-def apart(evidence: Evidence) -> tuple[Line, ...]:
+def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
-    if not all_stand(evidence) or evidence.parting.clash is not None:
+    if not all_stand(evidence) or evidence.difference.mismatch is not None:
         return ()
     unfinished = [
         rank for rank, end in enumerate(evidence.ends) if end.kind is not EndKind.FINISHED

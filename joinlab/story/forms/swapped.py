@@ -56,13 +56,13 @@ class OtherKey(Headline):
             right,
             second,
             right_key,
-            first.place,
+            first.site_text,
         )
 
 
 def other_order(evidence: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders."""
-    rows = evidence.parting.turned
+    rows = evidence.difference.turned
     first, second, third, _ = rows
     both = evidence.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
