@@ -525,7 +525,7 @@ class TraceSource(Protocol):
     """A source of the ways of a run's ranks: an emulation that can be run again, or recorded
     steps."""
 
-    def ways(
+    def traces(
         self, timeline: Timeline, windows: Mapping[int, Window], /
     ) -> Mapping[int, Trace] | str:
         """The steps of these ranks in their windows; {}: unknown; a text: the reason why they

@@ -124,7 +124,7 @@ class WaitGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mismatch:
+class _Disagreement:
     """A collective in which some ranks wait with calls that cannot meet, or that others completed
     with another call.
 
@@ -189,7 +189,7 @@ class _JobFacts:
             return self.enqueued[group, rank]
         return call.number - 1
 
-    def named(self, call: OpenCall | _Mismatch) -> CallName:
+    def named(self, call: OpenCall | _Disagreement) -> CallName:
         """A call as the watchdog names it."""
         op = call.op if isinstance(call, OpenCall) else ""
         return CallName(op, call.number, group_text(self.timeline.meta, call.group))
@@ -197,7 +197,7 @@ class _JobFacts:
     def has_ended(self, rank: int) -> bool:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
 
-    def find_mismatches(self) -> Iterator[_Mismatch]:
+    def find_mismatches(self) -> Iterator[_Disagreement]:
         """By group: the calls of the first collective open on some rank, if they cannot all
         meet."""
         least: dict[str, int] = {}
@@ -216,7 +216,7 @@ class _JobFacts:
                     usual = commonest
                 else:
                     usual = ""
-                yield _Mismatch(group, least[group], ranks_by_form, usual)
+                yield _Disagreement(group, least[group], ranks_by_form, usual)
 
     # ---------------------------------------------------------------- the edges
 
@@ -591,7 +591,7 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return reached
 
 
-def _why_mismatch(job: _JobFacts, rank: int, mismatch: _Mismatch) -> Why:
+def _why_mismatch(job: _JobFacts, rank: int, mismatch: _Disagreement) -> Why:
     call, usual = job.named(mismatch), mismatch.usual
     return reasons.OddOne(rank, mismatch.wrong[rank], call, mismatch.forms[usual], usual)
 

@@ -20,7 +20,7 @@ from joinlab.course.answers import building, joinables, judges, repairs, solutio
 from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
 from joinlab.course.questions import known
 from joinlab.errors import ProgramError
-from joinlab.launcher.isolated import Lost, apart
+from joinlab.launcher.isolated import Lost, call_isolated
 from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 2
@@ -121,7 +121,7 @@ def check(exercise: str, answer: Answer) -> Verdict:
         return Verdict(exercise, False, f"pass a function or a class to check; got {answer!r:.60}.")
     try:
         verdict = Verdict(
-            exercise, *apart(judged, exercise, answer, name="it", seconds=SECONDS_IN_ALL)
+            exercise, *call_isolated(judged, exercise, answer, name="it", seconds=SECONDS_IN_ALL)
         )
     except (Lost, ProgramError) as error:
         verdict = Verdict(exercise, False, str(error))

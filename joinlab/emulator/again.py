@@ -27,7 +27,9 @@ class Rerun:
         knobs = replace(self.knobs, timeout_s=min(timeout_s, self.knobs.timeout_s))
         return Emulation(program, counts, self.seeds, knobs).go()
 
-    def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
+    def traces(
+        self, timeline: Timeline, windows: Mapping[int, Window]
+    ) -> Mapping[int, Trace] | str:
         """The ways of these ranks in a second run: {} if that run differs; a text that says why it
         is impossible."""
         if current() is not None:

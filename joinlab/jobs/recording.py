@@ -27,7 +27,7 @@ from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
-from joinlab.recorder.recorded_traces import keep_ways
+from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.timeline import (
     NO_END,
     RUNNING,
@@ -379,7 +379,7 @@ def _timeline(
     issued = Counter(
         row["rank"] for row in calls
     )  # a way counts calls, so it is useless once some were dropped
-    return keep_ways(
+    return keep_traces(
         timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)}
     )
 

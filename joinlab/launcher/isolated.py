@@ -50,7 +50,9 @@ END = b"\x00\n"
 """Marks the end of a result."""
 
 
-def apart(function: Callable[..., object], *arguments: object, name: str, seconds: float) -> Any:
+def call_isolated(
+    function: Callable[..., object], *arguments: object, name: str, seconds: float
+) -> Any:
     """Return `function(*arguments)` from another process; the result must be JSON data.
 
     name     what an error calls the arguments if they cannot be sent

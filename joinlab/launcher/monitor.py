@@ -34,7 +34,7 @@ from joinlab.launcher.terminal import Listener, ProgressBar, ProgressCallback
 from joinlab.proof import BlockedThread, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks, groups_of
-from joinlab.recorder.recorded_traces import keep_ways
+from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005
@@ -294,7 +294,7 @@ class Watch:
             returns=[self.files.returned(log.rank) for log in self.logs],
             output=[output.text() for output in self.files.output],
         )
-        return keep_ways(timeline, {log.rank: log.way for log in self.logs})
+        return keep_traces(timeline, {log.rank: log.way for log in self.logs})
 
     def _check_beginnings(self) -> None:
         """Raise if a rank never ran its program, since that is not an ending of the program."""

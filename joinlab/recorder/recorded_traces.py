@@ -84,7 +84,7 @@ class KeptTraces:
     def __init__(self, steps: Mapping[int, deque[TraceStep]]) -> None:
         self.steps = steps
 
-    def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
+    def traces(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
         """The ways of these ranks, each within its window."""
         ways = {
             rank: Trace.of(self.steps[rank], window)
@@ -96,7 +96,7 @@ class KeptTraces:
         return ways
 
 
-def keep_ways(timeline: Timeline, ways: Mapping[int, deque[TraceStep]]) -> Timeline:
+def keep_traces(timeline: Timeline, ways: Mapping[int, deque[TraceStep]]) -> Timeline:
     """Attach these ways to a Timeline, so that its story can find where they part; return the
     Timeline."""
     if any(ways.values()):

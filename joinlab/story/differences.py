@@ -55,7 +55,7 @@ def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Di
     windows = (
         dict.fromkeys(_some([range(timeline.world_size)]), ALL) if split is None else split.windows
     )
-    ways = source.ways(timeline, windows)
+    ways = source.traces(timeline, windows)
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
     if split is not None:
@@ -96,7 +96,7 @@ def _without_roles(
             issuing.append(side)
     if not parts and len(issuing) != 1:
         return tests
-    ways = source.ways(evidence.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
+    ways = source.traces(evidence.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
     if isinstance(ways, str) or len(ways) != len(test["sides"]):
         return tests
     if not parts:

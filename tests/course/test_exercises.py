@@ -313,7 +313,7 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 
 def test_what_never_returns_is_ended_in_time():
     with pytest.raises(isolated.Lost, match="did not return within 0 s"):
-        isolated.apart(signal.pause, name="it", seconds=0.1)
+        isolated.call_isolated(signal.pause, name="it", seconds=0.1)
     SPARES.close()  # a launch of another test may have left a run that waits
     assert (
         psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1]

@@ -319,7 +319,7 @@ def test_a_server_that_may_not_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(LaunchError, match=r"could not start a process: .* try fewer"):
         run(plain)
     with pytest.raises(isolated.Lost, match=r"could not start a process: .*Too many processes"):
-        isolated.apart(len, [], name="a list", seconds=10)
+        isolated.call_isolated(len, [], name="a list", seconds=10)
 
 
 def test_a_current_folder_that_is_gone_is_what_a_launch_complains_of(
