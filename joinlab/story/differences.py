@@ -268,7 +268,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
     }
     sides = _closest(sides, calls)
     first, second = (calls[side[0]][:index] for side in (sides[0], sides[:2][-1]))
-    alike = (n for n, two in enumerate(zip(first, second, strict=False), 1) if two[0] == two[1])
+    alike = (n for n, (a, b) in enumerate(zip(first, second, strict=False), 1) if a == b)
     index = max(alike, default=0)
     windows = {
         rank: Window(

@@ -64,10 +64,9 @@ def other_order(evidence: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders."""
     rows = evidence.difference.turned
     first, second, third, _ = rows
-    both = evidence.sides(((first["rank"],), (third["rank"],)))
     one_line = first["call_site"] == second["call_site"]
     tensors = list(map(tensor, rows)) if one_line else ()
-    sides = [both[0], both[0], both[1], both[1]]
+    sides = evidence.sides((row["rank"],) for row in rows)
     return (
         OtherOrder(tensors, meant=((0, 3), (1, 2)), **evidence.about(sides, rows)),
         *_met(evidence, first, third),
