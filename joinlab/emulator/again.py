@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from joinlab.backend.model import Knobs
 from joinlab.emulator.run import Emulation
@@ -14,13 +14,14 @@ from joinlab.program.traces import MAX_STEPS, Trace, Window, traced_by
 from joinlab.timeline import Timeline
 
 
+@dataclass(frozen=True)
 class Rerun:
     """The arguments of an emulation, to run it again."""
 
-    def __init__(
-        self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs
-    ) -> None:
-        self.program, self.counts, self.seeds, self.knobs = program, tuple(counts), seeds, knobs
+    program: Program
+    counts: Sequence[int]
+    seeds: Sequence[int | None]
+    knobs: Knobs
 
     def run(self, program: Program, counts: Sequence[int], timeout_s: float) -> Timeline:
         """Emulate an edited program with these counts and the settings of the run."""

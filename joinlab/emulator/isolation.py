@@ -204,8 +204,7 @@ class Isolation:
 
         def restore() -> None:
             _environ._data = _environb._data = environ
-            for own in self._owns:
-                _undo_environ(environ, own.environ)
+            _undo_environ(environ, self._owns)
             write_swapped(read_swapped(), swapped)
             self._copies.restore()
             set_names = self._leftovers.restore()
@@ -444,12 +443,14 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[object], Callable[..
     return of
 
 
-def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
-    """Undo a rank's changes in C's environment, which has those that it made, but not what it was
-    given."""
-    for name in {
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
-    } - GIVEN:
+def _undo_environ(before: dict[bytes, bytes], owns: Sequence[Own]) -> None:
+    """Undo the ranks' changes in C's environment, which has what they set: of what each was given
+    only what it has set once more, as libraries do (accelerate: RANK)."""
+    changed = set(GIVEN)
+    for own in owns:
+        names = before.keys() | own.environ.keys()
+        changed |= {name for name in names if before.get(name) != own.environ.get(name)}
+    for name in changed:
         if name in before:
             os.putenv(name, before[name])
         else:

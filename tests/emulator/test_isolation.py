@@ -44,7 +44,7 @@ from joinlab.errors import LaunchError
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.program import labels
 from joinlab.timeline import EndKind
-from tests.drill_programs import MISDEEDS, descriptors, undisturbed
+from tests.drill_programs import GETENV, MISDEEDS, descriptors, undisturbed
 
 # ---------------------------------------------------------------------------------------- put back
 # at the end
@@ -197,6 +197,15 @@ def test_ranks_have_process_ids_and_signals_of_their_own():
     assert timeline.returns[1][0] == [signal.SIGTERM]
     first, second = both(lambda rank, inputs: os.getpid())
     assert len({first, second, os.getpid()}) == 3
+
+
+def test_a_variable_of_torchrun_that_a_program_sets_again_is_undone_for_c_code_too():
+    def program(rank, inputs):
+        os.environ["RANK"] = os.environ["RANK"]
+
+    before = GETENV(b"RANK")
+    emulate(program, (0, 0)).raise_for_ending()
+    assert GETENV(b"RANK") == before
 
 
 def test_an_environment_that_one_rank_replaces_is_its_own():
