@@ -1,5 +1,5 @@
-"""The types that all parts of an emulation share: its knobs, a call of a rank, and protocols of
-ranks and groups.
+"""The types that all parts of an emulation share: its knobs, a call of a rank, its group, what a
+fabric does, and what a rank is to both.
 
 The other files of the emulator import this one; it imports none of them. At run time references
 point down, too:
