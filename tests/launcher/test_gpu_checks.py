@@ -61,10 +61,13 @@ def test_results_of_another_machine_are_not_gone_on_with(
 ) -> None:
     path = tmp_path / "gpu.json"
     path.write_text(json.dumps({"format": gpu.FORMAT, "torch": "1.9", "checks": {"sends": []}}))
+    monkeypatch.setattr(gpu, "_report", lambda check: [(gpu.PASS, f"{check.name} has run")])
     told: list[str] = []
     with two_gpus(tmp_path):
         assert check_gpus(path, ["sends"], tell=told.append) == 0
-    assert any("PASS" in line for line in told)
+    assert any("PASS" in line and "has run" in line for line in told)
+    report = json.loads(path.read_text())
+    assert report["torch"] == torch.__version__ and len(report["checks"]) == 1
 
 
 def test_facts_of_two_ranks_stay_apart_in_their_common_pipe() -> None:
