@@ -26,7 +26,7 @@ class RowKind(StrEnum):
     FINAL = "join() after the last input"
     BARRIER = "barrier"
     SETUP = "DDP construction, bucket rebuild"
-    REDUCE = "all-reduce, reduce"
+    REDUCE = "all-reduce, reduce, reduce-scatter"
     SPREAD = "broadcast, scatter"
     COLLECT = "gather, all-gather, all-to-all"
     PAIR = "send, recv"

@@ -7,6 +7,7 @@ colours of a light page and its own background.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -22,6 +23,8 @@ NO_CALL = "No call was recorded."
 BESIDE = 120  # px right of the headline, where "modelled" stands
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 
+HYPHEN = "(?<=[ -])"  # behind a space or a hyphen
+LEAST = 11  # px: no smaller letters in a box
 LONG = 4  # characters of a value that stand beside ≠
 
 
@@ -329,7 +332,7 @@ class _Picture:
         small."""
         room = (rect.w - (4 if size < 13 else 10)) / (BOLD if bold else 1)
         lines, fits = _broken(text, size, room, rect.h - 20 * bool(sub))
-        if fits < 11:
+        if fits < LEAST:
             return
         sub = sub if width_of(sub, 13) < rect.w - 4 else ""
         x, middle = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
@@ -418,19 +421,24 @@ def _column_text(column: Column) -> str:
     return f"{number}{labels}{f'. {column.said}' if column.said else ''}"
 
 
-def _broken(text: str, size: float, wide: float, high: float) -> tuple[list[str], float]:
-    """A label in the fewest lines that let its letters be large, and their size."""
-    parts, lines, fits = text.split(" "), [text], 0.0
+def _broken(
+    text: str, size: float, wide: float, high: float, gap: str = "(?<= )"
+) -> tuple[list[str], float]:
+    """A label in the fewest lines that let its letters be large, and their size; behind a hyphen it
+    breaks only where it would be too small otherwise."""
+    parts, lines, fits = re.split(gap, text), [text], 0.0
     for count in range(1, min(3, len(parts)) + 1):
         if count > 1 and count * size * 1.18 >= high:
             break
         cuts = ([0, *cut, len(parts)] for cut in combinations(range(1, len(parts)), count - 1))
-        ways = [[" ".join(parts[a:b]) for a, b in pairwise(cut)] for cut in cuts]
+        ways = [["".join(parts[a:b]).rstrip() for a, b in pairwise(cut)] for cut in cuts]
         longest = [max(width_of(line, size) for line in way) for way in ways]
         least = min(longest)
         now = min(size, size * wide / max(least, 1))
         if now > fits * 1.03:
             lines, fits = ways[longest.index(least)], now
+    if fits < LEAST and gap != HYPHEN:
+        return _broken(text, size, wide, high, HYPHEN)
     return lines, fits
 
 

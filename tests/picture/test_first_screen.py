@@ -55,6 +55,13 @@ def ring(rank, inputs):
             dist.send(torch.ones(1), (rank + 1) % 4)
 
 
+def scatters(rank, inputs):
+    for step, _ in enumerate(inputs):
+        if (rank, step) == (1, 1):
+            dist.barrier()
+        dist.reduce_scatter(torch.zeros(2), [torch.ones(2)] * 3)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
@@ -70,6 +77,7 @@ def files(tmp_path_factory):
     of_3 = joinlab.emulate(joinlab.cases.case_4, (5, 5, 6))
     joinlab.diagnose(of_3)
     write_html(of_3, folder / "case_4_of_3.html")
+    write_html(joinlab.emulate(scatters, (4, 4, 4)), folder / "scatters_of_3.html")
     then = recorded(4, (5, 6), era="1.9")
     write_html([then, recorded(4, (5, 6))], folder / "compared.html", compare=True)
     write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
@@ -126,7 +134,15 @@ def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
 
 
 PHONE = {"width": 390, "height": 844}
-NAMED = ["case_1", "case_4", "case_4_of_3", "raises_of_3", "sends", "sends_that_meet"]
+NAMED = [
+    "case_1",
+    "case_4",
+    "case_4_of_3",
+    "scatters_of_3",
+    "raises_of_3",
+    "sends",
+    "sends_that_meet",
+]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,13 @@ def test_on_a_phone_what_a_tap_opens_is_in_sight(opened):
     page.wait_for_timeout(100)
     box = told.bounding_box()
     assert box["y"] < box["y"] + box["height"] <= PHONE["height"]
+    rights = told.locator(".jl-big").evaluate(
+        """(title) => {
+            const text = document.createRange();
+            text.selectNodeContents(title);
+            return [...text.getClientRects()].map((line) => line.right); }"""
+    )
+    assert max(rights) <= page.get_by_role("button", name="Close").bounding_box()["x"]
 
 
 IN_SIGHT = """(all) => all.length && all.every((one) => {

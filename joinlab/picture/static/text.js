@@ -51,12 +51,17 @@ const widths = Object.create(null);
 /** @param {string} text @param {number} size */
 export const widthOf = (text, size) => (widths[text] ??= pen.measureText(text).width / 100) * size;
 
-/** A label in the fewest lines that let its letters be large, and their size; svg.py breaks in the same way.
- * @param {string} text @param {number} size @param {number} wide @param {number} high of the room */
-function broken(text, size, wide, high) {
+const SPACE = /(?<= )/,
+  HYPHEN = /(?<=[ -])/;
+
+/** A label in the fewest lines that let its letters be large, and their size; behind a hyphen it breaks only
+ * where it would be too small otherwise. svg.py breaks in the same way.
+ * @param {string} text @param {number} size @param {number} wide @param {number} high of the room
+ * @param {RegExp} gap @returns {{ lines: string[], fits: number }} */
+function broken(text, size, wide, high, gap = SPACE) {
   let best = { lines: [text], fits: 0 };
   for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
-    const lines = split(text.split(" "), count, size);
+    const lines = split(text.split(gap), count, size);
     if (lines.length < count) break;
     const fits = Math.min(
       size,
@@ -64,19 +69,20 @@ function broken(text, size, wide, high) {
     );
     if (fits > best.fits * 1.03) best = { lines, fits };
   }
-  return best;
+  if (best.fits >= 11 || gap === HYPHEN) return best;
+  return broken(text, size, wide, high, HYPHEN);
 }
+
+/** @param {string[]} words */
+const joined = (words) => words.join("").trimEnd();
 
 /** Words in so many lines, of which the longest is as short as can be.
  * @param {string[]} words @param {number} count @param {number} size @returns {string[]} */
 function split(words, count, size) {
-  if (count === 1 || words.length < count) return [words.join(" ")];
+  if (count === 1 || words.length < count) return [joined(words)];
   const ways = words
     .slice(1)
-    .map((_, i) => [
-      words.slice(0, i + 1).join(" "),
-      ...split(words.slice(i + 1), count - 1, size),
-    ]);
+    .map((_, i) => [joined(words.slice(0, i + 1)), ...split(words.slice(i + 1), count - 1, size)]);
   const longest = (/** @type {string[]} */ lines) =>
     Math.max(...lines.map((line) => widthOf(line, size)));
   return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
