@@ -20,7 +20,7 @@ from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
 NO_CALL = "No call was recorded."
-BESIDE = 120  # px right of the headline, where "modelled" stands
+BESIDE = 150  # px right of the headline, where "modelled" stands
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 
 HYPHEN = "(?<=[ -])"  # behind a space or a hyphen
