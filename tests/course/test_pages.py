@@ -4,7 +4,7 @@ before its question.
 Each claim is a function of a notebook's variables. The page is what a learner sees before a choice:
 Markdown, the code of the cells, their output, the titles, and README. test_quiz.py tests that the
 quizzes themselves give nothing away. `pytest --nbmake notebooks` runs them in their own kernels, as
-for learners, without these checks: two of them every day (test_project.py), and all every night.
+for learners, without these checks: one of them every day (test_project.py), and all every night.
 """
 
 from __future__ import annotations
