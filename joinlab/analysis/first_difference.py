@@ -193,6 +193,11 @@ class FirstDifference:
         issued = (side for side in self.sides if side[0] in self.slot.calls)
         return sorted(issued, key=lambda side: side[0] not in self.outliers)
 
+    @property
+    def rows(self) -> list[CallRow]:
+        """The call of each of these sides."""
+        return [self.call(self.slot, side[0]) for side in self.present]
+
     @cached_property
     def outliers(self) -> tuple[int, ...]:
         """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do

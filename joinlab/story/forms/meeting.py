@@ -83,7 +83,7 @@ def causes(evidence: Evidence) -> Iterator[Line]:
     present = difference.present
     if len(present) < 2:
         return
-    rows = [difference.call(slot, side[0]) for side in present]
+    rows = difference.rows
     yield met(evidence, slot, present)
     made = []
     for side, row in zip(present, rows, strict=True):

@@ -237,7 +237,7 @@ class OtherData(Mismatch):
 
 def other_data(evidence: Evidence) -> tuple[Line, ...]:
     """One call with different data."""
-    slot, rows = evidence.difference.slot, _rows(evidence)
+    slot, rows = evidence.difference.slot, evidence.difference.rows
     given = [meeting.given(row, slot.differs) for row in rows]
     about = evidence.about(evidence.sides(evidence.difference.present), rows)
     return (
@@ -252,15 +252,9 @@ def other_call(evidence: Evidence) -> tuple[Line, ...]:
     slot, sides = evidence.difference.slot, evidence.sides(evidence.difference.present)
     finished = [rank for rank in slot.absent if evidence.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*sides)}))
-    about = evidence.about(sides, _rows(evidence), ranks)
+    about = evidence.about(sides, evidence.difference.rows, ranks)
     headline = OtherCall(finished, lines=evidence.lines_at(slot), **about)
     return (headline, *meeting.causes(evidence))
-
-
-def _rows(evidence: Evidence) -> list[CallRow]:
-    """A call of each side."""
-    difference = evidence.difference
-    return [difference.call(difference.slot, side[0]) for side in difference.present]
 
 
 @form
