@@ -667,8 +667,11 @@ def _check_rows(timeline: Timeline) -> None:
         or not (calls["number"].drop_nulls() > 0).all()
     ):
         raise ValueError("two collectives with the same number")
+    accepted = calls.filter(
+        pl.col("error").is_null()
+    )  # others may have been refused for their root
     if any(
-        not calls[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")
+        not accepted[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")
     ):
         raise ValueError("calls that name ranks that do not exist")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:

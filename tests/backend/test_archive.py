@@ -38,6 +38,7 @@ from joinlab.timeline import (
     timeline_from_parts,
     timeline_from_rows,
 )
+from tests.random_programs import draw, program_of
 from tests.timelines import same_timelines
 
 
@@ -359,6 +360,14 @@ def refusal(data: bytes) -> str:
     assert message.startswith("cannot open 'run.joinlab': ")
     assert "\n" not in message
     return message
+
+
+def test_a_call_that_was_refused_for_its_root_is_kept(tmp_path: Path) -> None:
+    """Ranks that took a barrier's float for "who is last?" broadcast from rank 1077936128."""
+    plan = draw(5026, (3, 4, 6))
+    run = joinlab.emulate(program_of(plan), plan.counts)
+    assert max(run.calls["root"].drop_nulls()) >= run.world_size
+    assert joinlab.load(run.save(tmp_path / "run.joinlab")).calls.equals(run.calls)
 
 
 def test_a_file_cut_short_anywhere_is_refused() -> None:
