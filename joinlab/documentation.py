@@ -36,7 +36,7 @@ class Documentation:
         return self.answer.get(inputs[0])
 
     @property
-    def place(self) -> tuple[bool, str]:
+    def switches(self) -> tuple[bool, str]:
         """Whether the loop is under join(), and where its barrier is, as the pictures say it."""
         return self.join, self.barrier or "left out"
 

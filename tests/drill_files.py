@@ -25,7 +25,7 @@ import polars as pl
 import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.svg import svg
 from tests import dumps, parallel_jobs
 from tests.backend.test_archive import opened, packed, repacked, sample, with_columns, with_table
@@ -341,7 +341,7 @@ def open_one(path: Path) -> str:
             warnings.simplefilter("ignore")
             timeline = joinlab.load(path, MAX_BYTES)
         str(joinlab.diagnose(timeline)).encode()
-        svg(scene(timeline)).encode()
+        svg(first_screen(timeline)).encode()
         saved = Path(tempfile.mkstemp()[1])
         try:
             if not same_timelines(joinlab.load(timeline.save(saved)), timeline):

@@ -23,7 +23,7 @@ from joinlab.cases import CASES
 from joinlab.course.answers import solutions
 from joinlab.course.moving import PLACE, framed, words
 from joinlab.picture.both_themes import in_both_themes
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.svg import svg
 from joinlab.picture.tables import Cell, Table
@@ -35,7 +35,7 @@ Names = Mapping[str, Any]
 
 
 def lanes(run: Any) -> str:
-    return in_both_themes(PLACE.sub("", svg(scene(run))))
+    return in_both_themes(PLACE.sub("", svg(first_screen(run))))
 
 
 def holdings(run: Any) -> str:

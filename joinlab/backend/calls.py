@@ -292,7 +292,7 @@ class GroupCalls:
         return ()
 
     @property
-    def apart(self) -> bool:
+    def uncoalesced(self) -> bool:
         """Whether each call was issued by itself: no batch of sends and recvs, no collectives
         coalesced into one."""
         return self.setting.coalesced is not None and self.name not in self.setting.coalesced

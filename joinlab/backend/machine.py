@@ -38,7 +38,7 @@ class Machine:
         self._met_ns: dict[str, int] = {}  # by group on gloo: when the last of its ranks made it
 
     def fabrics_of(self, host: ActingRank) -> Iterator[tuple[Fabric, int]]:
-        """Of each of a rank's groups: its fabric, and the rank's place in it."""
+        """Of each of a rank's groups: its fabric, and the rank's group rank in it."""
         for name, fabric in self.fabrics.items():
             if host.rank in self.ranks_of[name]:
                 yield fabric, self.ranks_of[name].index(host.rank)
@@ -80,8 +80,8 @@ class Machine:
             return
         aborted.killed(f"its process was killed by SIGABRT: {text}")
         self.aborting.append(aborted)
-        for fabric, place in self.fabrics_of(aborted):
-            fabric.abort(place, at_ns)
+        for fabric, group_rank in self.fabrics_of(aborted):
+            fabric.abort(group_rank, at_ns)
         aborted.reach(at_ns)
         aborted.end()
 
@@ -91,8 +91,8 @@ class Machine:
         host.turn.doomed = self.judged
         if not self.judged:
             host.yield_if_ready()
-        for fabric, place in self.fabrics_of(host):
-            fabric.freeze(place)
+        for fabric, group_rank in self.fabrics_of(host):
+            fabric.freeze(group_rank)
         self.aborting.remove(host)
         self.close_process(host)
 
@@ -105,8 +105,8 @@ class Machine:
 
     def leave_groups(self, host: ActingRank) -> None:
         """Its process is gone: the others may notice."""
-        for fabric, place in self.fabrics_of(host):
-            fabric.leave(place)
+        for fabric, group_rank in self.fabrics_of(host):
+            fabric.leave(group_rank)
 
 
 def unmodelled(step: object, error: Exception) -> LaunchError:

@@ -107,7 +107,7 @@ class Group(GroupFacts):
 
     def __init__(self, rank: int, label: str, ranks: Sequence[int], fabric: Fabric) -> None:
         super().__init__(label, fabric.backend, ranks, not fabric.streams)
-        self.place = self.ranks.index(rank)
+        self.group_rank = self.ranks.index(rank)
         self.fabric = fabric
         self.watchdog_ns = WATCHDOG_NS if fabric.streams else 0
 
@@ -139,8 +139,8 @@ class Fabric:
     backend: str
     streams: bool
 
-    def connect(self, place: int, host: Rank, now: int) -> None:
-        """The rank at `place` has made the group with a GPU bound to its process: on NCCL it
+    def connect(self, group_rank: int, host: Rank, now: int) -> None:
+        """The rank of `group_rank` has made the group with a GPU bound to its process: on NCCL it
         connects to the others now, and waits for them."""
 
     def check(self, call: EmulatedCall) -> None:
@@ -154,14 +154,14 @@ class Fabric:
     def flush(self) -> None:
         """No rank can go on: carry out what needs less than all ranks."""
 
-    def leave(self, place: int) -> None:
-        """The process of the rank at `place` has ended."""
+    def leave(self, group_rank: int) -> None:
+        """The process of the rank of `group_rank` has ended."""
 
-    def abort(self, place: int, at_ns: int) -> None:
-        """The process at `place` aborts at that time; `freeze` follows when its clock is there."""
+    def abort(self, group_rank: int, at_ns: int) -> None:
+        """The process of `group_rank` aborts at that time; `freeze` follows when its clock is there."""
 
-    def freeze(self, place: int) -> None:
-        """The process at `place` is about to end: it carries out nothing any more."""
+    def freeze(self, group_rank: int) -> None:
+        """The process of `group_rank` is about to end: it carries out nothing any more."""
 
     def assumes(self) -> list[str]:
         """What the model took for granted: notes beside a Timeline."""
@@ -210,7 +210,7 @@ class EmulatedCall:
     tensors_out: Sequence[torch.Tensor] = ()
     ready_ns: int = 0  # when the backend can begin with it
     ended_ns: int = 0  # when it completed or failed, once it is done
-    source_place: int = -1
+    source_group_rank: int = -1
     when_waited: Callable[[], None] | None = (
         None  # the rest of it, if it completes only when waited for
     )
@@ -220,10 +220,10 @@ class EmulatedCall:
     reduce_op: str = field(init=False)
     host_waits: bool = field(init=False)
     small: bool = field(init=False)
-    place: int = field(init=False)
+    group_rank: int = field(init=False)
 
     def __post_init__(self) -> None:
-        kind, self.place = self.kind, self.group.place
+        kind, self.group_rank = self.kind, self.group.group_rank
         self.group = weakref.proxy(self.group)
         self.op, self.look, self.root, self.small = kind.op, kind.look, kind.root, kind.small
         self.reduce_op = kind.facts.get("reduce_op") or "sum"

@@ -151,7 +151,7 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[
 
 
 def agree(op: Op, parts: Sequence[CallPart], root: int) -> bool:
-    """Whether the parts of one collective, by place, fit together, byte for byte."""
+    """Whether the parts of one collective, by group rank, fit together, byte for byte."""
     facts = FACTS[op]
     if facts.reduces:
         nbytes = sum(map(len_of, parts[0].ins))
@@ -165,9 +165,9 @@ def agree(op: Op, parts: Sequence[CallPart], root: int) -> bool:
     as_one = (
         facts.needs is Needs.EVERYONE and not facts.for_each
     )  # even parts may go into one tensor
-    for place in targets:
-        pieces = [ins[source][place if facts.for_each else 0] for source in sources]
-        outs = list(map(len_of, parts[place].outs))
+    for group_rank in targets:
+        pieces = [ins[source][group_rank if facts.for_each else 0] for source in sources]
+        outs = list(map(len_of, parts[group_rank].outs))
         if outs != pieces and not (as_one and len(set(pieces)) == 1 and sum(outs) == sum(pieces)):
             return False
     return True
@@ -190,20 +190,20 @@ def len_of(tensor: torch.Tensor) -> int:
 
 
 def move(op: Op, parts: Sequence[CallPart], root: int) -> None:
-    """Carry out one collective that does not reduce and whose ranks agree; `parts` by place."""
+    """Carry out one collective that does not reduce and whose ranks agree; `parts` by group rank."""
     facts = FACTS[op]
     if facts.reduces or facts.point_to_point:
         raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")
     sources, targets = _sources_and_targets(facts, root, len(parts))
     if facts.for_each:  # all are read before any is written
         sent = [[read([tensor]) for tensor in parts[source].ins] for source in sources]
-        for place in targets:
-            write(parts[place].outs, np.concatenate([pieces[place] for pieces in sent]))
+        for group_rank in targets:
+            write(parts[group_rank].outs, np.concatenate([pieces[group_rank] for pieces in sent]))
         return
     if len(sources) == 1:
         whole = look(parts[root].ins)
     else:
         whole = np.concatenate([read(parts[source].ins) for source in sources])
-    for place in targets:
-        if sources != (place,):
-            write(parts[place].outs, whole)
+    for group_rank in targets:
+        if sources != (group_rank,):
+            write(parts[group_rank].outs, whole)

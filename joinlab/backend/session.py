@@ -118,7 +118,7 @@ class SessionRank(ActingRank):
         """
         group = self.groups[label] = self.session.group(self.rank, label, ranks, make)
         if bound:
-            group.fabric.connect(group.place, self, self.now)
+            group.fabric.connect(group.group_rank, self, self.now)
         return group
 
     def describe(

@@ -158,7 +158,7 @@ def _lines(
     first."""
     from joinlab.analysis.wording import by_key, ranks_text
 
-    ranks_at = by_key((recorded.place(rank), rank) for rank in range(timeline.world_size))
+    ranks_at = by_key((recorded.progress(rank), rank) for rank in range(timeline.world_size))
     since = "" if quiet is None else f"; last event {quiet:.0f} s ago"
     yield f"{timeline.meta['program']}: {timeline.world_size} ranks on {timeline.meta['backend']}{since}"
     for (issued, label), ranks in sorted(ranks_at.items(), reverse=True):

@@ -45,7 +45,7 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
         runs,
         start,
         path,
-        [case.place for case in DOCUMENTED.values()],
+        [case.switches for case in DOCUMENTED.values()],
     )
 
 

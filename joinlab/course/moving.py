@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.both_themes import in_both_themes
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
@@ -104,7 +104,7 @@ def moving(frames: Sequence[MovingFrame] = README, once: bool = False) -> str:
     runs = [emulate(frame.program, frame.inputs) for frame in frames]
     parts: list[str] = []
     for number, (frame, run) in enumerate(zip(frames, runs, strict=True)):
-        picture = PLACE.sub("", svg(scene(run), f"frame-{number}"))
+        picture = PLACE.sub("", svg(first_screen(run), f"frame-{number}"))
         parts.append(f'<g class="frame f{number}">{words(560, 38, frame.change, "soft")}')
         parts.extend(_dots(frame.inputs))
         parts.append(f'<g transform="translate(0 152)">{picture}</g></g>')

@@ -43,7 +43,7 @@ from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.assets import figures_script
 from joinlab.picture.both_themes import in_both_themes
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, runs_of, write_html, write_sliders
@@ -211,7 +211,7 @@ def _live(
     after     the question until whose answer the figure is hidden
     """
     diagnose(run)  # tries fixes, which the picture shows
-    picture = svg(scene(run))
+    picture = svg(first_screen(run))
     look = ElementTree.fromstring(picture).attrib
     still = f"{page.stem}-{number}.svg"
     (page.parent / still).write_text(in_both_themes(picture), "utf-8")

@@ -38,7 +38,7 @@ class EmulatedGroup(dist.ProcessGroup, Group):
         self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric
     ) -> None:
         Group.__init__(self, host.rank, label, ranks, fabric)
-        dist.ProcessGroup.__init__(self, self.place, len(ranks))  # type: ignore[call-arg]
+        dist.ProcessGroup.__init__(self, self.group_rank, len(ranks))  # type: ignore[call-arg]
         self.host: Host = weakref.proxy(host)
         self.desc = desc
         self.kinds = KINDS.setdefault((self.backend, label, self.ranks), {})
@@ -125,7 +125,7 @@ class EmulatedGroup(dist.ProcessGroup, Group):
         """A Work, which lives as long as its rank: one that was collected makes C++ wait for
         ever."""
         for call in calls if self.coalescing is None else ():
-            if call.kind.awaited_at(self.place):
+            if call.kind.awaited_at(self.group_rank):
                 self.host.misuse.returned(call.id)
         work = EmulatedWork(self.host, calls)
         self.host.keep(work)
@@ -173,7 +173,7 @@ def _gather_single(
     """A gather into parts of one tensor (ProcessGroupNCCL.cpp, PyTorch v2.14.1)."""
     if not self.fabric.streams:  # Backend.hpp, PyTorch v2.14.1
         raise RuntimeError("Backend gloo does not support gather_single")
-    if opts.rootRank == self.place:
+    if opts.rootRank == self.group_rank:
         parts = [list(output.chunk(len(self.ranks)))]
     else:
         parts = []
@@ -249,7 +249,7 @@ class EmulatedWork(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        return self.calls[-1].source_place
+        return self.calls[-1].source_group_rank
 
     def _source_rank(self) -> int:
         return self.source_rank()

@@ -332,9 +332,9 @@ class Host(ActingRank):
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
         if not self.turn.doomed:
-            self.told(text)
+            self.keep_output(text)
 
-    def told(self, text: str) -> None:
+    def keep_output(self, text: str) -> None:
         """Keep what it printed, or what is told of how it raised, within bounds."""
         self.own.output.add(text.encode(errors="backslashreplace"))
         if self.own.output.whole:

@@ -171,7 +171,7 @@ class Emulation(Machine):
                 f"rank {host.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
                 "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
             )
-        host.told(told)
+        host.keep_output(told)
         host.leave_program(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
 

@@ -54,7 +54,7 @@ def check(call: EmulatedCall) -> None:
                     f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})",
                 )
             check_alike(partial(_refused, shown_name), outs, input)
-        case Op.GATHER | Op.SCATTER if call.place == call.root:
+        case Op.GATHER | Op.SCATTER if call.group_rank == call.root:
             check_at_root(partial(_refused, shown_name), op, args, size)
         case Op.REDUCE_SCATTER:
             _check_reduce_scatter(name, tensors_in(args[0]), tensors_in(args[1]), call)
@@ -92,7 +92,7 @@ def _check_pair(call: EmulatedCall) -> None:
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
     if (
-        call.row.get("peer") == call.group.ranks[call.place]
+        call.row.get("peer") == call.group.ranks[call.group_rank]
     ):  # gloo connects no rank with itself (Context.cc)
         raise RuntimeError(
             f"[enforce fail at pair.cc:{809 if SINCE_2_15 else 801}] state_ >= CONNECTED. 1 vs 4."
@@ -140,11 +140,11 @@ def _check_reduce_scatter(
     if name == "reduce_scatter":
         if len(ins) != size:
             raise RuntimeError("invalid input tensor list size, must be world size")
-        if outs[0].shape != ins[call.place].shape:
+        if outs[0].shape != ins[call.group_rank].shape:
             raise _failed(
                 2216,
                 "outputs[0].sizes().vec() == inputs[0][i].sizes().vec()",
-                *(" ".join(map(str, tensor.shape)) for tensor in (outs[0], ins[call.place])),
+                *(" ".join(map(str, tensor.shape)) for tensor in (outs[0], ins[call.group_rank])),
             )
         return
     for out, input in zip(outs, ins, strict=True):

@@ -55,13 +55,13 @@ class GlooFabric(Fabric):
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
         self._working: list[list[Task]] = [
             [] for _ in ranks
-        ]  # by place: what its workers carry out
+        ]  # by group rank: what its workers carry out
         self._aborts: dict[
             int, int
-        ] = {}  # by place: when its process aborts; it issues nothing any more
+        ] = {}  # by group rank: when its process aborts; it issues nothing any more
         self._failures: list[list[tuple[int, str]]] = [
             [] for _ in ranks
-        ]  # by place: when a task of it failed, and how
+        ]  # by group rank: when a task of it failed, and how
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
@@ -73,52 +73,54 @@ class GlooFabric(Fabric):
         peer = call.row.get("peer")
         if call.op in POINT_TO_POINT and peer is not None:
             try:
-                self._network.check(call.place, self._ranks.index(peer))
+                self._network.check(call.group_rank, self._ranks.index(peer))
             except ConnectionError as error:
                 raise RuntimeError(str(error)) from None
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
         for call in calls:
-            if call.place in self._aborts:
+            if call.group_rank in self._aborts:
                 continue
-            for place in [place for place, at_ns in self._aborts.items() if at_ns < call.ready_ns]:
-                self.freeze(place)
+            for group_rank in [
+                group_rank for group_rank, at_ns in self._aborts.items() if at_ns < call.ready_ns
+            ]:
+                self.freeze(group_rank)
             if call.op in POINT_TO_POINT:
                 self._network.awake.append(Message(self._network, self._ranks, call))
             else:  # PyTorch may make several collectives of a call, each with a number of its own
                 jobs = jobs_of(call)
-                numbers = self.next_numbers(call.place, len(jobs))
-                self._queued[call.place] += [
+                numbers = self.next_numbers(call.group_rank, len(jobs))
+                self._queued[call.group_rank] += [
                     Task(call, *job_and_number)
                     for job_and_number in zip(jobs, numbers, strict=True)
                 ]
-                self._start_next(call.place)
+                self._start_next(call.group_rank)
             self._advance()
 
-    def leave(self, place: int) -> None:
-        """The process of the rank at `place` has ended: its connections close."""
-        self.freeze(place)
-        self._network.close(place)
+    def leave(self, group_rank: int) -> None:
+        """The process of the rank of `group_rank` has ended: its connections close."""
+        self.freeze(group_rank)
+        self._network.close(group_rank)
         self._advance()
 
-    def abort(self, place: int, at_ns: int) -> None:
-        """The process at `place` aborts at that time: what others have issued by then may still
+    def abort(self, group_rank: int, at_ns: int) -> None:
+        """The process of `group_rank` aborts at that time: what others have issued by then may still
         meet its calls."""
-        self._aborts.setdefault(place, at_ns)
+        self._aborts.setdefault(group_rank, at_ns)
 
-    def freeze(self, place: int) -> None:
-        """The process at `place` is about to end: no message of it goes any more.
+    def freeze(self, group_rank: int) -> None:
+        """The process of `group_rank` is about to end: no message of it goes any more.
 
         A send to a recv that it has posted still goes, and completes: gloo has told the sender
         (NOTIFY_RECV_READY).
         """
-        self._aborts.setdefault(place, 0)
-        for task in self._working[place]:
+        self._aborts.setdefault(group_rank, 0)
+        for task in self._working[group_rank]:
             task.done = True
-        self._working[place].clear()
-        self._queued[place].clear()
-        self._network.mute(place)
+        self._working[group_rank].clear()
+        self._queued[group_rank].clear()
+        self._network.mute(group_rank)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
@@ -129,42 +131,42 @@ class GlooFabric(Fabric):
         """
         if call.op not in POINT_TO_POINT:
             return RuntimeError("Operation timed out!")
-        self.cut(call.place)
+        self.cut(call.group_rank)
         return _timed_out(str(call.op), ms)
 
     def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The timeout of a call's group has passed: its worker fails, and its rank's connections in
         the group close."""
         way = self._direction_of(call)
-        self.cut(call.place)
+        self.cut(call.group_rank)
         return _timed_out(way, ms)
 
     def _direction_of(self, call: EmulatedCall) -> str:
         """Whether a call that is under way waits in "send" or in "recv"."""
         waits = (
             task.waits_on
-            for task in self._working[call.place]
+            for task in self._working[call.group_rank]
             if task.call is call and task.waits_on
         )
         return next((way for _, way in waits), "send" if call.op is Op.SEND else "recv")
 
-    def cut(self, place: int) -> None:
-        """The rank at `place` closes its connections; its process lives on."""
-        self._network.cut(place)
+    def cut(self, group_rank: int) -> None:
+        """The rank of `group_rank` closes its connections; its process lives on."""
+        self._network.cut(group_rank)
         self._advance()
 
-    def next_numbers(self, place: int, count: int) -> list[int]:
+    def next_numbers(self, group_rank: int, count: int) -> list[int]:
         """Use up this many of a rank's numbers, as its collectives do."""
-        first = self._counters[place]
-        self._counters[place] += count
+        first = self._counters[group_rank]
+        self._counters[group_rank] += count
         return list(range(first, first + count))
 
     # ------------------------------------------------------------------------------------
     # collectives
 
-    def _start_next(self, place: int, at_ns: int = 0) -> None:
+    def _start_next(self, group_rank: int, at_ns: int = 0) -> None:
         """Give queued tasks to the workers of a rank that are free, in the order of issue."""
-        queue, working = self._queued[place], self._working[place]
+        queue, working = self._queued[group_rank], self._working[group_rank]
         while queue and len(working) < GLOO_THREADS:
             task = queue[0]
             if task.op is Op.BARRIER and working:
@@ -182,7 +184,11 @@ class GlooFabric(Fabric):
         call = task.call
         if task.op is Op.BARRIER:
             late = next(
-                (text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns),
+                (
+                    text
+                    for ended_ns, text in self._failures[call.group_rank]
+                    if ended_ns > call.ready_ns
+                ),
                 None,
             )
             if (
@@ -216,17 +222,18 @@ class GlooFabric(Fabric):
             self._fail(task, str(error))
             return
         task.done = True
-        place = task.call.place
-        if task in self._working[place]:
-            self._working[place].remove(task)
+        group_rank = task.call.group_rank
+        if task in self._working[group_rank]:
+            self._working[group_rank].remove(task)
         call = task.call
         call.small = call.small and not task.undefined
         end_ns = task.at_ns + self._run.costs.call_ns(call.nbytes())
         if not any(
-            pending.call is call for pending in (*self._working[place], *self._queued[place])
+            pending.call is call
+            for pending in (*self._working[group_rank], *self._queued[group_rank])
         ):
             call.complete(end_ns)
-        self._start_next(place, end_ns)
+        self._start_next(group_rank, end_ns)
 
     def _fail(self, task: Task | Message, text: str, at_once: bool = False) -> None:
         """`task` has raised: its call fails with `text`, and the worker takes the next one."""
@@ -234,15 +241,15 @@ class GlooFabric(Fabric):
             task.done = True
             task.call.fail(text, task.at_ns)
             return
-        place = task.call.place
+        group_rank = task.call.group_rank
         task.done = True
         self._network.withdraw(task)
-        if task in self._working[place]:
-            self._working[place].remove(task)
+        if task in self._working[group_rank]:
+            self._working[group_rank].remove(task)
         end_ns = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
-        self._failures[place].append((end_ns, text))
+        self._failures[group_rank].append((end_ns, text))
         task.call.fail(text, end_ns)
-        self._start_next(place)
+        self._start_next(group_rank)
 
     # ------------------------------------------------------------------------------------ message
     # by message
@@ -262,8 +269,8 @@ class GlooFabric(Fabric):
                     self._finish(task)
             except ConnectionError as error:
                 self._fail(task, str(error))
-        for place, text, at_ns in self._network.aborts():
-            self._run.abort_rank(self._ranks[place], text, at_ns)
+        for group_rank, text, at_ns in self._network.aborts():
+            self._run.abort_rank(self._ranks[group_rank], text, at_ns)
 
 
 class Message(NetworkPart):
@@ -287,17 +294,17 @@ class Message(NetworkPart):
         call.begin(self.at_ns)
 
     def _messages(self, network: Network, ranks: Sequence[int], way: str) -> Waits:
-        peer, place = self.call.row.get("peer"), self.call.place
+        peer, group_rank = self.call.row.get("peer"), self.call.group_rank
         tag = ("tag", self.call.row.get("tag") or 0)
         if peer is None:
-            network.recv_any(place, tag, self._buffer)
+            network.recv_any(group_rank, tag, self._buffer)
         else:
             size = len(self._buffer.data)
-            network.post(way, place, ranks.index(peer), tag, self._buffer, 0, size)
+            network.post(way, group_rank, ranks.index(peer), tag, self._buffer, 0, size)
         yield self._buffer, way
         if way == "recv":
             write(self.call.parts[0].outs, self._buffer.data)
-            self.call.source_place = self._buffer.source
+            self.call.source_group_rank = self._buffer.source
 
 
 def run_alone(task: Task, size: int) -> None:

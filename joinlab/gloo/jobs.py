@@ -107,8 +107,8 @@ def jobs_of(call: EmulatedCall) -> list[GlooCollective]:
         case Op.REDUCE_SCATTER:
             copies = [tensor.detach().clone() for tensor in tensors_in(args[1])]
             if call.method == "reduce_scatter":  # this rank's share is summed where it belongs
-                (copies[call.place],) = tensors_in(args[0])
-                copies[call.place].copy_(tensors_in(args[1])[call.place])
+                (copies[call.group_rank],) = tensors_in(args[0])
+                copies[call.group_rank].copy_(tensors_in(args[1])[call.group_rank])
             call.when_waited = partial(_share_out, call, copies)
             return [_reducing(Op.ALL_REDUCE, [copy], call.reduce_op, size) for copy in copies]
         case Op.BROADCAST:
@@ -134,7 +134,9 @@ def jobs_of(call: EmulatedCall) -> list[GlooCollective]:
             ]
         case Op.ALL_TO_ALL:
             return [
-                _splitting(args, size, call.place) if form is Form.SINGLE else _all_to_all(args)
+                _splitting(args, size, call.group_rank)
+                if form is Form.SINGLE
+                else _all_to_all(args)
             ]
         case Op.SEND | Op.RECV:
             raise ValueError(f"{op} is no collective")
@@ -184,7 +186,7 @@ class Task(NetworkPart):
 
 def program(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, with its bytes, to be run message by message."""
-    part, op, me, root = task.part, task.op, task.call.place, task.call.root
+    part, op, me, root = task.part, task.op, task.call.group_rank, task.call.root
     if task.job.sparse is not None:
         slot = messages.kind(Op.ALL_GATHER), task.number
         yield from all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
@@ -216,7 +218,7 @@ def _buffers(
     task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
 ) -> tuple[list[Buffer], Buffer | None]:
     """The buffers of gloo's messages, and the one that has the result."""
-    part, op, me, root = task.part, task.op, task.call.place, task.call.root
+    part, op, me, root = task.part, task.op, task.call.group_rank, task.call.root
     match op:
         case Op.BARRIER:
             return [Buffer(task, np.empty(0, np.uint8))], None
@@ -315,7 +317,7 @@ def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
         return  # its share is in place
     outs = tensors_in(call.args[0])
     for out, copy in zip(outs, copies, strict=True):
-        out.copy_(torch.chunk(copy, len(call.group.ranks))[call.place])
+        out.copy_(torch.chunk(copy, len(call.group.ranks))[call.group_rank])
 
 
 def _all_gather(name: str, args: Sequence[Any], size: int) -> GlooCollective:
@@ -381,7 +383,7 @@ def _all_to_all(args: Sequence[object]) -> GlooCollective:
     )
 
 
-def _splitting(args: Sequence[Any], size: int, place: int) -> GlooCollective:
+def _splitting(args: Sequence[Any], size: int, group_rank: int) -> GlooCollective:
     """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some
     rows for each rank."""
     out, input = args[0], args[1]
@@ -405,7 +407,7 @@ def _splitting(args: Sequence[Any], size: int, place: int) -> GlooCollective:
                 refusal = refusal or "Split sizes doesn't match total dim 0 size"
             width = tensor.numel() // max(1, tensor.size(0)) * tensor.element_size()
             shares.append([count * width for count in counts or [tensor.size(0) // size] * size])
-        if shares[0][place] != shares[1][place]:
+        if shares[0][group_rank] != shares[1][group_rank]:
             condition = "inLengthPerRank[myRank] == outLengthPerRank[myRank]"
             refusal = refusal or _ENFORCE.format("alltoallv.cc:138", condition)
 

@@ -1,6 +1,6 @@
 """Which messages each rank of a gloo collective sends and waits for, step by step.
 
-Gloo knows memory and nothing else, so what it posts depends on the rank's place, the root and the
+Gloo knows memory and nothing else, so what it posts depends on the rank's group rank, the root and the
 sizes alone, never on data. Each function yields a rank's steps in the order of gloo's sources. The
 rule (`rule`) plays them on the network to see which calls can complete; the emulator does so with
 the bytes that they carry.
@@ -16,7 +16,7 @@ the bytes that they carry.
     all_to_all      gloo/alltoall.cc, gloo/alltoallv.cc
 
 A buffer is a number: WORK is the tensor, ARRIVED what a ring receives before it is summed; a
-scatter's root has one for each place, and all_to_all has WORK to send from and ARRIVED to receive
+scatter's root has one for each rank, and all_to_all has WORK to send from and ARRIVED to receive
 into.
 """
 
@@ -40,7 +40,7 @@ Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
 
 
 class Post(NamedTuple):
-    """Post a message: `size` bytes from `low` on of a buffer, to or from the rank at place
+    """Post a message: `size` bytes from `low` on of a buffer, to or from the rank of group rank
     `peer`."""
 
     way: Way
@@ -90,7 +90,7 @@ def of(
     item: int,
     into: Sequence[int] = (),
 ) -> Steps:
-    """The messages of a collective at place `me`.
+    """The messages of a collective of group rank `me`.
 
     lengths  bytes of each tensor that the rank puts in, or, in a scatter but for its root, of the one that it gets
     item     bytes of an element
@@ -204,7 +204,7 @@ def gather(me: int, size: int, root: int, nbytes: int) -> Steps:
 def scatter(me: int, size: int, root: int, lengths: Sequence[int]) -> Steps:
     """The root sends to everyone from one buffer per peer, and waits for all to have gone.
 
-    lengths  at the root, bytes for each place; elsewhere, bytes of the one tensor
+    lengths  at the root, bytes for each rank; elsewhere, bytes of the one tensor
     """
     if me != root:
         yield Post("recv", root, WORK, 0, lengths[0])
@@ -371,7 +371,7 @@ def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> S
     """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as
     it posted.
 
-    out, into  bytes that go to, and come from, each place
+    out, into  bytes that go to, and come from, each rank
     """
     out_at, into_at = ([0, *accumulate(lengths)] for lengths in (out, into))
     for turn in range(1, size):
@@ -384,5 +384,5 @@ def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> S
 
 
 def _others(me: int, size: int) -> list[int]:
-    """Everyone's place but mine, in the order of the group."""
-    return [place for place in range(size) if place != me]
+    """Everyone's group rank but mine, in the order of the group."""
+    return [group_rank for group_rank in range(size) if group_rank != me]

@@ -42,9 +42,9 @@ def monitored_barrier(
 
     host  the rank, by a weak reference: the calls that it keeps refer to it
     """
-    arrived, leave = fabric.next_numbers(group.place, 2)
+    arrived, leave = fabric.next_numbers(group.group_rank, 2)
     limit_ms = timeout_ns // 1_000_000
-    if group.place:
+    if group.group_rank:
         sent = _post(fabric, host, group, Op.SEND, 0, arrived)
         leaving = _post(fabric, host, group, Op.RECV, 0, leave)
         try:
@@ -52,7 +52,7 @@ def monitored_barrier(
             host.for_host([leaving])
         except RuntimeError as error:
             raise RuntimeError(
-                f"Rank {group.place} successfully reached monitoredBarrier, but received errors while waiting for "
+                f"Rank {group.group_rank} successfully reached monitoredBarrier, but received errors while waiting for "
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from None
         return
@@ -62,7 +62,10 @@ def monitored_barrier(
         limit_ns = timeout_ns
     begin = host.now
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
-        calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
+        calls = [
+            _post(fabric, host, group, op, group_rank, tag)
+            for group_rank in range(1, len(group.ranks))
+        ]
         _wait_for_each(calls, host, begin, limit_ns, limit_ms, all_ranks)
 
 
@@ -76,7 +79,7 @@ def _wait_for_each(
 ) -> None:
     come: list[int] = []
     missing: list[int] = []
-    for place, call in enumerate(calls, 1):
+    for group_rank, call in enumerate(calls, 1):
         if all_ranks or limit_ns is None:
             remaining_ns = limit_ns
         else:
@@ -89,12 +92,14 @@ def _wait_for_each(
             raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{text}")
         try:
             host.wait([call], timeout_ns=remaining_ns or 0)
-            come.append(place)
+            come.append(group_rank)
         except RuntimeError as error:
             if not all_ranks:
-                text = f"[Rank 0]: Rank {place} failed to pass monitoredBarrier in {limit_ms} ms"
+                text = (
+                    f"[Rank 0]: Rank {group_rank} failed to pass monitoredBarrier in {limit_ms} ms"
+                )
                 raise RuntimeError(f"{text}\n Original exception: \n{error}") from None
-            missing.append(place)
+            missing.append(group_rank)
     if missing:
         ranks = ", ".join(map(str, missing))
         raise RuntimeError(

@@ -58,7 +58,7 @@ class Buffer:
     error      set when the connection of one of its messages closes; every later wait raises it
     scratch    gloo allocates it without setting it, so what no message fills is undefined
     undefined  part of it was never filled
-    source     place of the sender of the last message that came
+    source     group rank of the sender of the last message that came
     """
 
     __slots__ = ("_data", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
@@ -89,12 +89,12 @@ class Buffer:
 
 class _PostedMessage:
     """A send or recv that waits for its counterpart: bytes `low` to `high` of a buffer, of the rank
-    at `place`."""
+    at `group_rank`."""
 
-    __slots__ = ("at_ns", "buffer", "high", "low", "place")
+    __slots__ = ("at_ns", "buffer", "group_rank", "high", "low")
 
-    def __init__(self, place: int, buffer: Buffer, low: int, size: int) -> None:
-        self.place = place
+    def __init__(self, group_rank: int, buffer: Buffer, low: int, size: int) -> None:
+        self.group_rank = group_rank
         self.buffer = buffer
         self.low = low
         self.high = low + size
@@ -102,7 +102,7 @@ class _PostedMessage:
 
 
 class Network:
-    """The connections of one group. The k-th send from one place to another under a slot meets the
+    """The connections of one group. The k-th send from one rank to another under a slot meets the
     k-th recv.
 
     Invariant: of the sends and the recvs under one (from, to, slot), one side is always empty,
@@ -119,23 +119,23 @@ class Network:
         self._recvs: dict[tuple[int, int, Slot], list[_PostedMessage]] = {}
         self._any: dict[tuple[int, Slot], list[_PostedMessage]] = {}
         self._closed: set[int] = set()
-        self._cut: set[int] = set()  # places whose process lives on without connections
+        self._cut: set[int] = set()  # group ranks whose process lives on without connections
         self.awake: deque[Any] = deque()
         self._aborts: list[tuple[int, str, int]] = []
-        self._aborts_at: dict[int, int] = {}  # by place: when its process aborts
+        self._aborts_at: dict[int, int] = {}  # by group rank: when its process aborts
         self._size = size
 
     def post(
-        self, way: str, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int
+        self, way: str, group_rank: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int
     ) -> None:
         """Post a "send" or a "recv". ConnectionError if the peer has ended."""
-        self.check(place, peer)
-        post = _PostedMessage(place, buffer, low, size)
+        self.check(group_rank, peer)
+        post = _PostedMessage(group_rank, buffer, low, size)
         if way == "send":
-            table, key = self._sends, (place, peer, slot)
+            table, key = self._sends, (group_rank, peer, slot)
             waiting = _first(self._recvs, key) or _first(self._any, (peer, slot))
         else:
-            table, key = self._recvs, (peer, place, slot)
+            table, key = self._recvs, (peer, group_rank, slot)
             waiting = _first(self._sends, key) if self._answers(peer, post.at_ns) else None
         if waiting is None:
             table.setdefault(key, []).append(post)
@@ -144,26 +144,26 @@ class Network:
         else:
             self._meet(waiting, post)
 
-    def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
+    def recv_any(self, group_rank: int, slot: Slot, buffer: Buffer) -> None:
         """Post a recv that takes the first message under `slot`, from any peer
         (Context::recvFromAny in context.cc)."""
         for peer in range(self._size):
-            if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
-                self.post("recv", place, peer, slot, buffer, 0, len(buffer.data))
+            if self._sends.get((peer, group_rank, slot)) and self._answers(peer, buffer.task.at_ns):
+                self.post("recv", group_rank, peer, slot, buffer, 0, len(buffer.data))
                 return
-        self._any.setdefault((place, slot), []).append(
-            _PostedMessage(place, buffer, 0, len(buffer.data))
+        self._any.setdefault((group_rank, slot), []).append(
+            _PostedMessage(group_rank, buffer, 0, len(buffer.data))
         )
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
-        """(place, peer) of each posted message that has not met its counterpart."""
+        """(group_rank, peer) of each posted message that has not met its counterpart."""
         for (source, target, _), posts in (*self._sends.items(), *self._recvs.items()):
             for post in posts:
-                yield post.place, source + target - post.place
+                yield post.group_rank, source + target - post.group_rank
 
-    def check(self, place: int, peer: int) -> None:
+    def check(self, group_rank: int, peer: int) -> None:
         """ConnectionError if these two are no longer connected."""
-        if place in self._cut:
+        if group_rank in self._cut:
             raise ConnectionError(CUT_TEXT)
         if peer in self._closed or peer in self._cut:
             raise ConnectionError(closed_text(peer))
@@ -185,11 +185,11 @@ class Network:
         self._complete(send, "send", arrival_ns)
         if length > room:
             text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {length} vs {room}"
-            self._aborts.append((recv.place, text, arrival_ns))
-            self._aborts_at.setdefault(recv.place, arrival_ns)
+            self._aborts.append((recv.group_rank, text, arrival_ns))
+            self._aborts_at.setdefault(recv.group_rank, arrival_ns)
             return
         self._complete(recv, "recv", arrival_ns)
-        recv.buffer.source = send.place
+        recv.buffer.source = send.group_rank
         recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
         into = recv.buffer.data
         if into is not None:
@@ -213,38 +213,38 @@ class Network:
             for post in [post for post in posts if post.buffer.task is task]:
                 posts.remove(post)
 
-    def mute(self, place: int) -> None:
-        """Remove the sends of the process at `place`, which is about to end: it answers no receiver
+    def mute(self, group_rank: int) -> None:
+        """Remove the sends of the process of `group_rank`, which is about to end: it answers no receiver
         any more."""
         for (source, _, _), posts in self._sends.items():
-            if source == place:
+            if source == group_rank:
                 posts.clear()
 
-    def close(self, place: int) -> None:
-        """The process at `place` has ended: its peers' messages to and from it fail.
+    def close(self, group_rank: int) -> None:
+        """The process of `group_rank` has ended: its peers' messages to and from it fail.
 
         A recv from any peer stays as it is: it is no message of one connection, and so is never
         told.
         """
-        self._closed.add(place)
-        self._drop(place)
+        self._closed.add(group_rank)
+        self._drop(group_rank)
 
-    def cut(self, place: int) -> None:
-        """The rank at `place` closes its connections, though its process lives on: messages of both
+    def cut(self, group_rank: int) -> None:
+        """The rank of `group_rank` closes its connections, though its process lives on: messages of both
         sides fail."""
-        self._cut.add(place)
-        self._drop(place)
+        self._cut.add(group_rank)
+        self._drop(group_rank)
 
-    def _drop(self, place: int) -> None:
+    def _drop(self, group_rank: int) -> None:
         for table in (self._sends, self._recvs):
             for (source, target, _), posts in table.items():
-                if place in (source, target):
+                if group_rank in (source, target):
                     for post in posts:
-                        if post.place != place or place in self._cut:
-                            if post.place == place:
+                        if post.group_rank != group_rank or group_rank in self._cut:
+                            if post.group_rank == group_rank:
                                 post.buffer.error = CUT_TEXT
                             else:
-                                post.buffer.error = closed_text(place)
+                                post.buffer.error = closed_text(group_rank)
                             self.awake.append(post.buffer.task)
                     posts.clear()
         for (target, _), posts in self._any.items():
@@ -271,9 +271,9 @@ CUT_TEXT = "Application timeout caused pair closure"
 all connections."""
 
 
-def closed_text(place: int) -> str:
+def closed_text(group_rank: int) -> str:
     """What gloo says of a peer whose process has ended."""
-    return f"Connection closed by peer [rank {place} of the group has ended]"
+    return f"Connection closed by peer [rank {group_rank} of the group has ended]"
 
 
 def play(
@@ -284,7 +284,7 @@ def play(
     buffers: Sequence[Buffer],
     add: Callable[[Any, Any], object] = lambda local, came: local,
 ) -> Waits:
-    """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with
+    """Carry out the steps of the rank of group rank `me`; `add` combines the bytes that a rank has with
     those that came."""
     for step in steps:
         match step:

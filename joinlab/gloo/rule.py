@@ -207,11 +207,11 @@ def _stuck_in(
     network = Network(len(ranks))
     parts: dict[int, _RulePart] = {}
     for rank, call in calls.items():
-        place = ranks.index(rank)
-        steps = _steps(call, place, ranks, not uneven)
+        group_rank = ranks.index(rank)
+        steps = _steps(call, group_rank, ranks, not uneven)
         if steps is None:
             return {}
-        parts[rank] = _RulePart(network, place, steps, len(ranks))
+        parts[rank] = _RulePart(network, group_rank, steps, len(ranks))
     network.awake.extend(parts.values())
     while network.awake:
         advance(network.awake.popleft())
@@ -219,7 +219,11 @@ def _stuck_in(
         return None
     blockers: dict[int, tuple[Blocker, ...]] = {}
     for rank, part in parts.items():
-        peers = {ranks[peer] for place, peer in network.unanswered() if place == part.place}
+        peers = {
+            ranks[peer]
+            for group_rank, peer in network.unanswered()
+            if group_rank == part.group_rank
+        }
         if part.waits_on is not None and not peers & set(gone):
             differing = [
                 peer
@@ -236,11 +240,11 @@ def _stuck_in(
 class _RulePart(NetworkPart):
     """One rank's part of a collective, without its bytes."""
 
-    def __init__(self, network: Network, place: int, steps: Steps, size: int) -> None:
+    def __init__(self, network: Network, group_rank: int, steps: Steps, size: int) -> None:
         super().__init__()
-        self.place = place
+        self.group_rank = group_rank
         self.program = play(
-            network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))]
+            network, ("", 0), group_rank, steps, [Buffer(self) for _ in range(max(2, size))]
         )
 
 
@@ -280,7 +284,7 @@ def _parts(call: IssuedCall) -> list[int | None]:
 
 
 def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps | None:
-    """The messages of a call at place `me`; None if the record does not tell them, or there are too
+    """The messages of a call of group rank `me`; None if the record does not tell them, or there are too
     many.
 
     even  the messages of all ranks are of one size: then it does not matter, for a call with a root, if it is not known

@@ -149,7 +149,7 @@ def _all_gather_v(
     size = len(lengths)
     if not sum(lengths):
         return
-    starts = [sum(lengths[:place]) for place in range(size)]
+    starts = [sum(lengths[:group_rank]) for group_rank in range(size)]
     for turn in range(size - 1):
         out, into = (me - turn) % size, (me - turn - 1) % size
         if turn:

@@ -109,7 +109,7 @@ class RecordedFolder:
         ] or self.ranks.values()
         return max((files.begun for files in candidates), key=_wall)
 
-    def place(self, rank: int) -> tuple[int, str]:
+    def progress(self, rank: int) -> tuple[int, str]:
         """The number of calls that the rank has issued, and the label of the last."""
         calls = self.job[rank].calls if rank in self.job else {}
         if not calls:

@@ -105,7 +105,7 @@ def _check_sizes(call: EmulatedCall) -> None:
 
             if call.root < 0:
                 raise refused(f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
-            if call.place == call.root:
+            if call.group_rank == call.root:
                 check_at_root(refused, call.op, args, size)
         case _ if method.op is Op.ALL_GATHER and single:
             if args[0].dtype != args[1].dtype:

@@ -16,10 +16,10 @@ from joinlab.nccl.ring import RingStep, Word, mirrors, words
 class Connections:
     """The pairs of one communicator: which are set up, and which messages were sent.
 
-    made     those that are set up, as (place, peer, whether it sends)
+    made     those that are set up, as (group_rank, peer, whether it sends)
     crossed  those whose other end is not what the peer set up: see `mirrors`
     uneven   of two ranks that met, one set up more connections than the other
-    met_ns   by place: when its host last received a message, in virtual ns
+    met_ns   by group rank: when its host last received a message, in virtual ns
     waiting  by message: the function to call when it is sent
     """
 
@@ -34,18 +34,20 @@ class Connections:
         # sends.
         self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}
 
-    def make(self, place: int, steps: Iterable[RingStep], now: int = 0) -> Iterator[Word]:
-        """The host at `place` issues a call with these steps: connect it to new peers.
+    def make(self, group_rank: int, steps: Iterable[RingStep], now: int = 0) -> Iterator[Word]:
+        """The host of `group_rank` issues a call with these steps: connect it to new peers.
 
         Yields each message that its host has to wait for; resume once that message has been sent.
         """
         new = {
-            (place, step.peer, step.send is not None) for step in steps if step.peer is not None
+            (group_rank, step.peer, step.send is not None)
+            for step in steps
+            if step.peer is not None
         } - self.made
         sends, recvs = (
             {peer for _, peer, is_send in new if is_send is side} for side in (True, False)
         )
-        for meeting in words(place, self._size, sends, recvs):
+        for meeting in words(group_rank, self._size, sends, recvs):
             directions = {
                 hear[0]: {is_send for _, peer, is_send in new if peer == hear[0]}
                 for _, hear in meeting
@@ -59,8 +61,8 @@ class Connections:
                     yield hear
                 peer = hear[0]
                 told_ns, peer_directions = self._told[hear].popleft()
-                now = self.met_ns[place] = max(now, told_ns)
-                if not mirrors(self._size, place, peer, directions[peer], peer_directions):
-                    self.crossed |= {(place, peer, is_send) for is_send in directions[peer]}
+                now = self.met_ns[group_rank] = max(now, told_ns)
+                if not mirrors(self._size, group_rank, peer, directions[peer], peer_directions):
+                    self.crossed |= {(group_rank, peer, is_send) for is_send in directions[peer]}
                     self.uneven |= len(directions[peer]) != len(peer_directions)
         self.made |= new

@@ -5,10 +5,10 @@ it. From the first slot that does not fit, and where no rank can go on otherwise
 by step on the ring of `ring.py`, with the bytes that its lines carry (motion.py), until it is at
 rest again. So what the emulator does with calls that do not fit is what the rule proves of them.
 
-    queued          all ranks' next calls fit: carried out at once; in `_queues`, by place, what waits for other ranks
+    queued          all ranks' next calls fit: carried out at once; in `_queues`, by group rank, what waits for others
       |  they do not fit, or no rank can go on
       v
-    on the ring     in `_running`, by place, in order; `Ring.done` says how many of each place's are complete
+    on the ring     in `_running`, by group rank, in order; `Ring.done` says how many of each rank's are complete
       |  nothing is under way, and every step sent was received: no trace is left
       v
     queued
@@ -74,19 +74,19 @@ class Communicator:
 
     def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
         self.run = run
-        self.ranks = ranks  # global ranks, by place
+        self.ranks = ranks  # global ranks, by group rank
         self.size = len(ranks)
         self.joined: set[int] = set()
-        self.aborted: set[int] = set()  # places whose rank has given it up
+        self.aborted: set[int] = set()  # group ranks that have given it up
         self._connections = Connections(self.size)
         self.born_ns = 0
         self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
         self._filled = 0
         self._free_ns = [
             0
-        ] * self.size  # when the stream of each place is done with what it has completed
+        ] * self.size  # when the stream of each rank is done with what it has completed
         self._ring: Ring | None = None
-        self._running: list[deque[Motion]] = [deque() for _ in ranks]  # on the ring, by place
+        self._running: list[deque[Motion]] = [deque() for _ in ranks]  # on the ring, by group rank
         self._ring_done = [0] * self.size  # of them, how many are popped
         knobs = run.knobs
         kernels = Kernels(knobs.era == "1.9", knobs.pad)
@@ -102,7 +102,7 @@ class Communicator:
 
     def join(
         self,
-        place: int,
+        group_rank: int,
         host: Rank,
         calls: Sequence[EmulatedCall],
         now: int,
@@ -110,9 +110,9 @@ class Communicator:
     ) -> None:
         """The first call of a rank, or the making of its group: the host waits until every rank is
         there."""
-        if place in self.joined:
+        if group_rank in self.joined:
             return
-        self.joined.add(place)
+        self.joined.add(group_rank)
         self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
             if calls:
@@ -128,7 +128,7 @@ class Communicator:
         for call in calls:
             call.ready_ns = max(call.ready_ns, self.born_ns)
 
-    def connect(self, place: int, calls: Sequence[EmulatedCall]) -> None:
+    def connect(self, group_rank: int, calls: Sequence[EmulatedCall]) -> None:
         """The host waits for the hosts of new peers, see `connections`."""
         if self.size == 1:
             return
@@ -136,18 +136,18 @@ class Communicator:
             step
             for call in calls
             for part in call.parts
-            for step in steps_to_peers(call, part, place, self.size)
+            for step in steps_to_peers(call, part, group_rank, self.size)
         ]
         host, connections = calls[0].host, self._connections
-        for word in connections.make(place, steps, calls[-1].row.get("enqueued_ns") or 0):
+        for word in connections.make(group_rank, steps, calls[-1].row.get("enqueued_ns") or 0):
             self._refuse_uneven(calls[0])
             connections.waiting[word] = lambda: host.wake()
-            peer = f"the rank at place {word[0]} of group {calls[0].group.label!r}"
+            peer = f"group rank {word[0]} of group {calls[0].group.label!r}"
             host.wait_inside(calls, f"inside its {calls[0].op} for {peer} to connect the two")
         self._refuse_uneven(calls[0])
-        host.reach(connections.met_ns[place])
+        host.reach(connections.met_ns[group_rank])
         for call in calls:
-            call.ready_ns = max(call.ready_ns, connections.met_ns[place])
+            call.ready_ns = max(call.ready_ns, connections.met_ns[group_rank])
 
     def _refuse_uneven(self, call: EmulatedCall) -> None:
         if self._connections.uneven:
@@ -156,14 +156,14 @@ class Communicator:
                 "has more: NCCL may end in an error, 'Message truncated'"
             )
 
-    def submit(self, place: int, calls: list[EmulatedCall]) -> None:
+    def submit(self, group_rank: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""
         if self._ring is not None:
-            self._feed(place, calls)
+            self._feed(group_rank, calls)
             self._settle_ring()
             return
-        self._queues[place].append(calls)
-        self._filled += len(self._queues[place]) == 1
+        self._queues[group_rank].append(calls)
+        self._filled += len(self._queues[group_rank]) == 1
         while (
             self._filled == self.size
         ):  # every rank has a next call; `_filled` counts the queues that are not empty
@@ -196,7 +196,7 @@ class Communicator:
         ]
         for call in late:
             ns = call.group.watchdog_ns
-            self.abort(call.place)
+            self.abort(call.group_rank)
             self.run.abort_rank(
                 call.host.rank, watchdog_text(call, ns // 1_000_000), call.ready_ns + ns
             )
@@ -209,16 +209,16 @@ class Communicator:
             # FIFO and is done.
             self._to_ring()
 
-    def abort(self, place: int) -> None:
-        """ncclCommAbort: the kernels of the rank at `place` end where they are, and nothing of it
+    def abort(self, group_rank: int) -> None:
+        """ncclCommAbort: the kernels of the rank of `group_rank` end where they are, and nothing of it
         moves any more."""
-        self.aborted.add(place)
-        self._filled -= bool(self._queues[place])
-        self._queues[place].clear()
-        self._running[place].clear()
+        self.aborted.add(group_rank)
+        self._filled -= bool(self._queues[group_rank])
+        self._queues[group_rank].clear()
+        self._running[group_rank].clear()
         if self._ring is not None:
-            self._ring.halt(place)
-            self._ring_done[place] = self._ring.done[place]
+            self._ring.halt(group_rank)
+            self._ring_done[group_rank] = self._ring.done[group_rank]
 
     def _fit(self, heads: Sequence[list[EmulatedCall]]) -> bool:
         # Quick for DDP's calls: equal looks fit. All others are compared byte for byte, as NCCL
@@ -245,7 +245,9 @@ class Communicator:
     def _carry_out(self, calls: Sequence[EmulatedCall]) -> None:
         first = calls[0]
         facts = FACTS[first.op]
-        starts = [max(call.ready_ns, self._free_ns[place]) for place, call in enumerate(calls)]
+        starts = [
+            max(call.ready_ns, self._free_ns[group_rank]) for group_rank, call in enumerate(calls)
+        ]
         for call, start in zip(calls, starts, strict=True):
             call.begin(start)
         for index in range(len(first.parts)):
@@ -257,17 +259,17 @@ class Communicator:
                 move(first.op, parts, first.root)
         cost = self.run.costs.call_ns(first.nbytes())
         latest = max(starts)
-        for place, call in enumerate(calls):
+        for group_rank, call in enumerate(calls):
             start = latest
             if facts.needs is not Needs.EVERYONE:
                 start = max(
-                    starts[place],
+                    starts[group_rank],
                     *(
                         starts[source]
-                        for source in waits_for(first.op, place, first.root, range(self.size))
+                        for source in waits_for(first.op, group_rank, first.root, range(self.size))
                     ),
                 )
-            self._free_ns[place] = start + cost
+            self._free_ns[group_rank] = start + cost
             call.complete(start + cost)
 
     def _reduce(
@@ -312,11 +314,11 @@ class Communicator:
             whole = totals[0]
         else:
             whole = np.concatenate(totals)
-        for place, part in enumerate(parts):
+        for group_rank, part in enumerate(parts):
             if facts.for_each:
-                write(part.outs, totals[place])
+                write(part.outs, totals[group_rank])
             elif part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
-                shares[place][:] = (
+                shares[group_rank][:] = (
                     whole  # `look` gave its memory: 3 us less than to find that again
                 )
             else:
@@ -329,27 +331,29 @@ class Communicator:
         for queue in self._queues:
             queue.clear()
         self._filled = 0
-        for place, batches in enumerate(queued):
+        for group_rank, batches in enumerate(queued):
             for calls in batches:
-                self._feed(place, calls)
+                self._feed(group_rank, calls)
         self._settle_ring()
 
-    def _feed(self, place: int, calls: list[EmulatedCall]) -> None:
+    def _feed(self, group_rank: int, calls: list[EmulatedCall]) -> None:
         assert self._ring is not None
-        if self._running[place]:
-            before = self._running[place][-1]
+        if self._running[group_rank]:
+            before = self._running[group_rank][-1]
         else:
             before = None
-        motion = Motion(self._wiring, place, calls, before)
-        self._running[place].append(motion)
-        self._ring.issue(place, motion.steps, motion)
+        motion = Motion(self._wiring, group_rank, calls, before)
+        self._running[group_rank].append(motion)
+        self._ring.issue(group_rank, motion.steps, motion)
 
     def _settle_ring(self) -> None:
         assert self._ring is not None
-        for place, (running, done) in enumerate(zip(self._running, self._ring.done, strict=True)):
-            while self._ring_done[place] < done:
-                self._ring_done[place] += 1
-                self._free_ns[place] = running.popleft().finish()
+        for group_rank, (running, done) in enumerate(
+            zip(self._running, self._ring.done, strict=True)
+        ):
+            while self._ring_done[group_rank] < done:
+                self._ring_done[group_rank] += 1
+                self._free_ns[group_rank] = running.popleft().finish()
             if running:
                 running[0].begin()
         if self._ring.at_rest:
@@ -380,23 +384,23 @@ class NcclFabric(Fabric):
         check(call, self._run.knobs.era)
         if not self._timed_out and call.op not in POINT_TO_POINT:
             return
-        communicator, place = self._where([call])
+        communicator, group_rank = self._where([call])
         if (
-            place in communicator.aborted
+            group_rank in communicator.aborted
         ):  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {call.host.rank}.")
 
-    def connect(self, place: int, host: Rank, now: int) -> None:
+    def connect(self, group_rank: int, host: Rank, now: int) -> None:
         """Make the communicator now, with the group: the host waits for the other ranks to make it,
         too."""
         self._eager = True
-        self._main.join(place, host, (), now)
+        self._main.join(group_rank, host, (), now)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal,
         ProcessGroupNCCL.cpp, v2.13.0)."""
-        communicator, place = self._where([call])
-        communicator.abort(place)
+        communicator, group_rank = self._where([call])
+        communicator.abort(group_rank)
         self._timed_out = True
         return dist.DistBackendError(watchdog_text(call, ms))
 
@@ -406,23 +410,25 @@ class NcclFabric(Fabric):
         """A rank issues these as one."""
         calls = list(calls)
         call = calls[0]
-        communicator, place = self._where(calls)
-        if place not in communicator.joined:
-            communicator.join(place, call.host, calls, max(issued.ready_ns for issued in calls))
+        communicator, group_rank = self._where(calls)
+        if group_rank not in communicator.joined:
+            communicator.join(
+                group_rank, call.host, calls, max(issued.ready_ns for issued in calls)
+            )
         if FACTS[call.op].pairwise:
-            communicator.connect(place, calls)
+            communicator.connect(group_rank, calls)
         elif (
-            self._eager and place not in self._rings.joined
+            self._eager and group_rank not in self._rings.joined
         ):  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
             now = max(issued.ready_ns for issued in calls)
-            self._rings.join(place, call.host, calls, now, "its rings are not connected")
+            self._rings.join(group_rank, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
             self._large += [
                 issued
                 for issued in calls
                 if issued.op is Op.SEND and issued.nbytes() > BUFFERED_BYTES
             ]
-            communicator.submit(place, calls)
+            communicator.submit(group_rank, calls)
 
     def assumes(self) -> list[str]:
         """What the model took for granted, and how NCCL differs from what programs expect: notes
@@ -436,24 +442,24 @@ class NcclFabric(Fabric):
         ]
 
     def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
-        """The communicator that calls issued as one run on, and the place of their rank in it.
+        """The communicator that calls issued as one run on, and the group rank of theirs in it.
 
         A batch of sends and receives, be it of one, runs on the group's, as collectives do:
         `batchP2P` in ProcessGroupNCCL::pointToPoint, ProcessGroupNCCL.cpp, PyTorch v2.13.0.
         """
         call = calls[0]
         if call.op not in POINT_TO_POINT:
-            return self._main, call.place
+            return self._main, call.group_rank
         for pair_call in calls:
-            pair_call.source_place = self._ranks.index(pair_call.row["peer"])
+            pair_call.source_group_rank = self._ranks.index(pair_call.row["peer"])
         if call.batched or self._eager:
-            return self._main, call.place
+            return self._main, call.group_rank
         low, high = sorted(
-            (call.place, call.source_place)
+            (call.group_rank, call.source_group_rank)
         )  # two ranks alone get a communicator of their own
         pair = (self._ranks[low], self._ranks[high])
         return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(
-            call.place == high
+            call.group_rank == high
         )
 
     def flush(self) -> None:

@@ -140,22 +140,22 @@ class Kernels:
         order: Sequence[int],
         factors: Sequence[float | None],
     ) -> Bytes:
-        """The reduction of a chunk that goes through the places of `order`; `shares` and `factors` by
-        place."""
+        """The reduction of a chunk that goes through the ranks of `order`; `shares` and `factors` by
+        group rank."""
         size, kind = len(shares), FLOATS.get(dtype)
         if (
             reduce_op == "sum" and kind is not None
         ):  # in one go, 10 us less a call; only a NaN needs the way below
             with np.errstate(all="ignore"):
                 floats = shares[order[0]].view(kind)
-                for place in order[1:]:
-                    floats = floats + shares[place].view(kind)
+                for group_rank in order[1:]:
+                    floats = floats + shares[group_rank].view(kind)
             if not np.isnan(floats).any():
                 return _bytes(floats)
         total = self.scale(dtype, factors[order[0]], shares[order[0]])
-        for place in order[1:]:
+        for group_rank in order[1:]:
             total = self.reduce(
-                dtype, reduce_op, total, self.scale(dtype, factors[place], shares[place])
+                dtype, reduce_op, total, self.scale(dtype, factors[group_rank], shares[group_rank])
             )
         return self.finish(dtype, reduce_op, total, size)
 
@@ -212,8 +212,8 @@ class Memory:
             return self.own[offset : offset + nbytes]
         present = np.concatenate([self.own, self.behind])[offset : offset + nbytes]
         beyond = []
-        for place in range(offset + len(present), offset + nbytes):
-            beyond.append(self.pad >> 8 * ((self.address + place) % 4) & 0xFF)
+        for group_rank in range(offset + len(present), offset + nbytes):
+            beyond.append(self.pad >> 8 * ((self.address + group_rank) % 4) & 0xFF)
         return np.concatenate([present, np.array(beyond, np.uint8)])
 
 

@@ -4,7 +4,7 @@ The ring (ring.py) decides which lines of which step can go on. A `Motion` carri
 issued as one: it takes what the ring lets go on, reduces or copies it, and holds what it sends
 until the next rank takes it.
 
-    Ring.issue(place, motion.steps, motion)
+    Ring.issue(group_rank, motion.steps, motion)
     Ring -> motion.take(step 1, lines 0 to 2, from another rank's motion, its step 0)
                 |  _Piece.move: incoming bytes, this rank's own bytes -> bytes that go on, bytes that are kept
                 v
@@ -48,7 +48,7 @@ class Wiring:
 
     align    a rank's part of an all_reduce is a multiple of this many bytes
     gpu      the kind of GPU, which decides up to which size messages use the LL protocol
-    free_ns  by place: when its stream is done with what it has completed
+    free_ns  by group rank: when its stream is done with what it has completed
     crossed  connections that bring nothing: see `Connections`
     """
 
@@ -84,18 +84,18 @@ class Motion:
     they take."""
 
     def __init__(
-        self, wiring: Wiring, place: int, calls: Sequence[EmulatedCall], before: Motion | None
+        self, wiring: Wiring, group_rank: int, calls: Sequence[EmulatedCall], before: Motion | None
     ) -> None:
         self.calls = calls
         self.at_ns = 0  # the latest of all that it had to wait for
         self._wiring = wiring
-        self._place = place
+        self._group_rank = group_rank
         self._before = before
         self._begun = False
         # Calls issued as one run one after the other here: several parts are several kernels' worth
         # of steps.
         pieces = [
-            _RingCollective(wiring, call, part, place) for call in calls for part in call.parts
+            _RingCollective(wiring, call, part, group_rank) for call in calls for part in call.parts
         ]
         if all(call.op in POINT_TO_POINT for call in calls):  # a batch: no send waits behind a recv
             pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
@@ -121,7 +121,7 @@ class Motion:
         if self._before is not None:
             self.at_ns = max(self.at_ns, self._before.finish_ns)
         self._before = None
-        self.at_ns = max(self.at_ns, self._wiring.free_ns[self._place])
+        self.at_ns = max(self.at_ns, self._wiring.free_ns[self._group_rank])
         for call in self.calls:
             call.begin(self.at_ns)
 
@@ -178,10 +178,10 @@ class _RingCollective:
     """One collective of one rank on the ring: its steps, and what each of them does with its
     lines."""
 
-    def __init__(self, wiring: Wiring, call: EmulatedCall, part: CallPart, place: int) -> None:
+    def __init__(self, wiring: Wiring, call: EmulatedCall, part: CallPart, group_rank: int) -> None:
         self.call = call
         self._part = part
-        self._place = place
+        self._group_rank = group_rank
         self._size = wiring.size
         self._kernels = wiring.kernels
         self._dtype = self._kernels.element(call.op, part.dtype)
@@ -194,9 +194,10 @@ class _RingCollective:
         self._chunk = part_bytes(call.op, nbytes, self._size, wiring.align)
         self.steps: Sequence[RingStep]
         if FACTS[call.op].pairwise:
-            to_peers = steps_to_peers(call, part, place, self._size)
+            to_peers = steps_to_peers(call, part, group_rank, self._size)
             crossed = [
-                (place, step.peer, step.send is not None) in wiring.crossed for step in to_peers
+                (group_rank, step.peer, step.send is not None) in wiring.crossed
+                for step in to_peers
             ]
             self.steps = [
                 step._replace(crossed=is_crossed)
@@ -208,7 +209,7 @@ class _RingCollective:
             else:
                 share = nbytes
             small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
-            ring_steps = steps(call.op, place, self._size, call.root, share, wiring.align)
+            ring_steps = steps(call.op, group_rank, self._size, call.root, share, wiring.align)
             self.steps = [step._replace(flags=small) for step in ring_steps or ()]
         if self._size == 1 or not (self.steps or FACTS[call.op].pairwise):
             self._copy_own()
@@ -219,7 +220,7 @@ class _RingCollective:
         op, peer = self._op, self.steps[step].peer
         if peer is not None:
             return self._move_to_peer(step, peer, low, high, incoming)
-        chunk, reduces, keeps = carries(op, self._place, self._size, self.call.root, step)
+        chunk, reduces, keeps = carries(op, self._group_rank, self._size, self.call.root, step)
         if incoming is None:
             moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
         elif reduces:
@@ -239,7 +240,7 @@ class _RingCollective:
         """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not
         divided yet."""
         if self._op is Op.REDUCE:
-            if self._place == self.call.root:
+            if self._group_rank == self.call.root:
                 return 0
             return -1
         return self._size - 1
@@ -304,27 +305,37 @@ class _RingCollective:
     def _hand_to_itself(self) -> None:
         """What a rank exchanges with its peers has a part for itself: at the root alone, or, in an
         all_to_all, on each."""
-        part, place = self._part, self._place
+        part, group_rank = self._part, self._group_rank
         if self._op is Op.ALL_TO_ALL:
-            write([part.outs[place]], read([part.ins[place]]))
-        elif place == self.call.root and self._op is Op.SCATTER:
-            write(part.outs, read([part.ins[place]]))
-        elif place == self.call.root and self._op is Op.GATHER:
-            write([part.outs[place]], read(part.ins))
+            write([part.outs[group_rank]], read([part.ins[group_rank]]))
+        elif group_rank == self.call.root and self._op is Op.SCATTER:
+            write(part.outs, read([part.ins[group_rank]]))
+        elif group_rank == self.call.root and self._op is Op.GATHER:
+            write([part.outs[group_rank]], read(part.ins))
 
 
-def steps_to_peers(call: EmulatedCall, part: CallPart, place: int, size: int) -> Sequence[RingStep]:
+def steps_to_peers(
+    call: EmulatedCall, part: CallPart, group_rank: int, size: int
+) -> Sequence[RingStep]:
     """The steps of a call that NCCL makes of sends and recvs."""
     if call.op in POINT_TO_POINT:
-        lines, peer = lines_of(part.nbytes()), 1 - place if size == 2 else call.source_place
+        lines, peer = (
+            lines_of(part.nbytes()),
+            1 - group_rank if size == 2 else call.source_group_rank,
+        )
         return [RingStep(None, lines, peer) if call.op is Op.SEND else RingStep(lines, None, peer)]
     return peer_steps(
-        call.op, place, size, call.root, _rank_bytes(part.ins, size), _rank_bytes(part.outs, size)
+        call.op,
+        group_rank,
+        size,
+        call.root,
+        _rank_bytes(part.ins, size),
+        _rank_bytes(part.outs, size),
     )
 
 
 def _rank_bytes(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
-    """Bytes for each place: of a tensor each, or of the one that there is."""
+    """Bytes for each rank: of a tensor each, or of the one that there is."""
     if len(tensors) == size:
         return list(map(len_of, tensors))
     return [sum(map(len_of, tensors))] * size

@@ -3,7 +3,7 @@
 NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the
 other, whatever their kinds, dtypes, sizes and operations are. Every collective is a fixed list of
 steps around a ring: in a step a rank receives from the rank before it, sends to the rank after it,
-or both. The message between two neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and
+or both. The message between two neighbours lies in a FIFO of NCCL_STEPS cells, a step a cell, and
 the step numbers live as long as the communicator. So two collectives that do not fit may still both
 complete, with nonsense; or one completes and the other waits for a step that no rank will take; or
 both complete and leave the numbers askew, so that the next call, though right on both ranks, hangs.
@@ -145,7 +145,7 @@ class RingStep(NamedTuple):
     """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
 
     `peer` is None on the ring: the step receives from the rank before it and sends to the one after
-    it. A place there is the other side of a connection between the two alone, as gather, scatter
+    it. A position there is the other side of a connection between the two alone, as gather, scatter
     and all_to_all use them.
 
     flags    the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
@@ -168,12 +168,12 @@ def lines_of(nbytes: int) -> int:
 
 @lru_cache(1024)  # a program issues the same few calls again and again
 def steps(
-    op: str, place: int, size: int, root: int, nbytes: int, align: int = 16
+    op: str, position: int, size: int, root: int, nbytes: int, align: int = 16
 ) -> tuple[RingStep, ...] | None:
-    """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is
+    """The steps of one collective at `position` (0 to size - 1) of the ring; None for an op that is
     not run on the ring.
 
-    root    place of the root
+    root    position of the root
     nbytes  bytes of the tensor; of one rank's part for all_gather and reduce_scatter
     align   a rank's part of an all_reduce is a multiple of this: 16 since NCCL 2.27, 512 in 2.7.8
 
@@ -186,20 +186,20 @@ def steps(
     if size < 2 or nbytes == 0:
         return ()
     lines = lines_of(nbytes)
-    last, both = (place + 1) % size, RingStep(lines, lines)
+    last, both = (position + 1) % size, RingStep(lines, lines)
     match kind:
         case Op.ALL_REDUCE | Op.BARRIER:
-            return _all_reduce(place, size, nbytes, align)
+            return _all_reduce(position, size, nbytes, align)
         case Op.BROADCAST:
-            if place == root:
+            if position == root:
                 return (RingStep(None, lines),)
             if last == root:
                 return (RingStep(lines, None),)
             return (both,)
         case Op.REDUCE:
-            if place == root:
+            if position == root:
                 return (RingStep(lines, None),)
-            if place == (root + 1) % size:
+            if position == (root + 1) % size:
                 return (RingStep(None, lines),)
             return (both,)
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
@@ -231,11 +231,11 @@ def part_bytes(op: Op, nbytes: int, size: int, align: int = 16) -> int:
             assert_never(op)
 
 
-def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, bool, bool]:
+def carries(op: Op, position: int, size: int, root: int, step: int) -> tuple[int, bool, bool]:
     """What a step of `steps` moves: which chunk, whether it reduces what comes in, and whether the
     rank keeps it.
 
-    The rank at place p of n, by step; a chunk's number is taken modulo n:
+    The rank at position p of n, by step; a chunk's number is taken modulo n:
 
         all_reduce      0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce, keep and send p
                         n to 2n-3: keep and send p-1-step                    2n-2: keep p+1
@@ -246,22 +246,22 @@ def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, b
     """
     match op:
         case Op.ALL_REDUCE:
-            return (place - 1 - step) % size, 1 <= step < size, step >= size - 1
+            return (position - 1 - step) % size, 1 <= step < size, step >= size - 1
         case Op.REDUCE_SCATTER:
-            return (place - 1 - step) % size, step >= 1, step == size - 1
+            return (position - 1 - step) % size, step >= 1, step == size - 1
         case Op.ALL_GATHER:
-            return (place - step) % size, False, True
+            return (position - step) % size, False, True
         case Op.REDUCE:
-            return 0, place != (root + 1) % size, place == root
+            return 0, position != (root + 1) % size, position == root
         case Op.BROADCAST:
-            return 0, False, place != root
+            return 0, False, position != root
         case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.BARRIER | Op.SEND | Op.RECV:
             raise ValueError(f"a {op} does not run on the ring")
         case _:
             assert_never(op)
 
 
-def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[RingStep, ...]:
+def _all_reduce(position: int, size: int, nbytes: int, align: int) -> tuple[RingStep, ...]:
     """A chunk for each rank goes once around the ring to be summed, and once more to be handed
     out."""
     chunk = chunk_bytes(nbytes, size, align)
@@ -270,8 +270,8 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[RingSte
         return lines_of(min(chunk, max(0, nbytes - index % size * chunk)))
 
     turns = 2 * size - 2
-    sends = [lines(place - 1 - turn) for turn in range(turns)]
-    recvs = [lines(place - 2 - turn) for turn in range(turns)]
+    sends = [lines(position - 1 - turn) for turn in range(turns)]
+    recvs = [lines(position - 2 - turn) for turn in range(turns)]
     return (
         RingStep(None, sends[0]),
         *(RingStep(*pair) for pair in zip(recvs, sends[1:], strict=False)),
@@ -280,26 +280,26 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[RingSte
 
 
 def peer_steps(
-    op: Op, place: int, size: int, root: int, out: Sequence[int], into: Sequence[int]
+    op: Op, position: int, size: int, root: int, out: Sequence[int], into: Sequence[int]
 ) -> tuple[RingStep, ...]:
     """The steps of a gather, scatter or all_to_all, of which NCCL makes sends and recvs.
 
-    out, into  bytes that would go to, and come from, each place
+    out, into  bytes that would go to, and come from, each position
 
     Sends first, then recvs: NCCL runs them side by side, and buffers small sends.
     """
-    peers = [(place + turn) % size for turn in range(1, size)]
-    to_all = op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root)
-    from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
+    peers = [(position + turn) % size for turn in range(1, size)]
+    to_all = op is Op.ALL_TO_ALL or (op is Op.SCATTER and position == root)
+    from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and position == root)
     if to_all:
         targets = peers
-    elif op is Op.GATHER and place != root:
+    elif op is Op.GATHER and position != root:
         targets = [root]
     else:
         targets = []
     if from_all:
         sources = peers
-    elif op is Op.SCATTER and place != root:
+    elif op is Op.SCATTER and position != root:
         sources = [root]
     else:
         sources = []
@@ -312,9 +312,9 @@ Word = tuple[int, int, int, int]
 
 
 def words(
-    place: int, size: int, sends: Collection[int], recvs: Collection[int]
+    position: int, size: int, sends: Collection[int], recvs: Collection[int]
 ) -> Iterator[list[tuple[Word, Word]]]:
-    """What a host tells, and then hears, at each distance, to connect to these places.
+    """What a host tells, and then hears, at each distance, to connect to these positions.
 
     Rings are connected when the communicator is made. Pairs are not: the first gather, scatter,
     all_to_all or batch of sends and recvs that needs a pair sets it up. For one distance after the
@@ -334,19 +334,20 @@ def words(
     """
     for turn in (0, 1):
         for distance in range(1, size):
-            ahead, behind = (place + distance) % size, (place - distance) % size
+            ahead, behind = (position + distance) % size, (position - distance) % size
             peers = [behind] if behind in recvs else []
             if ahead in sends and ahead not in peers:
                 peers.append(ahead)
             if peers:
                 yield [
-                    ((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers
+                    ((position, peer, distance, turn), (peer, position, distance, turn))
+                    for peer in peers
                 ]
 
 
 def mirrors(
     size: int,
-    place: int,
+    position: int,
     peer: int,
     directions: Collection[bool],
     peer_directions: Collection[bool],
@@ -369,7 +370,7 @@ def mirrors(
     does so as well. Seen by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over
     sockets), #2407 (why).
     """
-    return 2 * ((peer - place) % size) != size or {not sends for sends in directions} == set(
+    return 2 * ((peer - position) % size) != size or {not sends for sends in directions} == set(
         peer_directions
     )
 
@@ -389,7 +390,7 @@ class Transfer(Protocol):
 
 @dataclass(slots=True)
 class _Edge:
-    """A FIFO from one place to another, for as long as the communicator lives."""
+    """A FIFO from one position to another, for as long as the communicator lives."""
 
     sent: list[int] = field(default_factory=list)  # lines of every step ever sent
     flagged: list[bool] = field(
@@ -422,7 +423,7 @@ class Ring:
         ring.issue(1, steps("broadcast", 1, 2, 1, 8))
         ring.done                           # [1, 1]: both complete, though they do not fit
 
-    `done[place]` counts the calls that complete, given all that was issued so far.
+    `done[position]` counts the calls that complete, given all that was issued so far.
 
     warps_apart  False: the threads of a warp wait for each other, as before Volta. A thread spins on its line's flag
                  (readLL in prims_ll.h), so none of the warp's lines goes on before all have come
@@ -430,41 +431,41 @@ class Ring:
 
     def __init__(self, size: int, warps_apart: bool = True) -> None:
         self._together = 1 if warps_apart else WARP_LINES
-        self._places = [_RingPosition() for _ in range(size)]
+        self._positions = [_RingPosition() for _ in range(size)]
         self._edges: dict[tuple[int, int, bool, str], _Edge] = {}
         self.unsure = False
         """Large messages of calls that do not fit have met: how far they get depends on chunks."""
 
     def issue(
-        self, place: int, steps: Sequence[RingStep], transfer: Transfer | None = None
+        self, position: int, steps: Sequence[RingStep], transfer: Transfer | None = None
     ) -> None:
-        """The rank at `place` enqueues a call; then everything runs as far as it can."""
-        state = self._places[place]
+        """The rank of `position` enqueues a call; then everything runs as far as it can."""
+        state = self._positions[position]
         state.todo.extend((step, transfer, index) for index, step in enumerate(steps))
         state.steps_issued += len(steps)
         state.ends.append(state.steps_issued)
-        self._run(place)
+        self._run(position)
 
-    def halt(self, place: int) -> None:
-        """The rank at `place` takes no further step; what it has sent stays where it is."""
-        self._places[place].todo.clear()
-        self._places[place].ends.clear()
+    def halt(self, position: int) -> None:
+        """The rank of `position` takes no further step; what it has sent stays where it is."""
+        self._positions[position].todo.clear()
+        self._positions[position].ends.clear()
 
     @property
     def done(self) -> list[int]:
-        """Per place: how many of its calls are complete."""
-        return [place.calls_done for place in self._places]
+        """Per position: how many of its calls are complete."""
+        return [position.calls_done for position in self._positions]
 
     @property
     def at_rest(self) -> bool:
         """Whether no step is under way and every step sent was received, so that later calls see no
         trace."""
-        return not any(place.todo for place in self._places) and all(
+        return not any(position.todo for position in self._positions) and all(
             len(edge.sent) == edge.received for edge in self._edges.values()
         )
 
-    def _run(self, place: int) -> None:
-        awake = deque([place])
+    def _run(self, position: int) -> None:
+        awake = deque([position])
         while awake:
             awake.extend(self._advance(awake.popleft()))
 
@@ -476,10 +477,10 @@ class Ring:
         return edge
 
     def _advance(self, index: int) -> set[int]:
-        """Take the steps of one place for as long as it can; returns the places that this may
+        """Take the steps of one position for as long as it can; returns the positions that this may
         affect."""
-        size = len(self._places)
-        state = self._places[index]
+        size = len(self._positions)
+        state = self._positions[index]
         awake: set[int] = set()
         while True:
             while state.ends and state.ends[0] <= state.steps_done:

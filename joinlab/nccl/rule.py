@@ -41,7 +41,7 @@ from joinlab.nccl.ring import (
 from joinlab.ops import FACTS, Needs, Op, op_of, waits_for
 
 First = dict[int, tuple[int, tuple[Blocker, ...]]]
-"""Per rank: place of its first call that cannot complete, and which ranks are the reason."""
+"""Per rank: index of its first call that cannot complete, and which ranks are the reason."""
 
 
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
@@ -266,16 +266,16 @@ def _share(group: GroupCalls) -> bool:
     Others have a communicator for each two ranks (pointToPoint in ProcessGroupNCCL.cpp, PyTorch
     v2.13.0).
     """
-    return group.eager or not group.apart
+    return group.eager or not group.uncoalesced
 
 
 def _orders(
     group: GroupCalls, remaining: Mapping[int, Sequence[IssuedCall]]
 ) -> Iterator[tuple[int, ...]]:
-    """The ranks by place on the ring, in every order that can make a difference; none if they are
+    """The ranks by position on the ring, in every order that can make a difference; none if they are
     too many.
 
-    NCCL counts places from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and
+    NCCL counts positions from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and
     takes the order that the machine's connections suggest. Ranks that issued the same, and are no
     call's root, can swap.
     """
@@ -345,13 +345,13 @@ def _replay(
     be told."""
     ring = Ring(len(order), group.setting.warps_apart)
     issued = [0] * len(order)
-    for place, rank in enumerate(order):
+    for position, rank in enumerate(order):
         for call in lanes[rank]:
-            call_steps = _steps_of(group, call, place, order, align)
+            call_steps = _steps_of(group, call, position, order, align)
             if call_steps is None:
                 break
-            ring.issue(place, call_steps)
-            issued[place] += 1
+            ring.issue(position, call_steps)
+            issued[position] += 1
     done = ring.done
     if ring.unsure or any(done[p] == issued[p] < len(lanes[rank]) for p, rank in enumerate(order)):
         # one gets as far as a call that the ring cannot tell of: it may yet help the others
@@ -360,7 +360,7 @@ def _replay(
 
 
 def _steps_of(
-    group: GroupCalls, call: IssuedCall, place: int, order: Sequence[int], align: int
+    group: GroupCalls, call: IssuedCall, position: int, order: Sequence[int], align: int
 ) -> tuple[RingStep, ...] | None:
     """The steps of a call; None if the record, or the size of the message, does not tell them."""
     nbytes = 4 if call.op == Op.BARRIER else call.nbytes
@@ -377,18 +377,18 @@ def _steps_of(
     if FACTS[op].pairwise:
         if large:
             return None
-        return _steps_to_peers(call, op, place, size, root)
+        return _steps_to_peers(call, op, position, size, root)
     parts = call.shape or ()
     if len(parts) > 1:
         listed = op is Op.REDUCE_SCATTER and (
-            len(parts) == size if group.apart else is_list(call, size)
+            len(parts) == size if group.uncoalesced else is_list(call, size)
         )
         if (
             not listed or len(set(map(prod, parts))) > 1
         ):  # of unequal parts NCCL makes a reduce for each
             return None  # collectives that are issued as one may have channels of their own
     ring_steps = steps(
-        op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align
+        op, position, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align
     )
     # A large call has more steps than these. That matters to other large ones alone, see
     # Ring.unsure: a receiver of LL stands at the first of them for ever, since no flag comes.
@@ -398,7 +398,7 @@ def _steps_of(
 
 
 def _steps_to_peers(
-    call: IssuedCall, op: Op, place: int, size: int, root: int
+    call: IssuedCall, op: Op, position: int, size: int, root: int
 ) -> tuple[RingStep, ...] | None:
     """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or
     else what it gets."""
@@ -407,9 +407,9 @@ def _steps_to_peers(
         len(call.shape or ()) != size or len(set(map(repr, call.shape or ()))) > 1
     ):
         return None  # how much goes to whom is not recorded
-    if op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root):
+    if op is Op.ALL_TO_ALL or (op is Op.SCATTER and position == root):
         nbytes //= size
-    return peer_steps(op, place, size, root, [nbytes] * size, [nbytes] * size)
+    return peer_steps(op, position, size, root, [nbytes] * size, [nbytes] * size)
 
 
 def _connected(group: GroupCalls, start: int) -> dict[int, int]:
@@ -421,17 +421,17 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
     before.
     """
     ranks = group.ranks
-    place_of = {rank: place for place, rank in enumerate(ranks)}
+    position_of = {rank: position for position, rank in enumerate(ranks)}
     connections, lanes = Connections(len(ranks)), group.collectives
     if _share(group):
-        members = place_of.keys()
+        members = position_of.keys()
         connections.made |= {
-            (place_of[source], place_of[to], True)
+            (position_of[source], position_of[to], True)
             for source, to, _ in group.sends
             if {source, to} <= members
         }
         connections.made |= {
-            (place_of[to], place_of[source], False)
+            (position_of[to], position_of[source], False)
             for source, to, _ in group.recvs
             if {source, to} <= members
         }
@@ -442,9 +442,9 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
             op = op_of(call.op)
             if op is not None and FACTS[op].pairwise and call.root in (None, *ranks):
                 met[rank] = index
-                root = 0 if call.root is None else place_of[call.root]
-                peer_steps_of_call = _steps_to_peers(call, op, place_of[rank], len(ranks), root)
-                yield from connections.make(place_of[rank], peer_steps_of_call or ())
+                root = 0 if call.root is None else position_of[call.root]
+                peer_steps_of_call = _steps_to_peers(call, op, position_of[rank], len(ranks), root)
+                yield from connections.make(position_of[rank], peer_steps_of_call or ())
         met[rank] = len(lanes[rank])
 
     _meet(connections, map(host, ranks))
@@ -521,7 +521,7 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
 
 
 def _own_pairs(group: GroupCalls) -> Blocked:
-    """Sends and recvs where each pair of ranks has its own communicator, a ring of two places.
+    """Sends and recvs where each pair of ranks has its own communicator, a ring of two positions.
 
     The first call of each of the two makes it, so a send, too, waits there for the other rank.
     """
@@ -563,31 +563,33 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
     one line.
     """
     ring, connections, setting = Ring(2, group.setting.warps_apart), Connections(2), group.setting
-    calls = [[(call, _step(call, 1 - place)) for call in lane] for place, lane in enumerate(lanes)]
+    calls = [
+        [(call, _step(call, 1 - position)) for call in lane] for position, lane in enumerate(lanes)
+    ]
     whole = [*map(len, lanes)]
     met = whole.copy()
 
-    def host(place: int) -> Iterator[Word]:
-        for index, (_, step) in enumerate(calls[place]):
-            met[place] = index
-            yield from connections.make(place, [step])
-        met[place] = whole[place]
+    def host(position: int) -> Iterator[Word]:
+        for index, (_, step) in enumerate(calls[position]):
+            met[position] = index
+            yield from connections.make(position, [step])
+        met[position] = whole[position]
 
     if all(call.elements for lane in lanes for call in lane):
         _meet(connections, [host(0), host(1)])
     if any(count < many - 1 for count, many in zip(met, whole, strict=True)):
         met = whole
-    for place, lane in enumerate(calls):
-        for call, step in lane[: met[place]]:
+    for position, lane in enumerate(calls):
+        for call, step in lane[: met[position]]:
             if (call.rank, call.seq) in group.held:
                 continue
             waits = (
                 setting.sends_wait and step.send is not None and (call.nbytes or 0) > BUFFERED_BYTES
             )
             steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
-            crossed = (place, 1 - place, step.send is not None) in connections.crossed
+            crossed = (position, 1 - position, step.send is not None) in connections.crossed
             ring.issue(
-                place,
+                position,
                 () if call.nbytes == 0 else [part._replace(crossed=crossed) for part in steps],
             )
     return ring.done[0]

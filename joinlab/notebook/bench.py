@@ -209,7 +209,7 @@ class Bench(View):
             cure,
         )
         chosen |= _left(self)
-        loop = [documented.place for documented in DOCUMENTED.values()]
+        loop = [documented.switches for documented in DOCUMENTED.values()]
         super().__init__(None, programs=programs, loop=loop, predict=bool(predict), **chosen)
         self.add_class("joinlab-bench")
         self._held = False
@@ -621,7 +621,7 @@ class Bench(View):
             case {"press": "calls"}:
                 self.refresh()
             case {"press": "places"}:
-                self._send_places()
+                self._send_positions()
             case {"press": "go"}:
                 try:
                     self.start()
@@ -644,7 +644,7 @@ class Bench(View):
                 with self._asked_by_page():
                     self.counts = tuple(counts)
 
-    def _send_places(self) -> None:
+    def _send_positions(self) -> None:
         """Send the picture of each case with these inputs whose run is at hand: those of the places
         to which the barrier can be dragged; on the clock with every call."""
         if self.predict or self._now.launched:

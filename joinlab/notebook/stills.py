@@ -84,10 +84,10 @@ def _picture(view: Any) -> str:
 
 def drawn(timeline: Timeline) -> str:
     from joinlab.analysis.wording import measured, title
-    from joinlab.picture.first_screen import scene
+    from joinlab.picture.first_screen import first_screen
     from joinlab.picture.svg import svg
 
-    return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
+    return svg(first_screen(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
 
 
 def put(value: object) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joinlab.analysis.comparison import Comparison, compare, distinct_names
-from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, scene
+from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, first_screen
 from joinlab.picture.places import SIZES, behind
 from joinlab.timeline import Timeline
 
@@ -34,7 +34,7 @@ def compared(first: Timeline, second: Timeline) -> Compared:
     """Two runs on one axis."""
     comparison, both = (
         compare(first, second),
-        (scene(first, ranks=False), scene(second, ranks=False)),
+        (first_screen(first, ranks=False), first_screen(second, ranks=False)),
     )
     pairs = _pairs(
         *(
@@ -77,7 +77,7 @@ def _pairs(first: Sequence[Span], second: Sequence[Span]) -> list[Pair]:
 def _laid(
     both: tuple[FirstScreen, FirstScreen], side: int, pairs: Sequence[Pair], name: str
 ) -> FirstScreen:
-    """The scene of one side, with a column for each place, as long as the longer of the two."""
+    """The first screen of one side, with a column for each slot, as long as the longer of the two."""
     screen = both[side]
     place_of = {pair[side]: place for place, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]

@@ -23,7 +23,7 @@ from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
 from joinlab.picture.columns import MARGIN, call_times, mistaken
 from joinlab.picture.details import call_details, duration
-from joinlab.picture.first_screen import FirstScreen, folded, scene
+from joinlab.picture.first_screen import FirstScreen, first_screen, folded
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
@@ -57,7 +57,7 @@ def figure(timeline: Timeline) -> go.Figure:
 
         joinlab.figure(timeline).show()
     """
-    reading, screen = read(timeline), scene(timeline)
+    reading, screen = read(timeline), first_screen(timeline)
     slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
     begin = min((bar.begin for bar in bars), default=0)

@@ -5,7 +5,7 @@ A column is a stack of rounds in which all agree, or the calls of one place; it 
 lane that takes part. All pictures draw these boxes: the scripts in static/, in either direction,
 `svg` and `figure`. Every word, every link and every reading is decided here.
 
-    scene(timeline).columns[3].flag         # "met", "wrong", "apart" or "open"
+    first_screen(timeline).columns[3].flag         # "met", "wrong", "apart" or "open"
 """
 
 from __future__ import annotations
@@ -194,23 +194,23 @@ class FirstScreen:
 _WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
 
 
-def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
+def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
     """The first screen of a Timeline.
 
     ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
     unfold  True: no rounds are stacked, and DDP's own setup is shown
     """
-    return scene_of(Evidence(timeline, folded(timeline, ranks)), ranks, unfold)
+    return screen_of(Evidence(timeline, folded(timeline, ranks)), ranks, unfold)
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
     """What a picture shows of a Timeline; of one with many calls, those that tell the story.
-    `ranks`: as `scene`."""
+    `ranks`: as `first_screen`."""
     return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
 
 
-def scene_of(evidence: Evidence, ranks: bool = True, unfold: bool = False) -> FirstScreen:
-    """The same, of a story's scene that is at hand."""
+def screen_of(evidence: Evidence, ranks: bool = True, unfold: bool = False) -> FirstScreen:
+    """The same, of evidence that is at hand."""
     return _ScreenBuilder(evidence, ranks, unfold).made()
 
 
@@ -332,9 +332,9 @@ class _ScreenBuilder:
             if stacked:
                 yield self._stack(list(places))
             else:
-                yield from map(self._place, places)
+                yield from map(self._drawn_column, places)
 
-    def _place(self, place: DrawnSlot) -> Column:
+    def _drawn_column(self, place: DrawnSlot) -> Column:
         rows = [self.folding.matched.rows[call] for call in place.calls]
         slot = self.folding.slots[place.slot]
         bad = not slot.expected

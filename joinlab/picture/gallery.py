@@ -92,13 +92,13 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
         yield "</div>\n"
     yield "</div>\n"
 
-    def told_of(*at: Any) -> tuple[int, str, str]:
+    def facts_of(*at: Any) -> tuple[int, str, str]:
         return numbers[at], gallery.pictures[at].ended, gallery.pictures[at].note
 
     runs = {}
     for counts in inputs:
         runs[",".join(map(str, counts))] = [
-            [told_of(program, fabric, counts) for fabric in fabrics] for program in programs
+            [facts_of(program, fabric, counts) for fabric in fabrics] for program in programs
         ]
     data = {
         "programs": programs,

@@ -1,7 +1,7 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live
 view.
 
-`scene`, `details` and the story decide every box and every word; the script only draws. Every call
+`first_screen`, `details` and the story decide every box and every word; the script only draws. Every call
 is a row of numbers (`columns`). Larger data is compressed, which also finds texts that repeat: a run
 of 2 ranks with 5 inputs takes about 5 kB. static/types.d.ts
 declares the same types for the script.
@@ -21,7 +21,7 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.first_screen import Box, ScreenPiece, folded, scene_of
+from joinlab.picture.first_screen import Box, ScreenPiece, folded, screen_of
 from joinlab.picture.first_screen import FirstScreen as FirstScreen
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
@@ -162,21 +162,21 @@ class LaneData:
         least: int = 0,
     ) -> tuple[dict[str, object], bytes]:
         folding = folded(timeline, ranks)
-        screen = made or scene_of(Evidence(timeline, folding), ranks)
+        screen = made or screen_of(Evidence(timeline, folding), ranks)
         run = {
             "title": shown(title(timeline)),
             "measured": shown(measured(timeline)),
             "mends": bool(timeline.mended or timeline.rerun)
             and not timeline.meta.get("fixes_hidden")
             and not all(map(good, timeline.ends)),
-            "scene": self._scene(screen, timeline, least),
+            "scene": self._screen(screen, timeline, least),
         }
         if not calls:
             return run, b""
         cited = _Cited(SourceTexts.of(timeline))
         columns, zero, packed = self._columns_of(timeline, folding, cited)
         return run | {
-            "told": self._told_of(timeline, folding),
+            "told": self._single_calls(timeline, folding),
             "names": [shown(folding.name(ranks[0])) for ranks in folding.classes],
             "ends": [shown(_ending(timeline, ranks[0])) for ranks in folding.classes],
             "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
@@ -214,7 +214,7 @@ class LaneData:
         data["names"] = list(map(shown, data["names"]))
         return data, begin, packed
 
-    def _told_of(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
+    def _single_calls(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
         """(slot, lane, facts) of the calls that are told one by one: of all of them, unless there
         are many."""
         lane_of = {ranks[0]: lane for lane, ranks in enumerate(folding.classes)}
@@ -235,7 +235,7 @@ class LaneData:
         first = tuple(numbers.pop(name) for name in FIRST if name in numbers)
         return self._told((first, tuple(numbers.values()), stack, made))
 
-    def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
+    def _screen(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
         """The first screen, as static/types.d.ts has it."""
 
         def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:

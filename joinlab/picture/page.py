@@ -21,7 +21,7 @@ from joinlab.analysis.wording import by_key, measured, ranks_text, shown, title
 from joinlab.archive import write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
-from joinlab.picture.first_screen import folded, scene
+from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.lane_data import LaneData, lines_of_end
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
@@ -276,7 +276,8 @@ def runs_of(text: str, name: str) -> str:
 def still(name: str, timeline: Timeline) -> Iterator[str]:
     """The content of the live view without scripts, for paper and for browsers without scripts."""
     story = diagnose(timeline, folded(timeline))
-    yield f'<div class="still">\n<div class="scroll"><div class="picture">{svg(scene(timeline), name)}</div></div>\n'
+    picture = svg(first_screen(timeline), name)
+    yield f'<div class="still">\n<div class="scroll"><div class="picture">{picture}</div></div>\n'
     yield f'<p class="soft">{escape(measured(timeline))}</p>\n'
     yield f'<div class="beside">\n<div>\n{html_of(story.lines)}\n</div>\n'
     yield from _source(timeline)
@@ -321,7 +322,7 @@ def _source(timeline: Timeline) -> Iterator[str]:
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    made, reading = scene(timeline, unfold=True), read(timeline)
+    made, reading = first_screen(timeline, unfold=True), read(timeline)
     yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
     if reading.is_part:
         scope = f"of {reading.count:,} rows those where ranks part, begin or end"

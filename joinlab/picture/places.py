@@ -68,12 +68,12 @@ def width_of(text: str, size: float) -> float:
     )
 
 
-def behind(scene: FirstScreen) -> int:
+def behind(screen: FirstScreen) -> int:
     """px past the last call, for how each rank ended."""
     return 30 + round(
         max(
             max(width_of(f"{sign} {word} …", 17), width_of(detail, 13))
-            for sign, word, _, detail in scene.ends
+            for sign, word, _, detail in screen.ends
         )
     )
 
@@ -82,14 +82,14 @@ DOTTED = 64
 """Of at most so many ranks, a lane that stands for several shows its own among all, as dots."""
 
 
-def before(scene: FirstScreen) -> int:
+def before(screen: FirstScreen) -> int:
     """px before the first call, for the name of each lane and what stands below it."""
-    world, wide = sum(map(len, scene.ranks)), 88.0
-    for ranks, name, inputs in zip(scene.ranks, scene.names, scene.inputs, strict=True):
+    world, wide = sum(map(len, screen.ranks)), 88.0
+    for ranks, name, inputs in zip(screen.ranks, screen.names, screen.inputs, strict=True):
         below = f"{inputs} inputs" if len(ranks) < 4 else name[:24]
         named = f"{len(ranks)} ranks" if len(ranks) > 3 else name
         wide = max(wide, width_of(named, 16), width_of(below, 13))
-    if len(scene.ranks) < world <= DOTTED:
+    if len(screen.ranks) < world <= DOTTED:
         wide = max(wide, 18 * ceil(sqrt(world)) if world > 8 else 160)
     return round(min(wide + 24, 214))
 
@@ -108,11 +108,11 @@ class Rect:
 
 
 def along(
-    scene: FirstScreen, room: float, direction: str = "row"
+    screen: FirstScreen, room: float, direction: str = "row"
 ) -> tuple[list[tuple[float, float]], float]:
     """Where each column begins along time, and how long it is; and the length of them all, `room`
     if that can be."""
-    sizes, columns = dict[str, float](SIZES[direction]), scene.columns
+    sizes, columns = dict[str, float](SIZES[direction]), screen.columns
 
     def lay() -> tuple[list[tuple[float, float]], float]:
         offset, laid = 0.0, []
@@ -147,10 +147,10 @@ class Across:
     thick, between      px of a lane, and between two of them
     """
 
-    def __init__(self, scene: FirstScreen, width: float, least: int = 0) -> None:
-        self.scene, lanes = scene, len(scene.ranks)
-        self.t0 = before(scene)
-        self.behind = max(least, behind(scene))
+    def __init__(self, screen: FirstScreen, width: float, least: int = 0) -> None:
+        self.screen, lanes = screen, len(screen.ranks)
+        self.t0 = before(screen)
+        self.behind = max(least, behind(screen))
         if lanes < 3:
             self.between = 68
         elif lanes < 5:
@@ -160,7 +160,7 @@ class Across:
         else:
             self.between = 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
-        self.places, self.length = along(scene, width - self.t0 - self.behind)
+        self.places, self.length = along(screen, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)
         self.height = self.lane(lanes - 1) + self.thick + 20
 
@@ -170,7 +170,7 @@ class Across:
 
     def box(self, column: int, lane: int) -> Rect:
         """One box; the big ones stand out."""
-        shape, (t, w) = self.scene.columns[column], self.places[column]
+        shape, (t, w) = self.screen.columns[column], self.places[column]
         grow = 4 if shape.size == "big" else 0
         return Rect(
             column,
@@ -184,9 +184,9 @@ class Across:
 
     def boxes(self) -> list[Rect]:
         """All of them, column by column."""
-        lanes = range(len(self.scene.ranks))
+        lanes = range(len(self.screen.ranks))
         boxes = []
-        for index, column in enumerate(self.scene.columns):
+        for index, column in enumerate(self.screen.columns):
             for lane in lanes:
                 if column.boxes[lane] is not None:
                     boxes.append(self.box(index, lane))
@@ -195,4 +195,4 @@ class Across:
     def centre(self, column: int) -> float:
         """px of the middle of a column."""
         t, w = self.places[column]
-        return self.t0 + t + (w - 8 * bool(self.scene.columns[column].stack)) / 2
+        return self.t0 + t + (w - 8 * bool(self.screen.columns[column].stack)) / 2

@@ -1,7 +1,7 @@
 """The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a
 saved notebook.
 
-It draws the boxes of `scene` at the positions from `places`, as static/scene.js does, with the
+It draws the boxes of `first_screen` at the positions from `places`, as static/scene.js does, with the
 colours of a light page and its own background.
 """
 
@@ -29,7 +29,7 @@ LONG = 4  # characters of a value that stand beside ≠
 
 
 def svg(
-    scene: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
+    screen: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
 ) -> str:
     """The picture as an <svg> element.
 
@@ -38,17 +38,19 @@ def svg(
     heading  what to say below the headline, in small letters
     behind   px past the last call, at least, for how the ranks ended
     """
-    return shown("".join(_Picture(scene, escape(name, quote=True), width, heading, behind).parts()))
+    return shown(
+        "".join(_Picture(screen, escape(name, quote=True), width, heading, behind).parts())
+    )
 
 
 class _Picture:
     def __init__(
-        self, scene: FirstScreen, name: str, width: int, heading: str, behind: int
+        self, screen: FirstScreen, name: str, width: int, heading: str, behind: int
     ) -> None:
-        self.scene, self.name = scene, name
-        self.across = Across(scene, width, behind)
+        self.screen, self.name = screen, name
+        self.across = Across(screen, width, behind)
         room = self.across.width - BESIDE
-        self.headline = list(_wrapped(scene.headline, room, 20 * BOLD))
+        self.headline = list(_wrapped(screen.headline, room, 20 * BOLD))
         self.heading = [
             line for line in _wrapped([ScreenPiece(heading)], self.across.width, 13) if heading
         ]
@@ -56,7 +58,7 @@ class _Picture:
 
     def parts(self) -> Iterator[str]:
         wide, high = self.across.width + 2 * LEFT, self.top + self.across.height + LEFT
-        headline = "".join(piece.text for piece in self.scene.headline)
+        headline = "".join(piece.text for piece in self.screen.headline)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high:.0f}" width="{wide:.0f}" '
             f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(headline)}" '
@@ -70,20 +72,20 @@ class _Picture:
                 line, 0, 27 * len(self.headline) + 16 + 18 * i, 13, color=LIGHT["soft"]
             )
         yield self._text(
-            self.across.width, 14, self.scene.provenance, 13, LIGHT["soft"], anchor="end"
+            self.across.width, 14, self.screen.provenance, 13, LIGHT["soft"], anchor="end"
         )
         yield f'<g class="lanes" transform="translate(0 {self.top})">'
         yield from self._focus()
-        for lane in range(len(self.scene.ranks)):
+        for lane in range(len(self.screen.ranks)):
             yield from self._head(lane)
             yield from self._end(lane)
-        if not self.scene.columns:
+        if not self.screen.columns:
             yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
-        for index, column in enumerate(self.scene.columns):
+        for index, column in enumerate(self.screen.columns):
             yield f"<g><title>{escape(_column_text(column))}</title>"
             yield from self._column(index, column)
             yield "</g>"
-        for index, lane, other_at, other_lane in self.scene.meant:
+        for index, lane, other_at, other_lane in self.screen.meant:
             near, far = (0.82, 0.18) if index < other_at else (0.18, 0.82)
             p, q = (
                 self._edge(index, lane, other_lane, near),
@@ -103,30 +105,34 @@ class _Picture:
 
     def _focus(self) -> Iterator[str]:
         """The one loud place."""
-        if self.scene.focus is not None:
-            t, w = self.across.places[self.scene.focus]
-            last = self.across.lane(len(self.scene.ranks) - 1) + self.across.thick + 18
+        if self.screen.focus is not None:
+            t, w = self.across.places[self.screen.focus]
+            last = self.across.lane(len(self.screen.ranks) - 1) + self.across.thick + 18
             yield self._rect(self.across.t0 + t - 12, 0, w + 24, last, LIGHT["ground"], 14)
 
     def _head(self, lane: int) -> Iterator[str]:
-        y, odd = self.across.lane(lane) + self.across.thick / 2, self.scene.odd == lane
-        name, count = self.scene.names[lane], len(self.scene.ranks[lane])
+        y, odd = self.across.lane(lane) + self.across.thick / 2, self.screen.odd == lane
+        name, count = self.screen.names[lane], len(self.screen.ranks[lane])
         name = f"{count} ranks" if count > 3 else name
         yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
-        inputs = self.scene.inputs[lane]
+        inputs = self.screen.inputs[lane]
         if inputs is None:
             under = ""
         else:
             under = f"{inputs} input{'s' * (inputs != 1)}"
         if count > 3:
-            under = self.scene.names[lane].removeprefix("ranks ")
+            under = self.screen.names[lane].removeprefix("ranks ")
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
         )
 
     def _end(self, lane: int) -> Iterator[str]:
-        sign, word, tone, detail = self.scene.ends[lane]
-        if len(self.scene.ends) > 4 and lane and self.scene.ends[lane] == self.scene.ends[lane - 1]:
+        sign, word, tone, detail = self.screen.ends[lane]
+        if (
+            len(self.screen.ends) > 4
+            and lane
+            and self.screen.ends[lane] == self.screen.ends[lane - 1]
+        ):
             word = detail = ""  # of lanes that end alike, the first tells
         t0, length, middle = (
             self.across.t0,
@@ -138,7 +144,7 @@ class _Picture:
         yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
         yield self._text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
         drawn = []
-        for index, column in enumerate(self.scene.columns):
+        for index, column in enumerate(self.screen.columns):
             if column.boxes[lane] is not None:
                 drawn.append((index, column.boxes[lane]))
         if drawn and (box := drawn[-1][1]) is not None:
@@ -168,7 +174,7 @@ class _Picture:
                     if column.stack
                     else self._call(rect, column, *label)
                 )
-        loud = index == self.scene.focus
+        loud = index == self.screen.focus
         if loud or (
             not column.stack
             and (
@@ -195,7 +201,7 @@ class _Picture:
 
     def _box_texts(self, index: int, lane: int) -> tuple[str, str]:
         """What a column says in a lane, and below it."""
-        column = self.scene.columns[index]
+        column = self.screen.columns[index]
         box, big = column.boxes[lane], column.size == "big"
         if box is None:
             if column.missing and column.missing[0] == lane:
@@ -207,7 +213,7 @@ class _Picture:
             reading = next(
                 (
                     reading_there
-                    for reading_there in self.scene.readings
+                    for reading_there in self.screen.readings
                     if reading_there.column == index
                 ),
                 None,
@@ -254,7 +260,7 @@ class _Picture:
         loud = big and column.flag != "met"
         if box.open and loud:
             overhang = 26
-        elif box.open and rect.column == len(self.scene.columns) - 1:
+        elif box.open and rect.column == len(self.screen.columns) - 1:
             overhang = 14
         else:
             overhang = 0
@@ -262,8 +268,8 @@ class _Picture:
         fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
         style = f' stroke-dasharray="6 5"{fade}' if extra else fade
         if box.open:
-            ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
-            under = rect.w + (min(overhang, 12) if rect.column == self.scene.focus else overhang)
+            ground = LIGHT["ground" if rect.column == self.screen.focus else "paper"]
+            under = rect.w + (min(overhang, 12) if rect.column == self.screen.focus else overhang)
             yield self._rect(rect.x, rect.y, under, rect.h, ground, 8)
         slim, fill = column.size == "slim", FILLS[box.kind]
         yield self._rect(
@@ -288,7 +294,7 @@ class _Picture:
 
     def _between(self, index: int, column: Column) -> Iterator[str]:
         """≠, and the value that goes wrong."""
-        first = next(iter(self.scene.readings), None)
+        first = next(iter(self.screen.readings), None)
         reads = first is not None and first.column == index and column.size == "big"
         radius = (
             17

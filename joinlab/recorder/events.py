@@ -92,8 +92,8 @@ class EventLog:
         LOGS.add(self)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The place of the next event; it changes with each event."""
+    def position(self) -> tuple[int, int]:
+        """The position of the next event; it changes with each event."""
         return self.segment, self._map.tell()
 
     def write(self, event: Event) -> None:

@@ -43,18 +43,18 @@ def watch(recorder: Recorder, still_s: float) -> None:
 
 def follow(log: EventLog, still_s: float) -> None:
     """Write stacks until the log is closed."""
-    place, since, written = log.place, time.monotonic(), False
+    position, since, written = log.position, time.monotonic(), False
     while not log.failed:
         time.sleep(still_s / 4)
-        if log.place != place:
-            place, since, written = log.place, time.monotonic(), False
+        if log.position != position:
+            position, since, written = log.position, time.monotonic(), False
         elif not written and time.monotonic() - since >= still_s:
             written = True
             begun = time.monotonic()
             line = line_of(ThreadsStand.of(stacks(), at_ns=now()))
             if time.monotonic() - begun <= LATE_S:
                 log.write_text(line)
-            place = log.place
+            position = log.position
 
 
 def stacks() -> list[Stood]:

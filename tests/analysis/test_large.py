@@ -21,7 +21,7 @@ from joinlab.analysis.reading import read
 from joinlab.cli.report import run_report
 from joinlab.notebook.view import View
 from joinlab.picture.figures import figure
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
 from joinlab.story.evidence import Evidence
@@ -211,7 +211,7 @@ def test_results_derived_from_a_timeline_are_freed_with_it(many):
     """Neither a cache nor a reference cycle keeps it: a dropped Timeline is freed at once."""
     run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
     frame = weakref.ref(run.calls)
-    diagnose(run), pack(run), scene(run)
+    diagnose(run), pack(run), first_screen(run)
     gc.collect()
     gc.disable()
     try:

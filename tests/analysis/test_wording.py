@@ -12,7 +12,7 @@ from ipykernel.compiler import XCachingCompiler
 
 from joinlab.analysis.wording import short_site
 from joinlab.cli import report
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
 from joinlab.picture.svg import svg
@@ -57,7 +57,7 @@ def test_what_controls_a_screen_leaves_as_escapes(
         capsys.readouterr().out,
         str(diagnosis),
         diagnosis._repr_html_(),
-        svg(scene(timeline), heading=hostile),
+        svg(first_screen(timeline), heading=hostile),
         write_html({hostile: timeline}, tmp_path / "page.html").read_text(),
         unzipped(pack(timeline)).partition(b"\0")[0].decode(),
     ]

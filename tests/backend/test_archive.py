@@ -25,7 +25,7 @@ import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
 from joinlab.ops import Op
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.svg import svg
 from joinlab.program.plain_data import MAX_DEPTH, Repr, decode, encode
 from joinlab.timeline import (
@@ -753,7 +753,7 @@ def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: ob
     except TimelineFileError:
         return
     joinlab.diagnose(timeline)
-    repr(timeline), svg(scene(timeline))
+    repr(timeline), svg(first_screen(timeline))
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])

@@ -1033,7 +1033,7 @@ def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     )  # the next segment
     assert recorded.refresh()
     assert recorded.timeline().calls["seq"].to_list() == [0, 1]
-    assert recorded.place(0) == (2, "all_reduce")
+    assert recorded.progress(0) == (2, "all_reduce")
 
 
 # ------------------------------------------------------------------------------------------ clocks

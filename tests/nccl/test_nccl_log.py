@@ -84,7 +84,7 @@ def test_what_the_records_tell_reaches_the_rule():
         ]
 
     group = told(versions={"nccl": "2.29.7"})
-    assert (group.ring, group.version, group.apart, group.eager) == (
+    assert (group.ring, group.version, group.uncoalesced, group.eager) == (
         (4, 6, 5),
         (2, 29, 7),
         True,
@@ -94,6 +94,6 @@ def test_what_the_records_tell_reaches_the_rule():
         group.setting.one_node and not group.setting.warps_apart and group.setting.threads is None
     )
     logs[1].feed(b'{"e":"coalesced","g":"0","t":3}\n')
-    assert not told().apart
+    assert not told().uncoalesced
     logs[2] = events(6)  # of a version that does not tell
     assert told().setting.coalesced is None and told().setting.warps_apart

@@ -24,7 +24,7 @@ from joinlab import cases
 from joinlab.emulator import recorded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.timeline import Ending, Timeline
 from tests.nightly import sampled
 
@@ -113,7 +113,7 @@ def test_every_position_of_the_cases_ships_and_no_other():
 
 def tones(runs: Iterable[Timeline]) -> str:
     """How each of them ends, as `recorded.endings` has it."""
-    return "".join(scene(run).tone[0] for run in runs)
+    return "".join(first_screen(run).tone[0] for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from joinlab.cases import DOCUMENTED
 from joinlab.course.handout import write_handout
 from joinlab.emulator.recorded import endings, position, recorded
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
@@ -48,12 +48,12 @@ def opened(browser, path: Path, case: int = 4, **options: Any) -> Iterator[Any]:
 def headline(case: int, inputs: tuple[int, int] = (5, 6)) -> str:
     run = recorded(case, inputs)
     assert run is not None
-    return "".join(piece.text for piece in scene(run).headline).replace("`", "")
+    return "".join(piece.text for piece in first_screen(run).headline).replace("`", "")
 
 
 def shows(page, case: int, inputs: tuple[int, int] = (5, 6)) -> None:
     """The picture, the loop and the strip are those of a case."""
-    join, place = DOCUMENTED[case].place
+    join, place = DOCUMENTED[case].switches
     expect(page.locator(".jl-headline")).to_have_text(headline(case, inputs))
     expect(page.locator(".jl-with")).to_have_attribute("aria-pressed", str(join).lower())
     expect(page.locator(".jl-grip")).to_have_attribute("aria-valuetext", place)

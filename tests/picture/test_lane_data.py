@@ -7,7 +7,7 @@ from hypothesis import given, settings
 import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE, call_details
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.lane_data import FIRST, KINDS, SMALL, LaneData, pack
 from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
@@ -18,7 +18,7 @@ from tests.timelines import SIZES, case_timeline
 def test_every_box_and_every_fact_arrives(timeline):
     data, _ = lane_data(pack(timeline))
     (run,) = data["runs"]
-    made = scene(timeline)
+    made = first_screen(timeline)
     for sent, one in zip(run["scene"]["columns"], made.columns, strict=True):
         assert (sent["slot"], sent["until"], sent["n"], sent["flag"]) == (
             one.slot,

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import joinlab
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.picture.svg import svg
 from joinlab.timeline import Ending
@@ -380,7 +380,7 @@ def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colo
     boxes = first(page).locator(".jl-col rect.jl-fill")
     live = boxes.evaluate_all(SHAPES)
     wide = int(page.locator(".jl-scene").get_attribute("width"))
-    (tmp_path / "still.html").write_text(svg(scene(run), width=wide), "utf-8")
+    (tmp_path / "still.html").write_text(svg(first_screen(run), width=wide), "utf-8")
     still = opened(tmp_path / "still.html").locator("rect.fill").evaluate_all(SHAPES)
     assert len(live) == len(still) == 18
     for one, other in zip(live, still, strict=True):

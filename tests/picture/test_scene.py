@@ -15,7 +15,7 @@ from joinlab.analysis.reading import read
 from joinlab.cases import case_4, case_6
 from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
-from joinlab.picture.first_screen import LANES, MOST, NARROW, scene
+from joinlab.picture.first_screen import LANES, MOST, NARROW, first_screen
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
@@ -41,7 +41,7 @@ def labels(made, lane):
 def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_if_it_never_ended(
     timeline,
 ):
-    made = scene(timeline, unfold=True)
+    made = first_screen(timeline, unfold=True)
     for rank in range(3):
         boxes = [box for one in made.columns if (box := one.boxes[rank])]
         assert [box.row for box in boxes] == [
@@ -56,7 +56,7 @@ def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_
 @settings(max_examples=50)
 @given(timelines(), st.booleans(), st.sampled_from([640, 980, 1400]))
 def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
-    across = Across(scene(timeline, unfold=unfold), width)
+    across = Across(first_screen(timeline, unfold=unfold), width)
     for lane in range(3):
         boxes = [box for box in across.boxes() if box.lane == lane]
         assert all(one.x + one.w < other.x for one, other in pairwise(boxes))
@@ -67,20 +67,20 @@ def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_the_line_that_raised_is_shown_with_its_rank(backend):
-    made = scene(emulate(one_raises, (5, 5), backend))
+    made = first_screen(emulate(one_raises, (5, 5), backend))
     shown = {line.text.strip(): [mark.text for mark in line.here] for line in made.code}
     assert shown['raise ValueError("sample 3 is empty")'] == ["rank 1"]
     assert shown["model(input).backward()"] == ["rank 0"]
 
 
 def test_a_headline_about_replicas_that_differ_is_no_good_news():
-    made = scene(emulate(k09, (4, 4)))
+    made = first_screen(emulate(k09, (4, 4)))
     assert {piece.tone for piece in made.headline} == {"warn"}
     assert "".join(piece.text for piece in made.headline).endswith("step 3: `weight` and 1 more.")
 
 
 def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
-    made = scene(case_timeline(4, 2))
+    made = first_screen(case_timeline(4, 2))
     wrong = [one for one in made.columns if one.flag == "apart"]
     assert [[box.label for box in one.drawn] for one in wrong] == [["anyone left?", "barrier"]]
     assert (
@@ -92,7 +92,7 @@ def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
 
 
 def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
-    made = scene(case_timeline(4, 5, "nccl"))
+    made = first_screen(case_timeline(4, 5, "nccl"))
     assert labels(made, 0) == [
         "5 inputs",
         "anyone left?",
@@ -120,7 +120,7 @@ def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
 def test_with_any_number_of_ranks_the_loud_call_is_the_headlines_and_its_value_is_told(counts):
     """Of more than four ranks, those that did the same share a lane."""
     run = emulate(case_4, counts)
-    made = scene(run)
+    made = first_screen(run)
     loud, reading = made.columns[made.focus], made.readings[0]
     assert loud.missing is None and {box.label for box in loud.drawn} == {"anyone left?", "barrier"}
     assert reading.column == made.focus and reading.taken == "nobody"
@@ -140,11 +140,13 @@ def test_a_line_that_all_ran_says_so_or_how_many_were_compared():
 
     run = emulate(odd, (2,) * 70)
     diagnose(run)
-    said = [piece.text for line in scene(run).code for piece in line.here]
+    said = [piece.text for line in first_screen(run).code for piece in line.here]
     assert "33 of 70 ranks compared" in said and "ranks 0-31, 69" not in said
     few = emulate(odd, (2,) * 6)
     diagnose(few)
-    assert not any("compared" in piece.text for line in scene(few).code for piece in line.here)
+    assert not any(
+        "compared" in piece.text for line in first_screen(few).code for piece in line.here
+    )
 
 
 def test_only_numbers_that_count_up_are_shown():
@@ -158,7 +160,7 @@ def test_only_numbers_that_count_up_are_shown():
                 dist.recv(torch.ones(1), 0)
             dist.all_reduce(torch.ones(1))
 
-    made = scene(emulate(around, (2, 2, 2)), unfold=True)
+    made = first_screen(emulate(around, (2, 2, 2)), unfold=True)
     sends = [box.kind is RowKind.PAIR for one in made.columns for box in one.drawn[:1]]
     assert sends == [True, False, True, False]
     assert [bool(one.number) for one in made.columns] == [False, True, False, True]
@@ -170,7 +172,7 @@ def test_only_calls_that_differ_clash():
     for rank in range(3):
         writer.call(rank, "all_reduce", done=False)
     writer.call(3, "barrier", done=False)
-    (one,) = scene(writer.timeline([Ending("hung", proven=True)] * 4)).columns
+    (one,) = first_screen(writer.timeline([Ending("hung", proven=True)] * 4)).columns
     assert one.clashes == ((2, 3),)
 
 
@@ -184,12 +186,14 @@ def test_ranks_that_did_the_same_share_a_lane_and_up_to_four_keep_theirs():
             for number in range(5):
                 writer.call(rank, "all_reduce", input=number, line=1)
             writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=2)
-        made = scene(writer.timeline([Ending("hung", call=5, group="0", proven=True)] * world))
+        made = first_screen(
+            writer.timeline([Ending("hung", call=5, group="0", proven=True)] * world)
+        )
         assert made.names == names and {len(one.boxes) for one in made.columns} == {len(names)}
 
 
 def test_who_never_came_is_shown():
-    made = scene(case_timeline(2, 2, "nccl"))
+    made = first_screen(case_timeline(2, 2, "nccl"))
     one = made.columns[made.focus]
     assert one.absent == (0,) and one.boxes[0] is None and one.boxes[1].open
     assert one.said == "Nothing meets this call: rank 0 never issued one."
@@ -202,12 +206,12 @@ def test_ranks_that_meet_a_round_late_part_where_nothing_meets_the_last_call():
     for rank, rounds in ((0, range(4)), (1, (0, 1, 3))):
         for at in rounds:
             writer.call(rank, "all_reduce", input=at, line=1, done=at < 3 or rank == 1)
-    made = scene(writer.timeline([Ending("hung", call=3, group="0", proven=True), DONE]))
+    made = first_screen(writer.timeline([Ending("hung", call=3, group="0", proven=True), DONE]))
     assert made.columns[made.focus].flag == "open" and made.columns[made.focus].absent == (1,)
 
 
 def test_a_stack_says_what_it_holds():
-    first = scene(case_timeline(1, 2)).columns[0]
+    first = first_screen(case_timeline(1, 2)).columns[0]
     assert (
         first.stack
         and first.drawn[0].kind is RowKind.FOLD
@@ -219,7 +223,7 @@ def test_a_stack_says_what_it_holds():
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_counted(ranks):
     timeline = large(ranks, 2000)
-    made = scene(timeline)
+    made = first_screen(timeline)
     assert (
         8 < len(made.columns) <= MOST
         and made.columns[0].stack == f"{made.columns[0].until + 1:,} rows"
@@ -249,7 +253,7 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
     job = standing(groups, calls, culprit=21, at=11)
     for missing in ((), (21,)):
         recorded = {rank: dump for rank, dump in dumps(job).items() if rank not in missing}
-        made = scene(load(write(tmp_path / f"{len(missing)}", recorded)))
+        made = first_screen(load(write(tmp_path / f"{len(missing)}", recorded)))
         assert len(made.ranks) == LANES and made.ranks[made.odd] == (21,)
         assert sorted(rank for lane in made.ranks for rank in lane) == list(range(64))
         assert made.names[-1] == f"{len(made.ranks[-1])} others"
@@ -265,13 +269,15 @@ def test_the_shadows_of_a_long_healthy_run_matched():
     """Rank 0 shadows 600 inputs: its calls come from other lines than those of rank 1, and meet
     them."""
     (told,) = {
-        (one.flag, one.said) for one in scene(emulate(case_6, (300, 900))).columns if one.stack
+        (one.flag, one.said)
+        for one in first_screen(emulate(case_6, (300, 900))).columns
+        if one.stack
     }
     assert told == ("met", "all matched")
 
 
 def test_a_timeline_without_calls_has_its_endings():
-    made = scene(
+    made = first_screen(
         timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"})
     )
     assert made.columns == () and [end[1] for end in made.ends] == ["finished", "killed"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from joinlab.analysis.matching import Matched
 from joinlab.cases import DOCUMENTED
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.rows import RowKind, kind, plan
 from joinlab.timeline import Ending
 from tests.drawn import timelines
@@ -36,7 +36,7 @@ def test_setup_that_went_wrong_is_not_stacked():
     for rank in (0, 1):
         for root in (0, 0, rank):
             writer.call(rank, "broadcast", "broadcast (DDP construction)", root=root, line=1)
-    made = scene(writer.timeline([DONE, DONE]))
+    made = first_screen(writer.timeline([DONE, DONE]))
     assert [(bool(one.stack), one.flag in ("wrong", "apart")) for one in made.columns] == [
         (True, False),
         (False, True),

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from hypothesis import given, settings
 
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.places import Across
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
@@ -24,7 +24,7 @@ def texts(drawn):
 @settings(max_examples=25)
 @given(timelines())
 def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
-    made = scene(timeline)
+    made = first_screen(timeline)
     found = [
         one.attrib
         for one in ET.fromstring(svg(made, width=980)).iter(f"{NS}rect")
@@ -42,7 +42,7 @@ def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
 
 
 def test_it_says_what_each_call_is_and_how_each_rank_ended():
-    said = texts(svg(scene(case_timeline(4, 2)), heading="one of many"))
+    said = texts(svg(first_screen(case_timeline(4, 2)), heading="one of many"))
     assert {
         "anyone left?",
         "barrier",
@@ -59,7 +59,7 @@ def test_it_says_what_each_call_is_and_how_each_rank_ended():
 def test_nothing_from_a_program_is_taken_for_markup():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce", "<script>", call_site="</svg>")
-    drawn = svg(scene(writer.timeline([Ending("killed", text="<b>")])), heading="<i>")
+    drawn = svg(first_screen(writer.timeline([Ending("killed", text="<b>")])), heading="<i>")
     assert (
         "<script" not in drawn
         and "<b>" not in drawn

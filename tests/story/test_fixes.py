@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.picture.first_screen import scene
+from joinlab.picture.first_screen import first_screen
 from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
@@ -342,7 +342,7 @@ def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
     assert isinstance(fix, TriedEdit)
     assert "Tried, emulated: every rank finishes" in fix.sentence
     assert mend(timeline) is mended  # it is not sought again
-    assert scene(timeline).tried.text == "Tried, emulated: both finish."
+    assert first_screen(timeline).tried.text == "Tried, emulated: both finish."
 
 
 def test_a_launched_run_that_no_edit_mends_says_so():
