@@ -27,12 +27,7 @@ export class Board extends First {
     this.story.after(this.printed);
     this.own.append(...above);
     this.story.before(...below);
-    wireDots(
-      this.stage,
-      () => this.counts,
-      this.get("most"),
-      (counts) => this.count(counts),
-    );
+    wireDots(this);
     this.stage.addEventListener("change", (event) => {
       const say = /** @type {HTMLSelectElement} */ (event.target);
       this.set("said", this.get("said").with(Number(say.dataset.rank), say.value));
@@ -126,6 +121,11 @@ export class Board extends First {
     return this.asks ? super.cover : "not run yet";
   }
 
+  /** @returns {number} */
+  get most() {
+    return this.get("most");
+  }
+
   /** @returns {number[]} */
   get counts() {
     return this.get("counts");
@@ -134,7 +134,7 @@ export class Board extends First {
   /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear
    * something newer.
    * @param {number[]} counts */
-  count(counts) {
+  go(counts) {
     this.model.set(
       "said",
       counts.map(() => ""),
@@ -248,7 +248,7 @@ export class Board extends First {
     if (run !== this.run) return super.head(lane, run);
     const n = this.counts[lane];
     if (n === undefined) return ""; // the picture is of before: the next one is on its way
-    const row = dots(lane, n, this.get("most"), this.busy, (at) => this.ending(lane, at));
+    const row = dots(lane, n, this.most, this.busy, (at) => this.ending(lane, at));
     if (!this.get("predict")) return row;
     const said = this.get("said")[lane] ?? "",
       result = this.get("results")[lane] ?? "";

@@ -1,6 +1,6 @@
 // The bench's controls: what is run on what stands above the picture, everything else is behind "…".
 
-import { button, element, write } from "./dom.js";
+import { button, choice, element, write } from "./dom.js";
 import { EndingMap } from "./map.js";
 import { esc, tag } from "./text.js";
 
@@ -21,8 +21,8 @@ export class Controls {
   /** @param {import("./board.js").Board} board */
   constructor(board) {
     this.board = board;
-    this.program = this.choice("Program", (value) => this.set("case", Number(value)));
-    this.engine = this.choice("Run it on", (value) => this.set("engine", value));
+    this.program = choice("Program", (value) => this.set("case", Number(value)));
+    this.engine = choice("Run it on", (value) => this.set("engine", value));
     /** @param {string} what @param {string} said shown until Python answers */
     const ask = (what, said) => {
       this.say(said);
@@ -49,7 +49,7 @@ export class Controls {
     );
     /** @param {string} sign @param {string} what @param {(counts: number[]) => number[]} change */
     const ranks = (sign, what, change) =>
-      button(`${sign} rank`, what, () => board.count(change(board.counts)), "", {
+      button(`${sign} rank`, what, () => board.go(change(board.counts)), "", {
         "aria-label": `${sign} ${what.toLowerCase()}`,
       });
     this.fewer = ranks("−", "Remove a rank", (counts) => counts.slice(0, -1));
@@ -73,13 +73,6 @@ export class Controls {
     const bar = [this.fewer, this.more, this.compare, ...this.saves, knobs];
     this.below = [element("div.jl-bar", {}, ...bar), this.map.whole];
     this.draw();
-  }
-
-  /** @param {string} name @param {(value: string) => void} chosen */
-  choice(name, chosen) {
-    const made = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": name }));
-    made.addEventListener("change", () => chosen(made.value));
-    return made;
   }
 
   /** @param {string} trait @param {unknown} value */

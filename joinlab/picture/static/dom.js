@@ -24,6 +24,16 @@ export function button(text, title, onclick, look = "", more = {}) {
   return /** @type {HTMLButtonElement} */ (made);
 }
 
+/** @param {string} label @param {(value: string) => void} chosen
+ * @param {string[]} values @param {(value: string) => string} text of an option */
+export function choice(label, chosen, values = [], text = (value) => value) {
+  const options = values.map((value) => element("option", { value }, text(value))),
+    made = element("select", { "aria-label": label }, ...options),
+    select = /** @type {HTMLSelectElement} */ (made);
+  select.addEventListener("change", () => chosen(select.value));
+  return select;
+}
+
 /** An id for what is on the page once: every widget has a module of its own, which could count no others. */
 export const fresh = () => `jl${Math.random().toString(36).slice(2)}`;
 

@@ -33,15 +33,15 @@ export function dots(rank, count, most, busy, ending) {
   return tag("div", look, row);
 }
 
-/** @param {HTMLElement} stage @param {() => number[]} counts
- * @param {number} most @param {(counts: number[]) => void} go */
-export function wireDots(stage, counts, most, go) {
+/** @param {import("./board.js").Board | import("./positions.js").Positions} view */
+export function wireDots(view) {
+  const { stage } = view;
   const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
   const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
     row(rank)?.classList.toggle("jl-shine", on);
   const move = (/** @type {number} */ rank, /** @type {number} */ to) => {
-    const n = clamp(to, 0, most);
-    if (n !== counts()[rank]) go(counts().with(rank, n));
+    const n = clamp(to, 0, view.most);
+    if (n !== view.counts[rank]) view.go(view.counts.with(rank, n));
     shine(rank, true); // the row is drawn anew by a move
   };
   const live = '.jl-dotrow[aria-disabled="false"]';
@@ -65,6 +65,6 @@ export function wireDots(stage, counts, most, go) {
     if (x === undefined) return;
     event.preventDefault();
     event.stopPropagation();
-    move(rank, x === Infinity ? SHOWN : counts()[rank] + x - y);
+    move(rank, x === Infinity ? SHOWN : view.counts[rank] + x - y);
   });
 }

@@ -1,6 +1,6 @@
 // The gallery: one large picture, and below it small ones of every run; choosing one fills the large one.
 
-import { arrow, element, find, findAll } from "./dom.js";
+import { arrow, choice, find, findAll } from "./dom.js";
 import { First } from "./first.js";
 import { data, follow } from "./page.js";
 import { show } from "./positions.js";
@@ -19,15 +19,14 @@ class Gallery extends First {
     this.told = told;
     this.radios = /** @type {HTMLInputElement[]} */ (findAll(document, ".gallery input"));
     this.many = told.fabrics.length;
-    const options = Object.keys(told.runs).map((value) =>
-      element("option", { value }, `${value.replace(",", " and ")} inputs`),
-    );
-    this.inputs = /** @type {HTMLSelectElement} */ (
-      element("select", { "aria-label": "Inputs of rank 0 and rank 1" }, ...options)
+    this.inputs = choice(
+      "Inputs of rank 0 and rank 1",
+      () => this.fill(),
+      Object.keys(told.runs),
+      (value) => `${value.replace(",", " and ")} inputs`,
     );
     this.inputs.value = told.start;
     this.own.append(this.inputs);
-    this.inputs.addEventListener("change", () => this.fill());
     this.radios.forEach((radio, at) => {
       radio.addEventListener("change", () => this.go());
       radio.addEventListener("keydown", (event) => this.walk(event, at));

@@ -1,6 +1,6 @@
 // A view that shows the run of one position of its controls at a time.
 
-import { element } from "./dom.js";
+import { choice, element } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
 import { ENDS, Hand } from "./hand.js";
@@ -12,16 +12,6 @@ export function show(view, data, number) {
   view.root.parentElement.classList.add("drawn");
   view.show(data, data.runs[number]);
 }
-
-/** @param {string} label @param {object} values @param {string} chosen @returns {any} */
-const choice = (label, values, chosen) =>
-  element(
-    "select",
-    { "aria-label": label },
-    ...Object.keys(values).map((value) =>
-      element("option", { value, selected: value === chosen }, value),
-    ),
-  );
 
 export class Positions extends First {
   /** @param {HTMLElement} root @param {Model} model @param {LaneData} sent */
@@ -39,10 +29,12 @@ export class Positions extends First {
     }
     this.runs = runs;
     this.first = this.counts = counts;
-    /** @type {HTMLSelectElement} */
-    const program = (this.program = choice("Program", runs, first));
-    /** @type {HTMLSelectElement} */
-    const setting = (this.setting = choice("Barrier", runs[first], second));
+    const select = (/** @type {string} */ label, /** @type {object} */ values) =>
+      choice(label, () => this.go(), Object.keys(values));
+    const program = (this.program = select("Program", runs)),
+      setting = (this.setting = select("Barrier", runs[first]));
+    program.value = first;
+    setting.value = second;
     this.loop = loop;
     this.own.append(...(loop.length ? [] : [program]), setting);
     if (loop.length) {
@@ -51,14 +43,8 @@ export class Positions extends First {
       const held = `This page holds all its ${sent.runs.length} runs, ${size} MB: none is computed here.`;
       this.story.before(element("div.jl-bar", {}, program, this.turner, held));
     }
-    for (const one of [program, setting]) one.addEventListener("change", () => this.go());
     this.most = Math.max(...Object.keys(this.here).join().split(",").map(Number));
-    wireDots(
-      this.stage,
-      () => this.counts,
-      this.most,
-      (counts) => this.go(counts),
-    );
+    wireDots(this);
   }
 
   get address() {
