@@ -827,7 +827,6 @@ export class Grid extends Lanes {
   /** @param {number} slot */
   select(slot) {
     this.view.set("selected", slot);
-    this.draw();
     this.view.tellRow(slot);
   }
 

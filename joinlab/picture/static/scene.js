@@ -141,7 +141,7 @@ export class Scene extends Lanes {
   }
 
   /** @param {Placed} one @param {number} lane @param {number} towards @param {number} part */
-  edge(one, lane, towards, part = 0.5) {
+  edge(one, lane, towards, part) {
     return this.at(this.t0 + one.t + one.w * part, this.facing(lane, towards));
   }
 

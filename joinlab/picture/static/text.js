@@ -92,7 +92,7 @@ function split(words, count, size) {
  * tells.
  * @param {Rect} b @param {string} text @param {string} colour
  * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
-export function words(b, text, colour, { size = 14, bold, sub = "", left } = {}) {
+export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
   const room = b.w - (left ? 20 : size < 13 ? 4 : 10),
     wider = bold ? 1.08 : 1.02;
   const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
@@ -117,7 +117,7 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left } = {})
 /** How a lane's ranks ended, by its sign alone where there is no room, and what is pending.
  * @param {RawScene["ends"][number]} end @param {number[]} at @param {boolean} turned
  * @param {number} room px */
-export function ending([sign, word, tone, more], [x, y], turned, room = Infinity) {
+export function ending([sign, word, tone, more], [x, y], turned, room) {
   const told = widthOf(`${sign} ${word}…`, 16) < room ? word : "",
     dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "",
     look = { x, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` },

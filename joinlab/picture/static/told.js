@@ -14,10 +14,6 @@ export const tags = (here) =>
     tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)),
   );
 
-/** @param {string} label @param {number} kind */
-const swatch = (label, kind) =>
-  tag("span", { class: "jl-swatch", style: kindStyle(kind) }, esc(label));
-
 /** The lines that led to a call, innermost first. @param {RawRun} run @param {number} lines */
 export const linesOf = (run, lines) =>
   run.lines[lines].map(([source, line]) => ({
@@ -85,9 +81,10 @@ function card(data, run, calls, slot, lane) {
       const said = text?.trim() ?? "its text is not known";
       return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
     });
-  const end = failed ? "It failed." : open ? "It never ends." : "";
+  const end = failed ? "It failed." : open ? "It never ends." : "",
+    swatch = { class: "jl-swatch", style: kindStyle(code.kind) };
   const html =
-    `<p>${swatch(code.label, code.kind)}</p>${made < 0 ? "" : `<p>${esc(data.facts[made][1])}</p>`}` +
+    `<p>${tag("span", swatch, esc(code.label))}</p>${made < 0 ? "" : `<p>${esc(data.facts[made][1])}</p>`}` +
     (end && `<p class="jl-tone-bad">${end}</p>`) +
     table(first.length ? first : rest) +
     lines.join("") +
