@@ -90,15 +90,16 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff format .
 	$(PRETTIER) --write $(SCRIPTS)
 
-# Two files of tests run at a time. Beside them run mypy and the browser tests, whose output is printed last. Tests marked
-# `nightly` are left out: python -m tests.nightly runs them. Only tests of notebooks load nbmake, whose import takes 2 s.
+# Three files of tests run at a time, since some wait for processes more than they compute. Beside them run mypy and the
+# browser tests, whose output is printed last. Tests marked `nightly` are left out: python -m tests.nightly runs them. Only
+# tests of notebooks load nbmake, whose import takes 2 s.
 test: $(TEST_STAMP) scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out
 	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m "browser and not nightly" $$(grep -l browser tests/*/test_*.py); } \
 	  > out/beside.txt 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
 	  -m "not browser and not nightly" --doctest-modules tests joinlab; suite=$$?; \
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 
