@@ -11,6 +11,7 @@ module draws both this page and the bench's first screen.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -295,13 +296,14 @@ def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def main() -> None:
-    """Print every row, and mark what is beyond its bound."""
+    """Print every row, and mark what is beyond its bound; exits with 1 if something is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
     options = parser.parse_args()
     shots = options.shots
     if shots is not None:
         shots.mkdir(parents=True, exist_ok=True)
+    failed = False
     for told, found in rows(shots):
         beyond = (
             found["words"] > MOST_WORDS
@@ -311,12 +313,14 @@ def main() -> None:
         wrong = (
             beyond or found["cut"] or found["outside"] or found.get("moved", 0) or found.get("axe")
         )
+        failed = failed or bool(wrong)
         more = f", axe {found['axe'] or 0}" if "axe" in found else ""
         more += f", moved {found['moved']:g} px" if "moved" in found else ""
         print(
             f"{'✕' if wrong else '✓'} {told}: {found['words']} words, {found['controls']} controls, "
             f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{more}"
         )
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
