@@ -311,7 +311,7 @@ class Ending:
 
     @property
     def how(self) -> str:
-        """What is known of it: its kind, or ABRUPT."""
+        """Its kind; ABRUPT if no more than the missing end is known."""
         return ABRUPT if self.text == NO_END else self.kind
 
     @property

@@ -296,7 +296,7 @@ def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def main() -> None:
-    """Print every row, and mark what is beyond its bound; exits with 1 if something is."""
+    """Print every row, with a mark where a figure is beyond its bound, and then exit with 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
     options = parser.parse_args()

@@ -270,7 +270,7 @@ class Reading:
     def _group_sizes(self) -> Numbers:
         return np.array(list(map(len, self.groups.values())), np.int64)
 
-    # ---------------------------------------------------------------- what is listed one by one
+    # ---------------------------------------------------------------- slots as lists
 
     @cached_property
     def patterns(self) -> tuple[Numbers, Numbers, Numbers]:

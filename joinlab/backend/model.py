@@ -129,7 +129,7 @@ class Group(GroupFacts):
 
 
 class Fabric:
-    """What lies between the ranks of one group: it decides which calls meet, and carries them
+    """The network between the ranks of one group: it decides which calls meet, and carries them
     out.
 
     backend  "gloo" or "nccl"

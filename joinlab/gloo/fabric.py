@@ -39,7 +39,7 @@ from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class GlooFabric(Fabric):
-    """What lies between the ranks of one group on gloo, which are connected when it is made. Each
+    """The network between the ranks of one group on gloo, which connect when they make it. Each
     rank's part runs as soon as it is issued; a task is in at most one of `_queued` and `_working`.
     """
 

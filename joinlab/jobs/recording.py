@@ -135,11 +135,11 @@ class RecordedFolder:
         returned, and the rule proves that none of the waits ends. None of any other job.
         """
         logs = self.job.values()
-        left = [log.left_ns + _behind(log) for log in logs if log.left_ns is not None]
-        if not left:
+        failures = [log.left_ns + _behind(log) for log in logs if log.left_ns is not None]
+        if not failures:
             return None
-        known = all(log.returned or log.raised or _lives(log) is False for log in logs)
-        cut = ReadUntil(min(left), GONE if known else "")
+        all_gone = all(log.returned or log.raised or _lives(log) is False for log in logs)
+        cut = ReadUntil(min(failures), GONE if all_gone else "")
         before = {rank: files[rank].until(cut) for rank in self.job}
         if not all(map(_has_only_ended, self.job.values(), before.values())):
             return None

@@ -361,7 +361,7 @@ class Communicator:
 
 
 class NcclFabric(Fabric):
-    """What lies between the ranks of one group on NCCL, which within one machine does not notice
+    """The network between the ranks of one group on NCCL. Within one machine it does not notice
     that a rank aborts or has ended: what it has sent stays where it is."""
 
     backend = "nccl"

@@ -234,8 +234,8 @@ def test_a_solution_is_shown_to_those_who_ask(name):
 
 
 def told(exercise, kinds, monkeypatch, share=slice(None)):
-    """What is said of this share of the reader's answers of each of these kinds: (name, kind,
-    whether it is right and a sentence)."""
+    """Checks a share of the readers' answers of each of these kinds; gives (name, kind, whether it
+    is right and a sentence) of each."""
     monkeypatch.setattr(exercises, "TRIALS", 1)
     monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
     found = []

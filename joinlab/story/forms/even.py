@@ -120,7 +120,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 
 def _shadows(calls: pl.DataFrame) -> tuple[int, list[int], list[int]]:
     """How many calls shadowed other ones, the ranks that issued them, and the ranks whose calls
-    they met, if every call met its counterpart."""
+    they met, if every call met its counterpart. From the columns, since a large run has rows of
+    some slots only."""
     sources = {label: parts(label)[1] for label in calls["origin"].drop_nulls().unique()}
     labels = [label for label, source in sources.items() if source in FAMILY]
     shadows = [label for label in labels if MEANINGS[sources[label]].shadows]

@@ -55,8 +55,8 @@ class Shows(Headline):
         if isinstance(why, OtherCalls):
             issued = [say("{} {}", ranks, op) for ranks, op in why.issued]
             parts["issued"] = listing(issued, "; ")
-        about, either = as_sentence((who(why.about),)), as_sentence(_which(why.either))
-        return say(why.text, **{**parts, "about": why.about, "About": about, "Either": either})
+        subject, either = as_sentence((who(why.about),)), as_sentence(_which(why.either))
+        return say(why.text, **{**parts, "about": why.about, "About": subject, "Either": either})
 
 
 def _part(fact: CallName | int | str | Sequence[int] | None) -> Part:

@@ -83,13 +83,13 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
-    about = evidence.about(ranks_by_call, call_rows)  # type: ignore[arg-type]
-    if len(about["calls"]) == 2:
-        ours, theirs = about["calls"]
+    fields = evidence.about(ranks_by_call, call_rows)  # type: ignore[arg-type]
+    if len(fields["calls"]) == 2:
+        ours, theirs = fields["calls"]
         opposite = theirs.peer, theirs.rank, COUNTERPART.get(theirs.op), theirs.within
         if (ours.rank, ours.peer, ours.op, ours.within) == opposite and ours.tag != theirs.tag:
-            return (OtherTag(**about),)
-    headline = Circle(**about)
+            return (OtherTag(**fields),)
+    headline = Circle(**fields)
     return (headline, *(meeting.causes(evidence) if evidence.difference.circle else ()))
 
 
@@ -183,8 +183,8 @@ def extra(evidence: Evidence) -> tuple[Line, ...]:
     if difference.outliers == difference.ranks(lead.behind):
         sides, counts, form = sides[::-1], counts[::-1], Fewer
     lines = {row["call_site"]: row for row in difference.extra[::-1]}
-    about = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
-    headline = form(lead.by, counts, **about)
+    fields = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
+    headline = form(lead.by, counts, **fields)
     return (headline, *_since(evidence, lead), *meeting.causes(evidence))
 
 
@@ -239,9 +239,9 @@ def other_data(evidence: Evidence) -> tuple[Line, ...]:
     """One call with different data."""
     slot, rows = evidence.difference.slot, evidence.difference.rows
     given = [meeting.given(row, slot.differs) for row in rows]
-    about = evidence.about(evidence.sides(evidence.difference.present), rows)
+    fields = evidence.about(evidence.sides(evidence.difference.present), rows)
     return (
-        OtherData(slot.differs, given, lines=evidence.lines_at(slot), **about),
+        OtherData(slot.differs, given, lines=evidence.lines_at(slot), **fields),
         *meeting.causes(evidence),
         *meeting.keys(evidence),
     )
@@ -252,8 +252,8 @@ def other_call(evidence: Evidence) -> tuple[Line, ...]:
     slot, sides = evidence.difference.slot, evidence.sides(evidence.difference.present)
     finished = [rank for rank in slot.absent if evidence.ends[rank].kind is EndKind.FINISHED]
     ranks = tuple(sorted({*finished, *chain(*sides)}))
-    about = evidence.about(sides, evidence.difference.rows, ranks)
-    headline = OtherCall(finished, lines=evidence.lines_at(slot), **about)
+    fields = evidence.about(sides, evidence.difference.rows, ranks)
+    headline = OtherCall(finished, lines=evidence.lines_at(slot), **fields)
     return (headline, *meeting.causes(evidence))
 
 

@@ -164,7 +164,7 @@ class TextEnqueued(Cause):
 
 @form
 class TextReach(Note):
-    """What was read, and the ranks that no line names."""
+    """The kind of text that was read, and the ranks that none of its lines names."""
 
     of: str
 
