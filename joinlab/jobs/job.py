@@ -242,6 +242,11 @@ def _rows(
                 f"{int(wrong.sum())} times of {ranks_named} were left out: they are impossible"
             )
             data[name] = np.where(wrong, 0, data[name])
+    names = {name: index for index, name in enumerate(groups)}
+    of_rank = [
+        2 * names.get(kind.group, len(names)) + (kind.op in POINT_TO_POINT) for kind in texts.kinds
+    ]
+    data["series"] = data["rank"] * 2 * (len(names) + 1) + np.array(of_rank, np.int64)[data["kind"]]
     return pl.DataFrame(data).with_columns(
         *(
             pl.lit(
@@ -331,11 +336,9 @@ def _number() -> pl.Expr:
     """The column `number`: the dump's; if numbers are missing or repeat, a rank's calls of one
     group are counted."""
     pair = pl.col("op").is_in(list(POINT_TO_POINT))
-    number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("rank", "group", pair)
-    repeats = (number.n_unique() < pl.len()).over("rank", "group", pair)
-    collective = (
-        pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
-    )
+    number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("series")
+    repeats = (number.n_unique() < pl.len()).over("series")
+    collective = pl.when(repeats).then(number.min().over("series") - 1 + nth).otherwise(number)
     number_or_nth = (
         pl.when(pair)
         .then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth))
