@@ -274,6 +274,9 @@ STUCK = "its NCCL watchdog made no progress for"
 UNTOLD = "no line says how it ended"
 """The text of an ending that pasted text leaves out."""
 
+INTERRUPTED = "the job was interrupted (Ctrl-C)"
+"""The text of an ending: the user ended the job, which may have hung."""
+
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 

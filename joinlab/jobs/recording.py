@@ -29,6 +29,7 @@ from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.timeline import (
+    INTERRUPTED,
     NO_END,
     RUNNING,
     Clock,
@@ -53,7 +54,6 @@ LOST = "its record ends early"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"
 GONE = "its process has been ended since"
-INTERRUPTED = "the job was interrupted (Ctrl-C)"
 LONG_AFTER_NS = 1_000_000_000
 """An interrupt may reach a rank this long before another has ended by it."""
 

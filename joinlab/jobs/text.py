@@ -36,6 +36,7 @@ from joinlab.program.log_events import MOST_RANKS
 from joinlab.timeline import (
     FIRST_FAILED,
     FROM_TEXT,
+    INTERRUPTED,
     NO_END,
     STUCK,
     UNTOLD,
@@ -58,7 +59,7 @@ PATTERNS: Mapping[str, str] = {
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
     r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
-    r"last\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
+    r"[Ll]ast\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
     r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
     "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\][^\n]{0,200}watchdog got stuck for (?P<seconds>\d+) seconds",
     "print": r"(?:Rank (?P<rank>\d+) is running(?: inconsistent)?|\[Rank (?P<of>\d+)\] Running) collective:\s+"
@@ -89,6 +90,7 @@ PATTERNS: Mapping[str, str] = {
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
+    "restart": r"^.*attempts left; will restart worker group",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
 """The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
@@ -226,6 +228,10 @@ class TextFacts:
         """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it
         has one."""
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+        restarts = _all("restart", text)
+        if restarts:  # what came before is of another attempt
+            self.notes.add(f"of {len(restarts) + 1} attempts, the last")
+            text = text[restarts[-1].end() :]
         before = len(self.sources)
         self.dumped |= _FIND["thread"].search(text) is not None
         for source, count in (
@@ -470,7 +476,11 @@ class TextFacts:
         matched = False
         for line_rank, lines in self._by_rank(text, rank):
             for match in _all("raised", lines):
-                self.raised[line_rank] = match["text"]
+                if match["text"].startswith("KeyboardInterrupt"):
+                    self.ended[line_rank] = INTERRUPTED
+                    self.raised.pop(line_rank, None)
+                else:
+                    self.raised[line_rank] = match["text"]
                 self.stands[line_rank] = _frames(match["frames"])[::-1]
                 matched = True
             if line_rank not in self.raised and (torn := _FIND["torn"].search(lines)):

@@ -17,7 +17,7 @@ from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
 from joinlab.jobs.recording import LOST
-from joinlab.timeline import NO_END, EndKind
+from joinlab.timeline import INTERRUPTED, NO_END, EndKind
 from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
@@ -224,6 +224,54 @@ def test_a_job_s_log_in_the_folder_of_its_record_says_who_ended_the_ranks(tmp_pa
         first, other = (end.text for end in timeline.ends)
         assert first == "SIGABRT (torchrun: the first that failed)"
         assert other == "SIGTERM, since another rank had failed (torchrun)"
+
+
+def test_a_traceback_of_an_interrupt_is_no_error_of_the_program(tmp_path: Path) -> None:
+    raised = '{"e":"raise","x":"KeyboardInterrupt","tb":"","t":1800}\n'
+    for rank in range(2):
+        record = begin(rank, 2, host=socket.gethostname()) + call(0, 1500, 1600)
+        write_segment(tmp_path, rank, record + call(1, 1700, None) + raised)
+    (tmp_path / "job.log").write_text(
+        "".join(
+            f"[rank{rank}]: {line}\n"
+            for rank in range(2)
+            for line in (
+                "Traceback (most recent call last):",
+                '  File "train.py", line 7, in <module>',
+                "    loss.backward()",
+                "KeyboardInterrupt",
+            )
+        )
+    )
+    assert {end.text for end in loaded(tmp_path).ends} == {INTERRUPTED}
+    assert {end.text for end in text.read([tmp_path / "job.log"], []).ends} == {INTERRUPTED}
+
+
+WATCHDOG = (
+    "[rank{rank}]:[E1 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=20, OpType=ALLREDUCE, NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran for 600013 "
+    "milliseconds before timing out.\n"
+)
+SIGNAL = (
+    "[rank1]:[E1 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due "
+    "to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL "
+    "work: 19, last completed NCCL work: 19.This is most likely caused by incorrect usages of collectives.\n"
+)
+
+
+def test_the_last_attempt_of_a_job_is_told_and_how_far_a_rank_was_that_wrote_a_dump() -> None:
+    first = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "train.py", line 31, in <module>\n'
+        "[rank1]: ValueError: bad batch\n"
+        "I1 [default] Worker group FAILED. 1/1 attempts left; will restart worker group\n"
+    )
+    last = WATCHDOG.format(rank=0) + WATCHDOG.format(rank=2) + SIGNAL
+    story = joinlab.diagnose(text.read_text(first + last, "a log"))
+    assert story.sentence == (
+        "Rank 1 had not come to all-reduce 20 of 5 numbers, where ranks 0, 2 waited."
+    )
+    assert "(of 2 attempts, the last)" in str(story) and "bad batch" not in str(story)
 
 
 def test_a_record_that_broke_off_is_no_hang(tmp_path: Path) -> None:
