@@ -420,7 +420,13 @@ class Emulation(Machine):
         for host in self.hosts if self.knobs.era == "today" else ():
             if host.ending is None or host.ending.kind is not EndKind.HUNG:
                 continue
-            pending = [call for call in host.calls if call.group.watchdog_ns and not call.done]
+            # What the host waits inside is not enqueued yet.
+            inside = host.standing.calls if host.standing and host.standing.why else ()
+            pending = [
+                call
+                for call in host.calls
+                if call.group.watchdog_ns and not call.done and call not in inside
+            ]
             first = min(
                 pending,
                 key=lambda call: (call.row["enqueued_ns"] or 0) + call.group.watchdog_ns,

@@ -305,6 +305,8 @@ def test_a_rank_that_aborts_hears_of_no_recv_that_is_posted_when_its_message_com
 def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
     def program(rank, inputs):
         pair = dist.new_group(timeout=timedelta(seconds=90))
+        dist.barrier(group=pair)
+        dist.barrier()
         if rank == 0:
             dist.all_gather([torch.zeros(3)] * 2, torch.zeros(3), group=pair)
         dist.reduce_scatter(torch.zeros(2), [torch.zeros(2)] * 2)
@@ -313,7 +315,7 @@ def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
     hung = emulate(program, (0, 0))
     assert [str(end) for end in hung.ends] == ["hung (proven)"] * 2
     first, second = hung.meta["emulation"]["watchdog"]
-    begin = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType="
+    begin = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType="
     assert first == {
         "rank": 0,
         "after_s": 90.0,
@@ -327,9 +329,15 @@ def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
     assert "NCCL's watchdog, after the group's timeout of 90 s, aborts rank 0" in str(
         diagnose(hung)
     )
+
+    def makes_none(rank, inputs):
+        if rank == 0:  # inside the call, which makes the communicator: no work is enqueued
+            dist.all_reduce(torch.zeros(1))
+
     for other in (
         emulate(program, (0, 0), era="1.9"),
         emulate(program, (0, 0), "gloo"),
+        emulate(makes_none, (0, 0)),
         emulate(cases.case_1, (1, 1)),
     ):
         assert "watchdog" not in other.meta["emulation"]
