@@ -150,6 +150,38 @@ class FixTarget:
             if inspect.getmodule(self.value_of(call.value.func)) is module  # type: ignore[attr-defined]
         ]
 
+    def leads(self, node: ast.Expr) -> bool:
+        """Whether a statement consists of a call of one of the program's functions, or of its
+        object's methods, in which a call did not fit."""
+        if not isinstance(node.value, ast.Call):
+            return False
+        name, function = dotted(node.value.func), self.value_of(node.value.func)
+        own = isinstance(function, FunctionType) and function.__globals__ is self.names
+        return node.lineno in self.sites and (own or name in self.runners)
+
+    def shared(self, branch: ast.If) -> str:
+        """The part of an `if a and b` that reads the same values on all ranks; "" where that is
+        nothing, or all of it, or can change in the block.
+
+        rank == 0 and step % 2 == 1    ->    step % 2 == 1
+        """
+        test = branch.test
+        if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
+            return ""
+        ranks = {rank for side in self.tests[-1]["sides"] for rank in side["ranks"]}
+        same = {read["name"] for read in self.tests[-1]["values"] if ranks <= {*read["ranks"]}}
+        stores = _touched(branch.body, stores=True)
+        terms = [
+            term
+            for term in test.values
+            if same.issuperset(names_in(term))
+            and not any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(term))
+            and not stores & _touched([term], stores=False)
+        ]
+        if not terms or len(terms) == len(test.values):
+            return ""
+        return ast.unparse(terms[0] if len(terms) == 1 else ast.BoolOp(ast.And(), terms))
+
     def block_of(self, node: ast.stmt) -> list[ast.stmt]:
         """The statements among which a statement stands."""
         parent = self.parents[node]
@@ -405,9 +437,12 @@ def _unused(place: FixTarget) -> Iterator[Edited]:
 # ---- moving a call
 
 
-def _moved(place: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
-    """Move a call of the program's own after a block that holds it, or before it."""
-    put = place.put(block, place.source(*place.span(call)), behind=behind)
+def _moved(
+    place: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = True, test: str = ""
+) -> str | None:
+    """Move a call of the program's own after a block that holds it, or before it; to where `test`
+    holds, if there is one."""
+    put = place.put(block, *_under(test, [place.source(*place.span(call))]), behind=behind)
     (begin, end), (first, last) = place.span(call), place.lines(call)
     before, after = place.source(first, begin), place.source(end, last).partition("#")[0]
     cuts = [(begin, end, "pass")]  # a block must not be left empty
@@ -422,6 +457,11 @@ def _moved(place: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = Tru
             ast.parse(text)
             return text
     return None
+
+
+def _under(test: str, lines: list[str]) -> list[str]:
+    """These lines where a test holds; unchanged without one."""
+    return [f"if {test}:", *("    " + line for line in lines)] if test else lines
 
 
 def _data(place: FixTarget, call: ast.Expr) -> set[str]:
@@ -468,14 +508,17 @@ def _behind(place: FixTarget) -> Iterator[Edited]:
 
 def _out(place: FixTarget) -> Iterator[Edited]:
     """Move a call that only some ranks issue out of its `if`: behind it, or before it, alone or
-    with what sets its data; or else the whole block."""
+    with what sets its data; or else the whole block. What all ranks alike ask in the `if` stays
+    asked."""
     branch = place.branch()
     if branch is None:
         return
+    own, test = place.own_calls(branch), place.shared(branch)
     calls = [
         call
-        for call in place.own_calls(branch)
-        if place.parents[call] is branch and call.lineno in place.sites
+        for call in (*branch.body, *branch.orelse)
+        if isinstance(call, ast.Expr)
+        and ((call in own and call.lineno in place.sites) or place.leads(call))
     ]
     repeats = bool(place.within(branch, ast.For, ast.While))
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
@@ -484,10 +527,10 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         # in the next round, ranks that skip the branch would send what they had in this one
         free = not data & _touched(after, stores=False)
         free = free and not (repeats and data & _touched(before, stores=True))
-        if free and (text := _moved(place, call, branch)):
+        if free and (text := _moved(place, call, branch, test=test)):
             yield Edited("out", place, text, moves=True)
         elif not data & (_touched(before, stores=True) | _touched([branch.test], stores=False)):
-            text = _moved(place, call, branch, behind=False)
+            text = _moved(place, call, branch, behind=False, test=test)
             if text:
                 yield Edited("out", place, text, moves=True)
         elif call in branch.body and 1 < len(moved := _making(call, branch, data)) < len(
@@ -495,15 +538,21 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         ):
             new = [line for statement in moved for line in place.text_of(statement)]
             cuts = [(*place.lines(statement), "") for statement in moved]
-            yield Edited("out", place, place.changed(place.put(branch, *new), *cuts), moves=True)
+            put = place.put(branch, *_under(test, new))
+            yield Edited("out", place, place.changed(put, *cuts), moves=True)
     if calls and not (branch.orelse or _leaves(branch)):
         body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
         block = textwrap.indent(
             textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
         )
         whole = len(_making(calls[-1], branch, _data(place, calls[-1]))) == len(branch.body)
-        kind = "out" if whole else "block"
-        yield Edited(kind, place, place.changed((*place.span(branch), block.lstrip())))
+        kind = "out" if whole and calls[-1] in own else "block"
+        if test:
+            change = (*place.span(branch.test), test)
+        else:
+            change = (*place.span(branch), block.lstrip())
+        kind += ", shared" * bool(test)
+        yield Edited(kind, place, place.changed(change), moves=calls[-1] not in own)
 
 
 def _making(call: ast.Expr, branch: ast.If, data: set[str]) -> list[ast.stmt]:
@@ -641,6 +690,8 @@ def _same(place: FixTarget) -> Iterator[Edited]:
     loop = place.diverging()
     if not isinstance(loop, ast.For) or not dotted(loop.iter):
         return
+    if not place.runs(loop) and not place.own_calls(loop):
+        return  # its items may be of any kind, callbacks
     made = place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN")
     if made:
         end = place.span(loop.iter)[1]

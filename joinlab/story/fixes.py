@@ -66,8 +66,11 @@ def find_fixes(evidence: Evidence, source: object) -> None:
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
         )
-        calls = (call.site for line in cause_of(evidence) for call in line.calls)
-        sites = {*rows["call_site"].drop_nulls(), *calls}
+        calls = [call for line in cause_of(evidence) for call in line.calls]
+        sites = {*rows["call_site"].drop_nulls(), *(call.site for call in calls)}
+        for call in calls:
+            stack = evidence.matched.row_of[call.rank, call.group, call.seq]["stack"] or ()
+            sites |= {frame.rpartition(" ")[0] for frame in stack}
         tests = timeline.meta.get("parting", {}).get("tests", ())
         errors, until = [end.text for end in evidence.ends], time.monotonic() + MAX_SECONDS
         edits = candidates(source.program, tests, sites, errors)
@@ -95,6 +98,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     if not _good(first) or not _keeps_values(timeline, first, edited, added):
         return None
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
+    if not {line for _, line in calls_before} - moved <= {line for _, line in now}:
+        return None  # no rank makes the call any more
     fewer = edited.kind in ("flag", "same") or any(
         now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
     )
@@ -130,6 +135,13 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         fix["often"] = more_often[0]
     if edited.root:
         fix["root"] = edited.root
+        sites = [
+            f"{edit.file}:{edit.begin + line}"
+            for edit in edited.edits()
+            for line in range(len(edit.removed))
+        ]
+        if timeline.calls.filter(pl.col("call_site").is_in(sites))["root"].n_unique() == 1:
+            fix["kind"] = "other root"
     return fix, first
 
 

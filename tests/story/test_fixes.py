@@ -82,9 +82,43 @@ def found_on_one_rank(rank, inputs):
     dist.barrier()
 
 
+class Trainer:
+    def __init__(self, rank):
+        self.rank, self.model = rank, DDP(nn.Linear(1, 1))
+
+    def fit(self, inputs):
+        for step, x in enumerate(inputs):
+            self.model(x).sum().backward()
+            if self.rank == 0 and step % 2 == 1:
+                self.evaluate()
+
+    def evaluate(self):
+        dist.all_reduce(torch.ones(1))
+
+
+def evaluates_on_one_rank(rank, inputs):
+    Trainer(rank).fit(inputs)
+
+
+def writes_every_second_step(rank, inputs):
+    written = []
+    for step, x in enumerate(inputs):
+        dist.all_reduce(x)
+        if rank == 0 and step % 2 == 1:
+            written.append(step)
+            dist.broadcast(x, 0)
+
+
+def names_an_empty_rank_as_root(rank, inputs):
+    parts = [[1], [2]] if rank == 0 else None
+    dist.scatter_object_list([None], parts, src=len(dist.get_process_group_ranks(None)) - 1)
+
+
 @pytest.mark.parametrize(
     ("program", "inputs", "kind", "line"),
     [
+        (evaluates_on_one_rank, (4, 4), "block, shared", "if step % 2 == 1:"),
+        (writes_every_second_step, (4, 4), "out", "if step % 2 == 1:"),
         (two_epochs, (3, 4), "join", "with model.join():"),
         (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
         (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
@@ -98,6 +132,12 @@ def found_on_one_rank(rank, inputs):
 def test_the_edit_that_helps_is_shown(program, inputs, kind, line):
     fix, added = changed(program, inputs)
     assert fix["kind"] == kind and line in added
+
+
+def test_a_root_that_all_ranks_name_alike_is_not_called_unlike():
+    story = joinlab.diagnose(joinlab.emulate(names_an_empty_rank_as_root, (2, 2), "gloo"))
+    told = "Give another root, the same on every rank. It is then always rank 0, whatever "
+    assert [text for text in story.texts(LineKind.FIX) if text.startswith(told)]
 
 
 def test_an_edit_names_the_lines_of_the_file(tmp_path):
@@ -117,6 +157,34 @@ def test_an_edit_names_the_lines_of_the_file(tmp_path):
     )
     again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
     assert fix_of(again) == fix
+
+
+def returns_before_the_norm(rank, inputs):
+    for _ in inputs:
+        norm([torch.ones(1)] if rank == 0 else [])
+
+
+def norm(shard):
+    if not shard:
+        return 0.0
+    dist.all_reduce(shard[0])
+    return shard[0].item()
+
+
+def callbacks_of_one_rank(rank, inputs):
+    callbacks = [print, lambda *_: dist.barrier()] if rank == 0 else [print]
+    model = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        model(x).sum().backward()
+        for callback in callbacks:
+            callback()
+
+
+@pytest.mark.parametrize("program", [returns_before_the_norm, callbacks_of_one_rank])
+def test_no_fix_takes_the_call_away(program):
+    """A flag would let both ranks return before the call in every step, and an equal number of
+    callbacks would leave it out."""
+    assert fix_of(joinlab.emulate(program, (3, 3), "gloo")) is None
 
 
 def raises(rank, inputs):

@@ -20,7 +20,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
 from joinlab.story.story import Story
-from joinlab.timeline import RUNNING, Ending, EndKind, timeline_from_rows
+from joinlab.timeline import NO_END, RUNNING, Ending, EndKind, timeline_from_rows
 from tests.drawn import timelines
 from tests.proofs import proof_of
 from tests.timelines import SIZES, Writer, case_timeline
@@ -200,6 +200,21 @@ def test_a_rank_that_loops_for_ever_waits_in_no_call():
         story.ending(1)
         == "Rank 1 was ended by joinlab: out of time, last seen after barrier, call 1 (train.py:11)."
     )
+
+
+def test_a_rank_that_is_gone_was_last_seen_at_an_open_call_and_after_one_that_failed():
+    writer = Writer()
+    writer.call(0, "all_reduce", done=False, waits=False, shape=[[2]])
+    writer.call(1, "all_reduce", done=False, shape=[[33]])
+    gone = Ending(EndKind.KILLED, text=NO_END)
+    story = diagnose(writer.timeline([gone, replace(gone, call=0, group="0")]))
+    assert "last seen at all-reduce, call 1 (train.py:11)" in story.ending(0)
+    aborts = "Gloo aborts a process that is sent more bytes than its call has room for."
+    assert story.ending(0).endswith(aborts) and aborts not in story.ending(1)
+    writer = Writer()
+    writer.call(0, "barrier", done=False, error="RuntimeError: Connection reset by peer")
+    story = diagnose(writer.timeline([gone, DONE]))
+    assert ", last seen after barrier, call 1 (train.py:11) failed: " in story.ending(0)
 
 
 def test_a_program_s_own_exception():

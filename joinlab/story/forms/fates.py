@@ -14,7 +14,7 @@ from itertools import chain
 
 from joinlab.analysis.matching import Slot, differences
 from joinlab.analysis.wording import good, short_site
-from joinlab.backend.calls import Key, is_peer_gone
+from joinlab.backend.calls import Key, call_of, is_peer_gone
 from joinlab.ops import COUNTERPART
 from joinlab.program.labels import kind_of
 from joinlab.story.evidence import Evidence
@@ -83,6 +83,7 @@ class Fate(Line):
     behind     their own calls that hold it up
     why        what it lacks
     after      the last call, if they ended in none
+    after_is   what became of that call: "" if it completed, else "failed" or "open"
     peer_gone  whether gloo raised because a peer had ended
     overrun    whether gloo aborts a process that is sent more than its call has room for
     sends      a send or recv that the text names
@@ -96,6 +97,7 @@ class Fate(Line):
     behind: tuple[int, ...] = ()
     why: tuple[Lack, ...] = ()
     after: int | None = None
+    after_is: str = ""
     peer_gone: bool = False
     overrun: bool = False
     sends: str = ""
@@ -133,7 +135,9 @@ class Fate(Line):
     def last_seen(self) -> Text:
         if self.after is None:
             return ()
-        return say(", last seen after {}", self.full(self.after))
+        when = "at" if self.after_is == "open" else "after"
+        failed = " failed" * (self.after_is == "failed")
+        return say(", last seen {} {}{}", when, self.full(self.after), failed)
 
 
 class Finished(Fate):
@@ -287,6 +291,7 @@ class _FateOf:
             end.kind is kind for kind in (EndKind.RAISED, EndKind.KILLED, EndKind.HUNG)
         )
         after = inside = None
+        after_is = ""
         why: tuple[Lack, ...] = ()
         peer_gone = overrun = False
         if awaited is not None:
@@ -295,11 +300,16 @@ class _FateOf:
                 why = self.because(awaited)
             if self.on_gloo(awaited):
                 peer_gone = raised and is_peer_gone(f"{self.rows[awaited]['error']} {end.text}")
-                differs = {"dtype", "shape", "splits"} & set(self.slot_of(awaited).differs)
-                aborted = "SIGABRT" in end.text or "aborted" in text
-                overrun = killed and aborted and bool(differs)
         elif last is not None and not raised and end.kind is not EndKind.FINISHED:
-            after = self.cite(last)
+            after, row = self.cite(last), self.rows[last]
+            if row["error"] is not None:
+                after_is = "failed"
+            elif row["completed_ns"] is None:
+                after_is = "open"
+        key = awaited or (last if after_is == "open" else None)
+        if killed and key is not None and self.on_gloo(key):
+            aborted = "SIGABRT" in end.text or "aborted" in text
+            overrun = aborted and self.is_sent_too_much(key)
         if hung:
             # How the model found it is not said, and differs from rank to rank.
             if end.proven and text.startswith(("no rank can go on", "it made no progress")):
@@ -317,6 +327,7 @@ class _FateOf:
             behind=tuple(self.behind),
             why=why,
             after=after,
+            after_is=after_is,
             peer_gone=peer_gone,
             overrun=overrun,
             sends=evidence.meta.get("sends", {}).get(self.rank, ""),
@@ -336,6 +347,15 @@ class _FateOf:
         if call not in self.calls:
             self.calls.append(call)
         return self.calls.index(call)
+
+    def is_sent_too_much(self, key: Key) -> bool:
+        """Whether another rank's call in the same slot carries more bytes, or other splits."""
+        slot = self.slot_of(key)
+        rows = self.evidence.matched.calls_of(slot).values()
+        room, sizes = call_of(self.rows[key]).nbytes, [call_of(row).nbytes for row in rows]
+        return "splits" in slot.differs or any(
+            room is not None and size and size > room for size in sizes
+        )
 
     def on_gloo(self, key: Key) -> bool:
         return bool(backend_of(self.evidence.meta, key[1]) == "gloo")

@@ -28,6 +28,8 @@ DOES = {
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
     "out": "Take the call out of the branch.",
     "block": "Take the block out of the branch: every rank then runs all of it.",
+    "out, shared": "Leave out the condition that only some ranks meet: all then take the branch together.",
+    "block, shared": "Leave out the condition that only some ranks meet: every rank then runs all of the block.",
     "late": "Let ranks return only behind the call: move the branch there.",
     "agree": "Let all ranks use the least value: all-reduce it. Ranks that had a greater one then run fewer rounds, or "
     "some again.",
@@ -37,6 +39,7 @@ DOES = {
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
     "root": "Give the same root on every rank.",
+    "other root": "Give another root, the same on every rank.",
     "batch": "Issue the sends and receives as one batch: none then waits for another.",
     "unused": "Let DDP look for parameters that a backward pass leaves out.",
 }
