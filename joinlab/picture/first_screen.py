@@ -159,7 +159,7 @@ class FirstScreen:
 
     ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if they differ
     meant   (column, lane, column, lane): calls that should have met
-    odd     the lane of the ranks that did otherwise than most
+    odd     the lane of the ranks that did otherwise than most, if they did not finish well
     ends    per lane (sign, word, tone, more)
     file    of the lines in `code`
     tried   what came of the edit that `code` shows, or why none was tried
@@ -288,7 +288,7 @@ class _ScreenBuilder:
         input_counts = [
             {counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks
         ]
-        meant = tuple(self._meant())
+        meant, ends = tuple(self._meant()), tuple(map(self._end, self.lanes))
         for index, column in enumerate(
             self.columns
         ):  # whose partner comes one call later is not alone
@@ -314,11 +314,11 @@ class _ScreenBuilder:
                 (
                     lane
                     for lane, ranks in enumerate(self.ranks)
-                    if ranks == tuple(sorted(self.odd)) != ()
+                    if ranks == tuple(sorted(self.odd)) != () and ends[lane][2] != "good"
                 ),
                 None,
             ),
-            tuple(map(self._end, self.lanes)),
+            ends,
             *self._code(),
             self._tried(),
             tuple((line.kind, self._pieces(line)) for line in self.story.lines[1:]),

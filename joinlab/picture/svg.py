@@ -230,8 +230,10 @@ class _Picture:
             sub = f"reads {reading.value}{f': {reading.taken}' if reading.taken else ''}"
         elif reading is not None and reading.of == lane:
             sub = f"puts in {reading.sent}"
-        elif big and (box.open or box.failed):
-            sub = "never ends" if box.open else "fails"
+        elif big and box.open:
+            sub = "left pending" if self.screen.ends[lane][0] == "✓" else "never ends"
+        elif big and box.failed:
+            sub = "fails"
         return column.stack or box.label, sub
 
     def _stack(self, rect: Rect, column: Column, label: str) -> Iterator[str]:

@@ -32,23 +32,23 @@ CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 _KINDS: Mapping[
     RowKind, tuple[str, str, str, str]
 ] = {  # fill and ink on a light page, and on a dark one
-    RowKind.FORWARD: ("#CFE3F3", "#1f4a78", "#1b2a3b", "#9cc0e6"),
-    RowKind.BACKWARD: ("#CFE9DF", "#14543a", "#17302a", "#8accae"),
-    RowKind.JOIN: ("#F6DFB4", "#6b4600", "#362c15", "#e2c078"),
-    RowKind.FINAL: ("#D9DAF2", "#403d8c", "#24243f", "#b2b1e6"),
-    RowKind.BARRIER: ("#EADFEA", "#66365f", "#30223a", "#cfaad8"),
-    RowKind.REDUCE: ("#EDEBC8", "#585200", "#2f2e17", "#d3cf8a"),
-    RowKind.SPREAD: ("#F7DEE1", "#7d2a3d", "#38212a", "#e6a7b6"),
-    RowKind.COLLECT: ("#D3E6C3", "#345c12", "#233016", "#a9d084"),
-    RowKind.PAIR: ("#EBDFD2", "#6a4520", "#33281c", "#d8b58d"),
-    RowKind.OTHER: ("#DDE9E9", "#35595b", "#1c2c2d", "#9cc3c6"),
-    RowKind.SETUP: ("#E4E4E1", "#55554f", "#1c2027", "#98a2b0"),
-    RowKind.FOLD: ("#F3F3F1", "#55554f", "#1c2027", "#98a2b0"),
-    RowKind.WAIT: ("#FFFFFF", "#55554f", "#1c2027", "#98a2b0"),
-    RowKind.SPAN: ("#D9D9D6", "#55554f", "#1c2027", "#98a2b0"),
+    RowKind.FORWARD: ("#CFE3F3", "#1f4a78", "#214873", "#9cc0e6"),
+    RowKind.BACKWARD: ("#CFE9DF", "#14543a", "#17503b", "#8accae"),
+    RowKind.JOIN: ("#F6DFB4", "#6b4600", "#574313", "#e2c078"),
+    RowKind.FINAL: ("#D9DAF2", "#403d8c", "#3f3a8f", "#b2b1e6"),
+    RowKind.BARRIER: ("#EADFEA", "#66365f", "#65316e", "#cfaad8"),
+    RowKind.REDUCE: ("#EDEBC8", "#585200", "#4a4813", "#d3cf8a"),
+    RowKind.SPREAD: ("#F7DEE1", "#7d2a3d", "#772d3f", "#e6a7b6"),
+    RowKind.COLLECT: ("#D3E6C3", "#345c12", "#304e17", "#a9d084"),
+    RowKind.PAIR: ("#EBDFD2", "#6a4520", "#623e22", "#d8b58d"),
+    RowKind.OTHER: ("#DDE9E9", "#35595b", "#1b4c50", "#9cc3c6"),
+    RowKind.SETUP: ("#E4E4E1", "#55554f", "#3f4752", "#b8c0cc"),
+    RowKind.FOLD: ("#F3F3F1", "#55554f", "#3f4752", "#b8c0cc"),
+    RowKind.WAIT: ("#FFFFFF", "#55554f", "#3f4752", "#b8c0cc"),
+    RowKind.SPAN: ("#D9D9D6", "#55554f", "#3f4752", "#b8c0cc"),
 }
-"""Pastel, so that what went wrong stands out. Each ink reads 4.5:1 on its box and the page:
-tests/picture/test_contrast.py."""
+"""Pastel, so that what went wrong stands out; on a dark page 1.8:1 to it, so that kinds can be told
+apart. Each ink reads 4.5:1 on its box and the page: tests/picture/test_contrast.py."""
 
 FILLS: Mapping[RowKind, str] = {kind: colors[0] for kind, colors in _KINDS.items()}
 

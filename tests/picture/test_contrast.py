@@ -88,6 +88,13 @@ def test_an_edge_stands_out_from_every_fill_beside_it(page, eyes):
     assert weak == {}
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if "ark" in page])
+def test_a_box_can_be_seen_on_a_dark_page(page):
+    palette, paper, _ = PAGES[page]
+    fills = {kind: palette[f"k{at}"] for at, kind in enumerate(theme.FILLS) if kind not in HOSTS}
+    assert {kind for kind in fills if contrast(fills[kind], paper, "all cones") < 1.8} == set()
+
+
 @pytest.mark.parametrize("eyes", EYES)
 def test_words_on_a_fill_can_be_read(eyes):
     assert min(contrast(theme.BLACK, fill, eyes) for fill in (*CALLS, theme.FINE)) >= 4.5

@@ -244,6 +244,11 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
     )
 
 
+def test_the_one_that_finished_is_not_marked_as_the_odd_one():
+    hung = emulate(case_4, (1, 2, 2))
+    assert first_screen(hung).ends[0][1] == "finished" and first_screen(hung).odd is None
+
+
 @pytest.mark.filterwarnings("ignore:there is no record of")
 def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_path):
     groups = {str(at): tuple(range(8 * at, 8 * at + 8)) for at in range(8)} | {

@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 
 from hypothesis import given, settings
 
+from joinlab.cases import CASES
+from joinlab.emulator.emulate import emulate
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.places import Across
 from joinlab.picture.svg import svg
@@ -54,6 +56,12 @@ def test_it_says_what_each_call_is_and_how_each_rank_ended():
         "one of many",
     } <= set(said)
     assert said[0].startswith("Rank 0 called")
+
+
+def test_a_call_that_a_rank_left_behind_is_pending_and_one_that_it_waits_in_never_ends():
+    for case, said in ((2, "left pending"), (3, "never ends")):
+        drawn = texts(svg(first_screen(emulate(CASES[case].program, (2, 3)))))
+        assert {"left pending", "never ends"} & set(drawn) == {said}
 
 
 def test_nothing_from_a_program_is_taken_for_markup():

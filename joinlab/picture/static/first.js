@@ -17,6 +17,7 @@ const PHONE = 740; // px: of narrower views the lanes run down, since how each r
 const PADDING = 20; // of the view, left and right
 const CARD = 1200; // px across of a picture to share
 const WIDE = 1120; // px from which on the program stands beside the lanes
+const CODE = 376; // px of a program beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
@@ -156,7 +157,7 @@ export class First {
     if ((this.whole && !hand) || this.phone) return width;
     if (this.turned) return width >= 900 ? Math.min(620, width * 0.55) : width;
     if (width < WIDE || this.drawn.length > 1) return width;
-    return hand ? width - HAND : width * 0.7;
+    return width - (hand ? HAND : Math.min(CODE, width * 0.3));
   }
 
   makeElements() {
@@ -456,14 +457,14 @@ export class First {
   /** @param {Scene | Grid} face */
   heads(face) {
     const { run, turned, pitch, thick } = face,
-      { names, ranks, odd } = run.scene,
-      room = turned ? pitch - 10 : Infinity;
+      { names, ranks, odd } = run.scene;
     const heads = names.map((name, i) => {
-      const head = this.head(i, run, room),
+      const place = face.lane(i),
+        room = turned ? Math.min(pitch - 10, face.width - place) : Infinity,
+        head = this.head(i, run, room),
         [, tall] = HEADS.find(([part]) => head.includes(part)),
-        place = face.lane(i),
         style = turned
-          ? `left:${place}px;top:0;max-width:min(${room}px, 100% - ${place + 5}px)`
+          ? `left:${place}px;top:0;max-width:${room}px`
           : `left:0;top:${Math.round(place + thick / 2 - tall / 2)}px`;
       const whole = laneName(run, i),
         forms = [whole, whole.replace(/^ranks? /, "")];
@@ -742,7 +743,7 @@ export class First {
     const { main, run, covered } = this,
       mended = run !== main,
       alone = run.beside === undefined,
-      { code, file, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
+      { code, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, line, here], i) => {
       const before = code[i - 1]?.[1],
@@ -759,14 +760,8 @@ export class First {
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
       cure = alone ? this.cure : this.pieces([head[0], ...tried]),
       below = (tried[0][0] || able) && !covered.length ? `<p class="jl-do">${cure}</p>` : "";
-    const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
-    this.low.innerHTML = (lines.length ? tag("div", about, lines) : "") + below;
+    this.low.innerHTML = (lines.length ? tag("div", { class: "jl-code" }, lines) : "") + below;
     if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
-    requestAnimationFrame(() => {
-      // one that scrolls takes the focus
-      for (const one of findAll(this.low, ".jl-code"))
-        if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
-    });
   }
 
   get cure() {

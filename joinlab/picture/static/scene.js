@@ -424,7 +424,9 @@ export class Scene extends Lanes {
       return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
     }
     if (of === lane) return `puts in ${sent}`;
-    return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
+    if (to !== undefined) return "";
+    if (box.open) return this.scene.ends[lane][0] === "✓" ? "left pending" : "never ends";
+    return box.failed ? "fails" : "";
   }
 
   /** @param {Placed} one @param {?Box} box @param {number} lane */

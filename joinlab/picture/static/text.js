@@ -93,7 +93,7 @@ function split(words, count, size) {
  * @param {Rect} b @param {string} text @param {string} colour
  * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
 export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
-  const room = b.w - (left ? 20 : size < 13 ? 4 : 10),
+  const room = b.w - (left ? 12 : size < 17 ? 2 : 10),
     wider = bold ? 1.08 : 1.02;
   const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
   if (!small) sub = "";
@@ -102,7 +102,7 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
     y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
   if (fits < 11 || fits > b.h) return "";
   const look = {
-    x: left ? b.x + 12 : b.cx,
+    x: left ? b.x + 6 : b.cx,
     "text-anchor": left ? "start" : "middle",
     style: `fill:${colour}`,
   };
