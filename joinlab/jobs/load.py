@@ -51,8 +51,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
                - a folder of `joinlab.record`, even while the job runs; if it has several jobs, the one that began last
                  is read, or name a file of another
                - a flight recorder dump or profiler's trace of PyTorch, or a folder with one per rank
-               - text of ranks, NCCL or torchrun; beside records, it says where a rank stood and how it ended
-                 (jobs/text.py lists the lines)
+               - text of ranks, NCCL or torchrun, also torchrun's --log-dir; beside records, it says where a rank stood
+                 and how it ended (jobs/text.py lists the lines)
     max_bytes  largest size of a file of `Timeline.save`, and of its unpacked content
 
     `meta["problems"]` and warnings name the files of a folder that were left out. Raises
@@ -69,6 +69,10 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         if place.is_dir():
             return _warn_of_problems(_folder(place, problems))
         head = _head(place)
+        if not head:
+            raise TimelineFileError(
+                f"cannot open {str(place)!r}: it is empty. Open it when its writer has written to it."
+            )
         reader = _reader(place, head)
         if reader is not None and reader.what == TEXT and has_record(place.parent):
             return _warn_of_problems(text.beside(load_recording(place.parent), [place]))
@@ -96,8 +100,8 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         ]
         return text.beside(load_recording(folder), other_files)
     files_of: dict[str, list[Path]] = {}
-    if not files:  # a folder for each host
-        files = _files(folder.glob("*/*"))
+    if not files:  # a folder for each host, or torchrun's --log-dir
+        files = _files(folder.glob("*/*")) or _files(_last_attempt(folder).glob("*/*"))
     for file in files[:MAX_FILES]:
         try:
             head = _head(file)
@@ -126,6 +130,18 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
     )
 
 
+def _last_attempt(folder: Path) -> Path:
+    """The folder of the last attempt in torchrun's --log-dir, or in a job's folder of it."""
+    attempts = [*folder.glob("attempt_*"), *folder.glob("*/attempt_*")]
+    jobs = sorted({path.parent for path in attempts})
+    if len(jobs) > 1:
+        raise TimelineFileError(
+            f"cannot open {str(folder)!r}: it holds logs of {len(jobs)} jobs. Name the folder of one, such as "
+            f"{str(jobs[-1])!r}."
+        )
+    return max(attempts, key=lambda path: dump.rank_in(path.name) or 0, default=folder)
+
+
 def _files(paths: Iterable[Path]) -> list[Path]:
     return [path for path in sorted(paths) if path.name[0] != "." and not os.path.isdir(path)]
 
@@ -150,7 +166,8 @@ def _warn_of_problems(timeline: Timeline) -> Timeline:
 
 
 def _is_record(file: Path, head: bytes) -> bool:
-    return dump.looks_like_dump(head) or kineto.looks_zipped(head) or head.lstrip()[:1] == b"{"
+    is_json = head.lstrip()[:1] == b"{" and file.name != "error.json"  # torchrun's
+    return dump.looks_like_dump(head) or kineto.looks_zipped(head) or is_json
 
 
 def _records(files: Sequence[Path], problems: list[str]) -> Timeline:

@@ -104,17 +104,16 @@ prefix    torch's own "[rank3]:", after any text of launchers; torchrun's "[defa
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
 
 
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""The first bytes of a file in UTF-16."""
+
+
 def looks_like(file: Path, head: bytes) -> bool:
-    """Whether a file is text: UTF-8 without null bytes, and not a zip."""
-    return bool(head) and not head.startswith(b"PK") and b"\0" not in head and _decodes(head)
-
-
-def _decodes(head: bytes) -> bool:
-    try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # cut within a character
-    return True
+    """Whether a file is text: UTF-16, or without null bytes and not a zip. A log may have bytes
+    that are not UTF-8."""
+    return head.startswith(UTF_16) or (
+        bool(head) and not head.startswith(b"PK") and b"\0" not in head
+    )
 
 
 def read(files: Sequence[Path], problems: list[str]) -> Timeline:
@@ -176,7 +175,8 @@ def _is_text(file: Path) -> bool:
 
 
 def _text_of(file: Path) -> str:
-    return file.read_text("utf-8", errors="replace")
+    data = file.read_bytes()
+    return data.decode("utf-16" if data.startswith(UTF_16) else "utf-8", errors="replace")
 
 
 @dataclass(slots=True)

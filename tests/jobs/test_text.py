@@ -170,6 +170,36 @@ def test_ranks_of_a_communicator_are_those_that_its_beginning_tells(tmp_path: Pa
     assert loaded(tmp_path / "nccl.log").calls["rank"].to_list() == [1, 10]
 
 
+@pytest.mark.parametrize("odd", [b"loss \xff\xfe ok\n", b""])
+def test_bytes_that_are_not_utf_8_hide_no_other_line(odd: bytes, tmp_path: Path) -> None:
+    lines = (LOGS / "torchrun_raised.log").read_text("utf-8")
+    whole = odd + lines.encode("utf-8") if odd else lines.encode("utf-16")
+    (tmp_path / "train.log").write_bytes(whole)
+    assert loaded(tmp_path / "train.log").ends == loaded(LOGS / "torchrun_raised.log").ends
+
+
+def test_an_empty_file_is_refused_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "job.log").touch()
+    with pytest.raises(TimelineFileError, match=r"job\.log': it is empty\."):
+        joinlab.load(tmp_path / "job.log")
+
+
+def test_torchrun_s_folder_of_logs_is_read_at_its_last_attempt(tmp_path: Path) -> None:
+    for attempt in range(11):
+        place = tmp_path / "none_x" / f"attempt_{attempt}" / "1"
+        place.mkdir(parents=True)
+        raised = f"[rank1]: Traceback (most recent call last):\n[rank1]:   x\n[rank1]: ValueError: {attempt}\n"
+        (place / "stderr.log").write_text(raised)
+        (place / "error.json").write_text('{"message": {"message": "ValueError"}}')
+    for folder in (tmp_path, tmp_path / "none_x"):
+        assert loaded(folder).ends[1].text == "ValueError: 10"
+    (tmp_path / "none_y" / "attempt_0").mkdir(parents=True)
+    with pytest.raises(
+        TimelineFileError, match=r"2 jobs\. Name the folder of one, such as .*none_y"
+    ):
+        joinlab.load(tmp_path)
+
+
 # ---- beside dumps
 
 
