@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -54,6 +55,9 @@ LOST = "its record ends early"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"
 GONE = "its process has been ended since"
+MOVING_NS = 1_000_000_000
+"""A job moves if each of its ranks has done something so short a time ago."""
+
 LONG_AFTER_NS = 1_000_000_000
 """An interrupt may reach a rank this long before another has ended by it."""
 
@@ -126,7 +130,11 @@ class RecordedFolder:
         cut = _cut(self.job)
         if cut is None:
             return self._ended(files, problems) or _timeline(self.job, problems)
-        return _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+        timeline = _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+        later = sum(len(log.calls) for log in self.job.values()) - timeline.calls.height
+        if later > 0:
+            problems.append(f"{later} later calls were left out: {cut.why}")
+        return timeline
 
     def _ended(self, files: dict[int, RankFiles], problems: list[str]) -> Timeline | None:
         """Of a job that hung until its processes were ended one after the other: the hang.
@@ -311,6 +319,8 @@ def _timeline(
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     calls, skipped = _kept_calls(logs, problems)
+    moves = cut is None and all(map(_moves, logs.values()))
+    settled = _settled(calls, logs, groups) if moves else calls
     host_of = {rank: log.begin.host or "?" for rank, log in logs.items()}
     shifts = _clock_offsets(logs, calls, host_of, groups, problems)
     origin = min(
@@ -369,9 +379,11 @@ def _timeline(
     if cut is not None:
         moved = max((log.last_ns + _behind(log) for log in logs.values()), default=0)
         meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
-    ends = _ends(
-        logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)), cut
-    )
+    prover = partial(prove, calls, groups, backend, setting=setting_of(meta))
+    ends = _ends(logs, size, calls, prover, cut)
+    if not any(end.proven for end in ends):
+        calls = settled
+        ends = _ends(logs, size, calls, prover, cut)
     printed = [_traceback(logs[rank]) if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
@@ -512,6 +524,42 @@ def _kept_calls(
     return calls, skipped
 
 
+def _moves(log: RankLog) -> bool:
+    """Whether a rank that has not ended did something within the last second."""
+    if log.returned or log.raised is not None or log.lost is not None:
+        return False
+    return time.time_ns() - log.last_ns - _behind(log) < MOVING_NS
+
+
+def _settled(
+    calls: list[CallRow], logs: dict[int, RankLog], groups: dict[str, list[int]]
+) -> list[CallRow]:
+    """The calls of a job that moves, without those that another rank of their group had not issued
+    or ended when its record was read, and without sends and recvs of the last second."""
+
+    def is_new(call: CallRow) -> bool:
+        recent = (call["enqueued_ns"] or 0) > logs[call["rank"]].last_ns - MOVING_NS
+        return recent and (call["op"] in POINT_TO_POINT or call.get("completed_ns") is None)
+
+    reached: dict[tuple[str, int], int] = {}
+    for call in calls:
+        if not is_new(call) and call["op"] not in POINT_TO_POINT and call.get("number"):
+            reached[call["group"], call["rank"]] = call["number"] or 0
+    common = {
+        group: min((reached.get((group, rank), 0) for rank in ranks), default=0)
+        for group, ranks in groups.items()
+    }
+    return [
+        call
+        for call in calls
+        if not is_new(call)
+        and (
+            call["op"] in POINT_TO_POINT
+            or (call.get("number") or 0) <= common.get(call["group"], 0)
+        )
+    ]
+
+
 def _clock_offsets(
     logs: dict[int, RankLog],
     calls: list[CallRow],
@@ -581,6 +629,12 @@ def _ends(
     for rank in range(size):
         log = logs.get(rank)
         rank_calls = () if log is None else [call for call in calls if call["rank"] == rank]
+        awaited = None if log is None else log.awaited()
+        if awaited is not None and all(
+            (call["group"], call["seq"]) != (awaited["group"], awaited["seq"])
+            for call in rank_calls
+        ):
+            awaited = None  # it was left out
         if log is None:
             ends.append(Ending(EndKind.UNKNOWN, text="no record was found"))
         elif log.returned:
@@ -596,15 +650,13 @@ def _ends(
                 gone = GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
         elif cut is not None:
-            ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), cut.why))
+            ends.append(Ending.at(EndKind.UNKNOWN, awaited, cut.why))
         elif log.lost is not None or log.begin is NOT_BEGUN:
             ends.append(Ending(EndKind.UNKNOWN, text=NO_BEGINNING if log.lost is None else LOST))
         elif lives[rank] is False:
-            ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
+            ends.append(Ending.at(EndKind.KILLED, awaited, NO_END))
         else:
-            ends.append(
-                Ending.at(EndKind.UNKNOWN, log.awaited(), RUNNING if lives[rank] else NO_WORD)
-            )
+            ends.append(Ending.at(EndKind.UNKNOWN, awaited, RUNNING if lives[rank] else NO_WORD))
     return ends
 
 

@@ -151,7 +151,9 @@ def story_of(evidence: Evidence) -> Story:
     """The story of this evidence, for callers that need the evidence, too."""
     headline, *causes = cause_of(evidence)
     assert isinstance(headline, Headline)
-    headline = replace(headline, ends=_endings(evidence))
+    failed = set(evidence.timeline.calls.drop_nulls(["error", "number"])["rank"])
+    caught = tuple(rank for rank in sorted(failed) if good(evidence.ends[rank]))
+    headline = replace(headline, ends=_endings(evidence), caught=caught)
     healthy = isinstance(headline, even.Even) and all(map(good, evidence.ends))
     further_forms = (
         *(() if healthy else (parted,)),

@@ -292,11 +292,13 @@ names them."""
 class Headline(Line):
     """The ending and its cause in one sentence.
 
-    ends  how all ranks ended
+    ends    how all ranks ended
+    caught  ranks that finished, though a call of theirs had failed
     """
 
     kind: LineKind = LineKind.HEADLINE
     ends: tuple[RankEnds, ...] = ()
+    caught: tuple[int, ...] = ()
 
     says_ends: ClassVar[bool] = False
     """Whether its words already say how the ranks ended."""

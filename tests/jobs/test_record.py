@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 import torch
 
@@ -34,7 +35,7 @@ from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import RUNNING, EndKind, Timeline
 from tests.forked import Job, forked, starter
 from tests.nightly import sampled
 from tests.segments import begin, call, write
@@ -317,6 +318,25 @@ def test_a_job_has_hung_if_no_rank_could_go_on_when_the_first_process_ended(
     assert ("rank 0 ended abruptly" in sentence) == (KILLED in kinds)
     assert "killed" not in sentence  # it may have been aborted, or have called os._exit
     assert is_over(timeline)
+
+
+@pytest.mark.parametrize("since_s", [0, 3])
+def test_in_a_job_that_moves_no_rank_is_late_since_its_record_was_read_first(
+    tmp_path: Path, since_s: int
+) -> None:
+    def of_this_process(rank: int) -> str:
+        wall = time.time_ns() - since_s * 10**9
+        pid, made = os.getpid(), psutil.Process().create_time()
+        return begin(rank, 2, host=socket.gethostname(), wall=wall, pid=pid, process=made)
+
+    write(tmp_path, 0, of_this_process(0) + call(0, 1500, 1600) + call(1, 1700, None))
+    calls = call(0, 1500, 1600) + call(1, 1700, 1800) + call(2, 1900, None)
+    write(tmp_path, 1, of_this_process(1) + calls)
+    timeline = loaded(tmp_path, "")
+    assert timeline.calls.height == (5 if since_s else 2)
+    still = "Ranks 0, 1 are still running; every call fits so far."
+    assert (joinlab.diagnose(timeline).sentence == still) == (since_s == 0)
+    assert {end.text for end in timeline.ends} == {RUNNING}
 
 
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:

@@ -217,6 +217,14 @@ def test_a_rank_that_is_gone_was_last_seen_at_an_open_call_and_after_one_that_fa
     assert ", last seen after barrier, call 1 (train.py:11) failed: " in story.ending(0)
 
 
+def test_ranks_that_caught_the_error_of_a_call_did_not_finish_by_luck():
+    writer = Writer(3)
+    for rank in (0, 2):
+        writer.call(rank, "all_reduce", done=False, error="RuntimeError: Connection closed by peer")
+    story = diagnose(writer.timeline([DONE] * 3))
+    assert story.sentence.endswith(" Ranks 0, 2 finished, though a call had failed.")
+
+
 def test_a_program_s_own_exception():
     writer = Writer()
     writer.call(1, "all_reduce", done=False, error="RuntimeError: Connection reset by peer")

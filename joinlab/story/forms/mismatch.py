@@ -34,6 +34,9 @@ class Mismatch(Headline):
         lucky = all(group.good and group.kind is EndKind.FINISHED for group in self.ends)
         if not self.ends or not lucky:
             return Headline.endings(self, counted)
+        if self.caught:
+            finished = as_sentence((who(self.caught),))
+            return say(" {} finished, though a call had failed.", finished)
         ranks = tuple(chain.from_iterable(group.ranks for group in self.ends))
         return say(
             " {} finished, by luck.", as_sentence((Piece(every_rank(len(ranks)), ranks=ranks),))
