@@ -7,6 +7,7 @@
     ncclras             30 ranks have launched up to operation 640
     monitored_barrier   [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms
     torchrun            rank      : 1 (local_rank: 1)   exitcode  : -9 (pid: 24703)  (SIGKILL)
+    srun                srun: error: gpu012: task 5: Out Of Memory
     tracebacks, stacks  of Python, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
 A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has
@@ -79,6 +80,10 @@ PATTERNS: Mapping[str, str] = {
     "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
     "failed": r"\brank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
     r"(?:\s+\((?P<signal>SIG\w+)\)|(?:[^\n]*\n){2}[^\n]*traceback : Signal \d+ \((?P<by>SIG\w+)\))?",
+    "srun": r"srun: error: [^\s:]+: tasks? (?P<tasks>\d{1,5}(?:[,-]\d{1,5}){0,99}): (?:Exited with )?"
+    r"(?P<how>\w+(?: \w+)*)",
+    "task_is_rank": r"^([1-9]\d*): .*?\[rank\1\]:|srun: error: [^\s:\[,]+: tasks ",
+    "task_is_host": r"^(\d+): .*?\[rank(?!\1\])|elastic",
     "ras": r"Communicator ranks have different (?:(?P<op>\w+) |collective )?operation counts(?P<lines>(?:\n[^\n#]+)+)",
     "ras_count": r"ranks? (?:has|have) launched up to operation (?P<number>\d+)",
     "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
@@ -241,6 +246,7 @@ class TextFacts:
             ("ncclras", self._ras(text)),
             ("monitored_barrier", self._barrier(text)),
             ("torchrun's report", self._torchrun(text)),
+            ("srun's lines", self._srun(text)),
             ("tracebacks and stacks", self._stacks(text, rank)),
         ):
             self.sources += [source] * count
@@ -472,6 +478,18 @@ class TextFacts:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
         return bool(failures)
 
+    def _srun(self, text: str) -> bool:
+        """How srun's tasks ended, where their labels are their ranks or several are on one host: a
+        task may also be torchrun, with all ranks of its host."""
+        if not _all("task_is_rank", text) or _all("task_is_host", text):
+            return False
+        lines = _all("srun", text)
+        for match in lines:
+            for first, last in re.findall(r"(\d+)-?(\d*)", match["tasks"]):
+                for rank in range(int(first), int(last or first) + 1):
+                    self.ended.setdefault(rank, f"{match['how']} (srun)")
+        return bool(lines)
+
     def _stacks(self, text: str, rank: int | None) -> bool:
         matched = False
         for line_rank, lines in self._by_rank(text, rank):
@@ -676,7 +694,8 @@ class TextFacts:
 
 
 def _end_by(text: str) -> EndKind:
-    return EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN
+    killed = re.search(r"SIG|[a-z] \(srun", text)  # not "exit code 1 (srun)"
+    return EndKind.KILLED if killed else EndKind.UNKNOWN
 
 
 _INTO_TENSOR = {

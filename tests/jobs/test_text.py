@@ -90,6 +90,8 @@ LONG = {
     + '  File "a", line 1, in x\n' * 8000,
     "prefixes": "[rank1]: " * 20_000,
     "a report of ras": "Communicator ranks have different operation counts" + "\n x" * 60_000,
+    "labels of srun": "1: [rank" * 30_000,
+    "tasks of srun": "srun: error: h: tasks " + "1-9," * 50_000,
     "a report of torchrun": "rank \n" * 60_000,
 }
 
@@ -198,6 +200,51 @@ def test_torchrun_s_folder_of_logs_is_read_at_its_last_attempt(tmp_path: Path) -
         TimelineFileError, match=r"2 jobs\. Name the folder of one, such as .*none_y"
     ):
         joinlab.load(tmp_path)
+
+
+CLOSED = (
+    "{label}[rank{rank}]: Traceback (most recent call last):\n"
+    '{label}[rank{rank}]:   File "train.py", line 70, in <module>\n'
+    "{label}[rank{rank}]: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.3]:20931\n"
+)
+FELL = "srun: error: node3: task 3: Segmentation fault (core dumped)\n"
+OTHERS = "srun: error: node1: tasks 0-1,4: Terminated\nsrun: error: node2: task 2: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "ends"),
+    [
+        (
+            FELL + CLOSED.format(label="", rank=0) + OTHERS,
+            {
+                1: (EndKind.KILLED, "Terminated (srun)"),
+                2: (EndKind.UNKNOWN, "exit code 1 (srun)"),
+                3: (EndKind.KILLED, "Segmentation fault (srun)"),
+                4: (EndKind.KILLED, "Terminated (srun)"),
+            },
+        ),
+        (
+            FELL + CLOSED.format(label="1: ", rank=1),
+            {3: (EndKind.KILLED, "Segmentation fault (srun)")},
+        ),
+        (FELL + CLOSED.format(label="1: ", rank=1) + CLOSED.format(label="1: ", rank=0), {}),
+        (FELL + CLOSED.format(label="", rank=1), {}),
+        (FELL + CLOSED.format(label="", rank=1) + OTHERS + "torch/distributed/elastic/x.py\n", {}),
+    ],
+    ids=["several on a host", "labels", "labels of hosts", "not known", "torchrun"],
+)
+def test_srun_s_tasks_are_ranks_only_where_the_text_shows_it(
+    log: str, ends: dict[int, tuple[EndKind, str]]
+) -> None:
+    timeline = text.read_text(log, "a log")
+    srun = {
+        rank: (end.kind, end.text)
+        for rank, end in enumerate(timeline.ends)
+        if end.text.endswith("(srun)")
+    }
+    assert srun == ends
+    sentence = joinlab.diagnose(timeline).sentence
+    assert (sentence == "Rank 3 ended: Segmentation fault (srun).") == bool(ends)
 
 
 # ---- beside dumps

@@ -55,6 +55,10 @@ class TextRaised(TextErrors):
     template = "{} raised {}"
 
 
+class TextEnded(TextErrors):
+    template = "{} ended: {}"
+
+
 class TextStuck(TextErrors):
     template = "{} stood still, perhaps in a call of CUDA or NCCL: {}"
 
@@ -187,6 +191,15 @@ WAITED = (
 )
 """Parts of errors that a rank raises because another rank did not come or is gone."""
 
+FAULTS = (
+    "Out Of Memory",
+    "Segmentation fault",
+    "Bus error",
+    "Illegal instruction",
+    "Floating point exception",
+)
+"""srun's words for the end of a process that no other rank or launcher brought about."""
+
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
 
@@ -231,7 +244,10 @@ def _failed(evidence: Evidence) -> Line | None:
         and not _waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
-    return _texts_headline(evidence, TextFailed if first else TextRaised, first or own_errors)
+    fell = [rank for rank, end in enumerate(evidence.ends) if end.text.startswith(FAULTS)]
+    return _texts_headline(
+        evidence, TextFailed if first else TextRaised, first or own_errors
+    ) or _texts_headline(evidence, TextEnded, fell)
 
 
 def _victims(evidence: Evidence) -> Line | None:
