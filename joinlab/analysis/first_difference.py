@@ -173,7 +173,7 @@ class FirstDifference:
             matching = (
                 ranks
                 for ranks in grouped
-                if _alike(self.call(slot, ranks[0]), self.call(slot, rank), slot)
+                if alike(self.call(slot, ranks[0]), self.call(slot, rank), slot)
             )
             side = next(matching, None)
             if side is not None:
@@ -339,7 +339,7 @@ class FirstDifference:
         return any("join()" in (row["origin"] or "") for row in self.folding.matched.rows)
 
 
-def _alike(call: CallRow, other_call: CallRow, slot: Slot) -> bool:
+def alike(call: CallRow, other_call: CallRow, slot: Slot) -> bool:
     """Whether two calls can be meant for each other, by all but their lines."""
     if "splits" in slot.differs and call["splits"] != other_call["splits"]:
         return False

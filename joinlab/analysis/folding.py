@@ -15,7 +15,7 @@ every rank. Thus a folded row holds calls that matched, all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,7 +27,7 @@ from joinlab.analysis.hashing import Codes, hash_columns, mixed
 from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import asks_of, is_setup
 from joinlab.analysis.reading import Reading, read
-from joinlab.analysis.wording import ranks_text
+from joinlab.analysis.wording import by_key, ranks_text
 from joinlab.timeline import Timeline, derived
 
 FEWEST = 3
@@ -165,7 +165,28 @@ def rank_lanes(timeline: Timeline) -> Classes:
         group = groups.get((rank, end.group), -1)
         look = int(signatures[rank]), end.kind, end.pending, end.call, group, text, end.proven
         lanes.setdefault(look, []).append(rank)
-    return tuple(map(tuple, lanes.values()))
+    names = dict.fromkeys(str(name) for _, name in groups)
+    return _split(map(tuple, lanes.values()), [{*read(timeline).groups[name]} for name in names])
+
+
+def _split(lanes: Iterable[tuple[int, ...]], groups: Sequence[set[int]]) -> Classes:
+    """The lanes, split until no group of which calls are shown has members in a lane of others: a
+    row of it would have no call of theirs.
+
+        groups  0, 1 and 2, 3      lanes  0 | 1, 3 | 2      ->      0 | 1 | 2 | 3
+    """
+    lane_of = {rank: ranks for ranks in lanes for rank in ranks}
+    unchecked = [*groups]
+    while unchecked:
+        group = unchecked.pop()
+        lanes_here = {lane_of[rank] for rank in group}
+        apart = {ranks for ranks in lanes_here if ranks[0] not in group}
+        if set() < apart < lanes_here:
+            for ranks in apart:
+                for part in by_key((rank in group, rank) for rank in ranks).values():
+                    lane_of.update(dict.fromkeys(part, tuple(part)))
+            unchecked = [*groups]
+    return tuple(sorted({*lane_of.values()}))
 
 
 def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from joinlab.analysis.first_difference import alike
 from joinlab.analysis.folding import Fold, Part, fold
 from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
@@ -344,13 +346,8 @@ class _CallTable:
         slot = self.folding.slots[index]
         cells = [self._cell(slot, rank) for rank in self.shown]
         mark = ">" if index == self.first else " "
-        if slot.differs:
-            sign = "!="
-        elif self._other_lines(slot):
-            sign = "(!)"
-        else:
-            sign = ""
-        line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
+        columns = self._columns(cells, self._signs(slot))
+        line = f"{mark}{self._number(slot):>6}  {columns}".rstrip()
         remark = ", ".join(
             filter(
                 None,
@@ -368,8 +365,26 @@ class _CallTable:
             [line, *wrap(remark, self.line_width - 9, break_on_hyphens=False)]
         )
 
-    def _columns(self, cells: Sequence[str], sign: str = "") -> str:
-        return f"{sign:^{GAP}}".join(f"{_cut(cell, self.width):{self.width}}" for cell in cells)
+    def _columns(self, cells: Sequence[str], signs: Iterable[str] = repeat("")) -> str:
+        pairs = zip(signs, cells, strict=False)
+        return "".join(
+            f"{sign:^{GAP}}{_cut(cell, self.width):{self.width}}" for sign, cell in pairs
+        )[GAP:]
+
+    def _signs(self, slot: Slot) -> Iterator[str]:
+        """Before the call of every lane how it differs from that to the left: "!=", or "(!)" if it
+        is the same call from another line."""
+        rows, left = self.folding.matched.calls_of(slot), None
+        for rank in self.shown:
+            row = rows.get(rank)
+            if row is None or left is None:
+                yield ""
+            elif slot.differs:
+                yield "!=" * (not alike(left, row, slot))
+            else:
+                same = row["origin"] == left["origin"]
+                yield "(!)" * (same and row["call_site"] != left["call_site"])
+            left = row or left
 
     def _cell(self, slot: Slot, rank: int) -> str:
         if rank not in slot.calls:
@@ -381,12 +396,6 @@ class _CallTable:
         else:
             line = short_site(site)
         return f"{asks(row['origin'], row['op'])} {line}".rstrip()
-
-    def _other_lines(self, slot: Slot) -> bool:
-        rows = [*self.folding.matched.calls_of(slot).values()]
-        return len({(row["origin"], row["call_site"]) for row in rows}) > len(
-            {row["origin"] for row in rows}
-        )
 
     def _remark(self, slot: Slot) -> str:
         rows = self.folding.matched.calls_of(slot)

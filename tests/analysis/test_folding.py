@@ -190,6 +190,23 @@ def test_a_group_in_which_something_else_met_is_not_alike():
     assert fold(writer.timeline([DONE] * 6)).classes == ((0, 1, 4, 5), (2,), (3,))
 
 
+@pytest.mark.parametrize(
+    ("late", "lanes"), [((1, 3), ((0,), (1,), (2,), (3,))), ((), ((0, 1, 2, 3),))]
+)
+def test_ranks_of_different_groups_share_no_lane_where_their_peers_do_not(late, lanes):
+    """Ranks 1 and 3 did the same, each in its group; ranks 0 and 2 wait there for them."""
+    writer = Writer(4, groups={"0": [0, 1, 2, 3], "a": [0, 1], "b": [2, 3]})
+    for rank, group in enumerate("aabb"):
+        writer.call(rank, "all_reduce", group=group, line=1)
+        writer.call(rank, "all_reduce", line=3)
+        if rank not in late:
+            writer.call(rank, "all_reduce", group=group, line=1, done=not late)
+    folding = fold(writer.timeline([DONE] * 4))
+    assert folding.classes == lanes
+    first = {ranks[0] for ranks in lanes}
+    assert all({*slot.needs} & first <= {*slot.calls, *slot.absent} for slot in folding.slots)
+
+
 def test_a_call_met_from_another_line_is_never_folded():
     writer = Writer(2)
     for rank in range(2):

@@ -512,6 +512,17 @@ def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
     assert " ".join(lines[at].split()) == f"> 4 forward 1 :14 != barrier :14 {remark}"
 
 
+def test_a_row_says_which_of_its_calls_differ() -> None:
+    writer = Writer(3, "nccl")
+    for rank in range(3):
+        writer.call(rank, "all_reduce", line=7 - 2 * (rank == 1))
+        writer.call(rank, "barrier" if rank == 2 else "all_reduce", line=8 + rank, done=False)
+    ends = Ending("hung", proven=False), Ending("killed"), Ending("killed", text="ended by SIGKILL")
+    rows = [" ".join(line.split()) for line in shown(writer.timeline(ends))]
+    assert "1 all-reduce :7 (!) all-reduce :5 (!) all-reduce :7" in rows
+    assert any("> 2 all-reduce :8 all-reduce :9 != barrier :10" in row for row in rows)
+
+
 def test_show_all_lists_what_matched(tmp_path: Path, capsys) -> None:
     writer = Writer()
     for rank in (0, 1):
