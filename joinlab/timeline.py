@@ -167,6 +167,7 @@ class PlainFix(TypedDict):
     uneven  by rank the inputs that it then trains on, where they got as many and differ
     often   how often a rank made the moved call before, and makes it now, if that is more
     root    the expression in whose place the edit puts one root
+    apart   with it, every call meets its counterpart, and the replicas differ
     """
 
     kind: str
@@ -176,6 +177,7 @@ class PlainFix(TypedDict):
     uneven: NotRequired[list[int]]
     often: NotRequired[list[int]]
     root: NotRequired[str]
+    apart: NotRequired[bool]
 
 
 class Meta(TypedDict, total=False):

@@ -152,12 +152,17 @@ class FixTarget:
 
     def leads(self, node: ast.Expr) -> bool:
         """Whether a statement consists of a call of one of the program's functions, or of its
-        object's methods, in which a call did not fit."""
+        object's methods."""
         if not isinstance(node.value, ast.Call):
             return False
         name, function = dotted(node.value.func), self.value_of(node.value.func)
         own = isinstance(function, FunctionType) and function.__globals__ is self.names
-        return node.lineno in self.sites and (own or name in self.runners)
+        return own or name in self.runners
+
+    def same_names(self) -> set[str]:
+        """What the last test reads that has one value on all ranks that reached it."""
+        ranks = {rank for side in self.tests[-1]["sides"] for rank in side["ranks"]}
+        return {read["name"] for read in self.tests[-1]["values"] if ranks <= {*read["ranks"]}}
 
     def shared(self, branch: ast.If) -> str:
         """The part of an `if a and b` that reads the same values on all ranks; "" where that is
@@ -168,8 +173,7 @@ class FixTarget:
         test = branch.test
         if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
             return ""
-        ranks = {rank for side in self.tests[-1]["sides"] for rank in side["ranks"]}
-        same = {read["name"] for read in self.tests[-1]["values"] if ranks <= {*read["ranks"]}}
+        same = self.same_names()
         stores = _touched(branch.body, stores=True)
         terms = [
             term
@@ -514,11 +518,14 @@ def _out(place: FixTarget) -> Iterator[Edited]:
     if branch is None:
         return
     own, test = place.own_calls(branch), place.shared(branch)
+    # A test of anything else may guard what a function of the program does.
+    by_rank = _is_for_some_ranks(place, place.same_names())
     calls = [
         call
         for call in (*branch.body, *branch.orelse)
         if isinstance(call, ast.Expr)
-        and ((call in own and call.lineno in place.sites) or place.leads(call))
+        and call.lineno in place.sites
+        and (call in own or (by_rank and place.leads(call)))
     ]
     repeats = bool(place.within(branch, ast.For, ast.While))
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
@@ -654,11 +661,11 @@ def _leaves(branch: ast.If) -> bool:
     return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
 
 
-def _is_for_some_ranks(place: FixTarget) -> bool:
-    """Whether the test reads nothing but the rank's number."""
+def _is_for_some_ranks(place: FixTarget, besides: Collection[str] = ()) -> bool:
+    """Whether the test reads nothing but the rank's number, and these names."""
     values = []
     for read in place.tests[-1]["values"]:
-        if "(" not in read["name"]:  # no len()
+        if "(" not in read["name"] and read["name"] not in besides:  # no len()
             values.append((read["ranks"], read["value"]))
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 

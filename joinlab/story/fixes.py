@@ -133,6 +133,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         fix["uneven"] = trained
     if more_often:
         fix["often"] = more_often[0]
+    if isinstance(cause_of(Evidence(first))[0], ReplicasDiffer):
+        fix["apart"] = True
     if edited.root:
         fix["root"] = edited.root
         sites = [

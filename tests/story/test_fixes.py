@@ -180,10 +180,24 @@ def callbacks_of_one_rank(rank, inputs):
             callback()
 
 
-@pytest.mark.parametrize("program", [returns_before_the_norm, callbacks_of_one_rank])
-def test_no_fix_takes_the_call_away(program):
-    """A flag would let both ranks return before the call in every step, and an equal number of
-    callbacks would leave it out."""
+def steps_on_finite_inputs(rank, inputs):
+    for step, x in enumerate(inputs):
+        x = x / (step - rank)
+        if torch.isfinite(x).all():
+            total(x)
+
+
+def total(x):
+    dist.all_reduce(x)
+    x.item()
+
+
+@pytest.mark.parametrize(
+    "program", [returns_before_the_norm, callbacks_of_one_rank, steps_on_finite_inputs]
+)
+def test_no_fix_takes_a_call_away_or_a_guard_of_it(program):
+    """A flag would let both ranks return before the call in every step, an equal number of callbacks
+    would leave it out, and outside its branch it would get what is not finite."""
     assert fix_of(joinlab.emulate(program, (3, 3), "gloo")) is None
 
 
@@ -360,7 +374,7 @@ def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
 
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():
     (line,) = joinlab.diagnose(joinlab.emulate(leaves, (3, 3))).texts(LineKind.FIX)
-    assert line.endswith("for 8 of 8 counts of inputs, equal on all ranks.")
+    assert line.endswith("for 8 of 8 counts of inputs that are equal on all ranks.")
 
 
 def test_a_branch_that_reads_only_the_rank_is_not_taken_by_all():

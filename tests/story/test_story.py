@@ -43,7 +43,7 @@ def test_a_story_is_plain_data() -> None:
     assert headline["calls"][0]["number"] == 28
     assert plain["ranks"][1]["proven"] is True
     assert (headline["kind"], headline["form"]) == ("headline", "wrong_answer")
-    assert headline["facts"] == {"sides": [[0], [1]], "ends": []}
+    assert headline["facts"] == {"sides": [[0], [1]], "ends": [], "caught": []}
     assert cause["facts"].items() >= {"met": True, "completed": True}.items()
     assert story.of(LineKind.CAUSE) == (a_cause(),)
 
@@ -55,7 +55,7 @@ def test_the_facts_of_a_form_are_plain_under_its_own_name() -> None:
     assert (plain["form"], plain["facts"]) == ("edit", {"sides": (), **facts})
     shows = Shows(OneOf([1, 2]), kind=LineKind.NOTE).plain()
     assert (shows["kind"], shows["form"]) == ("note", "one_of")
-    assert shows["facts"] == {"sides": (), "ends": (), "ranks": [1, 2]}
+    assert shows["facts"] == {"sides": (), "ends": (), "caught": (), "ranks": [1, 2]}
     assert Finished(pending=True, in_=0).facts()["in"] == 0
 
 

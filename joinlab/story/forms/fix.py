@@ -78,7 +78,10 @@ class TriedEdit(Fix):
         if fix.get("uneven"):
             many = ", ".join(map(str, fix["uneven"]))
             does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
-        counts = f"{passed} of {passed} counts of inputs{', equal on all ranks' * self.equal}"
+        equal = " that are equal on all ranks" * self.equal
+        if fix.get("apart"):
+            does += " The replicas differ with it, too."
+        counts = f"{passed} of {passed} counts of inputs{equal}"
         how = "Tried, emulated" if self.launched else "Tried"
         return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
 
