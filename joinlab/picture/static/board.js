@@ -42,8 +42,6 @@ export class Board extends First {
     /** What was drawn before the line was taken into the air. @type {?Early} */
     this.kept = null;
     this.missed = false;
-    /** The key of the six pictures that were asked for. @type {string} */
-    this.asked = "";
     super.listen();
     let due = false;
     this.follow("change", () => {
@@ -76,7 +74,8 @@ export class Board extends First {
     const data = await unpack(packed),
       setting = (/** @type {string} */ key) => key.split(",").slice(1, 4).join(); // less case and counts
     const [first] = Object.keys(data.ahead);
-    for (const key of this.ahead.keys())
+    // what was sent for an older setting may come last
+    for (const key of setting(first) === setting(this.keyOf()) ? this.ahead.keys() : [])
       if (setting(key) !== setting(first)) this.ahead.delete(key);
     for (const [key, run] of Object.entries(data.ahead))
       this.ahead.set(key, { data, run: data.runs[run] });
@@ -209,10 +208,9 @@ export class Board extends First {
   }
 
   prepare() {
-    const key = this.keyOf(Number(this.whole));
-    if (key === this.asked || this.get("predict") || this.get("launches")) return;
-    this.asked = key;
-    this.model.send({ press: "places" });
+    const here = [1, 2, 3, 4, 5, 6].every((n) => this.sent(this.keyOf(n)));
+    if (!here && !this.get("predict") && !this.get("launches"))
+      this.model.send({ press: "places" });
   }
 
   lifted() {
