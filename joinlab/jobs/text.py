@@ -22,17 +22,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 
 import polars as pl
 
-from joinlab.analysis.wording import ranks_text
+from joinlab.analysis.wording import ranks_text, short_site
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
-from joinlab.program.labels import Frame
+from joinlab.program.labels import Frame, call_site
 from joinlab.program.log_events import MOST_RANKS
 from joinlab.timeline import (
     FIRST_FAILED,
@@ -89,7 +89,8 @@ PATTERNS: Mapping[str, str] = {
     "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
     "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
-    "raised": r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)",
+    "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved):?\n(?:future: .*\n)?)?"
+    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)",
     "torn": r"^  File [^\n]+, line \d+, in [^\n]+\n(?:    [^\n]*\n)?(?P<text>[A-Z][\w.]*(?:Error|Exception): .*)",
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
@@ -153,20 +154,22 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
         timeline.meta.setdefault("problems", []),
         list(timeline.ends),
     )
-    silent = []
-    for path in files:
-        if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem))):
-            silent.append(path)
+    silent = [
+        path
+        for path in files
+        if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem)))
+    ]
     if silent:
         problems.append(f"{left_out(silent)}: no line says what a rank did")
-    for rank in facts.raised.keys() | facts.ended.keys():
-        if rank < len(ends) and (ends[rank].kind is EndKind.UNKNOWN or ends[rank].text == NO_END):
-            text = facts.raised.get(rank) or facts.ended[rank]
+    for rank, end in enumerate(timeline.ends):
+        text = facts.raised.get(rank) or facts.ended.get(rank)
+        if text and (end.kind is EndKind.UNKNOWN or end.text == NO_END):
             kind = EndKind.RAISED if rank in facts.raised else _end_by(text)
-            ends[rank] = replace(ends[rank], kind=kind, text=text)
+            ends[rank] = replace(end, kind=kind, text=text)
     stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
     if stacks:
-        timeline.meta["stood"] = timeline.meta.get("stood", {}) | stacks
+        timeline.meta.setdefault("stood", {}).update(stacks)
+    timeline.meta["asides"] = [*facts.asides]
     merged = replace(timeline, ends=tuple(ends))
     merged.again.extend(timeline.again)
     return merged
@@ -203,6 +206,7 @@ class TextFacts:
     sends     by rank: the numbers of its last send and recv in NCCL's log, whose peers are not known
     rank_names  of GPUs of several hosts whose ranks no line gives, so that their numbers mean nothing
     mismatched  ranks at and around which NCCL found collectives that do not match
+    asides    sentences about tracebacks that ended no rank for sure
     size      the number of ranks that the text states
     dumped    it has stacks, perhaps of a rank that no line names
     """
@@ -225,6 +229,7 @@ class TextFacts:
     sends: dict[int, dict[str, str]] = field(default_factory=dict)
     rank_names: dict[int, str] = field(default_factory=dict)
     mismatched: set[int] = field(default_factory=set)
+    asides: dict[str, bool] = field(default_factory=dict)
     size: int = 0
     dumped: bool = False
     backend: str = "nccl"
@@ -297,7 +302,7 @@ class TextFacts:
             for (row_group, _, row_number), row in self.calls.items()
             if (row_group, row_number) == (group, number)
         ]
-        if rows and len({row["op"] for row in rows}) == 1:
+        if len({row["op"] for row in rows}) == 1:
             self.calls.setdefault((group, rank, number), CallRow(**{**rows[0], "rank": rank}))
 
     def _desync(self, text: str) -> bool:
@@ -492,8 +497,14 @@ class TextFacts:
 
     def _stacks(self, text: str, rank: int | None) -> bool:
         matched = False
+        asides: list[tuple[str, re.Match[str]]] = []
+        if rank is None:  # the pattern meets only lines without a prefix
+            asides += zip(repeat("A process whose rank no line gives"), _all("raised", text))
         for line_rank, lines in self._by_rank(text, rank):
             for match in _all("raised", lines):
+                if match["aside"]:
+                    asides.append((f"Rank {line_rank}", match))
+                    continue
                 if match["text"].startswith("KeyboardInterrupt"):
                     self.ended[line_rank] = INTERRUPTED
                     self.raised.pop(line_rank, None)
@@ -507,6 +518,11 @@ class TextFacts:
             stack = _main_thread(lines)
             if stack:
                 self.stands[line_rank], matched = stack, True
+        for who, match in asides:
+            site = call_site(_frames(match["frames"])[::-1])
+            if site and "distributed/run.py" not in match["frames"]:  # torchrun's own
+                error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
+                self.asides[f"{who} wrote {error}."] = matched = True
         return matched
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
@@ -523,7 +539,7 @@ class TextFacts:
                 process = dumped["local"]
             if match and match["rank"]:
                 self.named.add(int(match["rank"]))
-            named = (match and (match["rank"] or match["local"] or match["task"])) or process
+            named = (match and match[match.lastgroup or 0]) or process
             if rank is not None or named:
                 lines[int(named or 0) if rank is None else rank].append(
                     line[match.end() :] if match else line
@@ -571,15 +587,17 @@ class TextFacts:
             chain.from_iterable(self.progress.values())
         )
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
-        ranks = {rank for rank in ranks if rank < MOST_RANKS}
-        if not ranks:
+        if not any(rank < MOST_RANKS for rank in ranks):
             raise TimelineFileError(
-                f"cannot open {source}: no line says what a rank did. Lines that do: those of NCCL's watchdog, of "
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
+                " ".join(
+                    (f"cannot open {source}: no line says what a rank did.", *[*self.asides][:1])
+                )
+                + " Lines that do: those of NCCL's watchdog, of TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO "
+                "with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
                 + " A folder with one file of stacks per rank, rank_0.txt and so on, is read, too."
                 * self.dumped
             )
-        ranks |= {rank for rank in self.named if rank < MOST_RANKS}
+        ranks = {rank for rank in ranks | self.named if rank < MOST_RANKS}
         notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
         size = max([max(ranks) + 1, self.size, *self.sizes.values()])
         groups = self._groups(size)
@@ -609,8 +627,8 @@ class TextFacts:
             },
             "progress": {
                 group: {
-                    rank: {"enqueued": counts[0], "completed": counts[1]}
-                    for rank, counts in by.items()
+                    rank: {"enqueued": enqueued, "completed": completed}
+                    for rank, (enqueued, completed) in by.items()
                 }
                 for group, by in self.progress.items()
                 if by
@@ -626,6 +644,7 @@ class TextFacts:
             },
             "rank_names": self.rank_names,
             "mismatched": sorted(self.mismatched),
+            "asides": [*self.asides],
             "stood": {rank: self.stood(rank) for rank in sorted(self.stands)},
         }
         meta.update({name: fact for name, fact in facts.items() if fact})  # type: ignore[typeddict-item]
@@ -645,8 +664,8 @@ class TextFacts:
             kinds[group, number].append((row["op"], row.get("shape")))
         met = set()
         for (group, number), kinds_issued in kinds.items():
-            alike = kinds_issued.count(kinds_issued[0]) == len(kinds_issued)
-            if alike and len(kinds_issued) == self.sizes.get(group):
+            alike = kinds_issued.count(kinds_issued[0])
+            if alike == len(kinds_issued) == self.sizes.get(group):
                 met.add((group, number))
         return met
 
@@ -662,17 +681,14 @@ class TextFacts:
     def _groups(self, size: int) -> dict[str, list[int]]:
         """Ranks by group: all ranks for the default group and any as large as the job; else those
         that lines name."""
-        if not self.calls and not self.progress:
-            groups = {DEFAULT_GROUP: list(range(size))}
-        else:
-            groups = {}
+        groups = {}
         for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
             ranks_named = {rank for call_group, rank, _ in self.calls if call_group == group} | set(
                 self.progress.get(group, ())
             )
             whole = group == DEFAULT_GROUP or self.sizes.get(group) == size
             groups[group] = list(range(size)) if whole else sorted(ranks_named)
-        return groups
+        return groups or {DEFAULT_GROUP: list(range(size))}
 
     def _before(self, group: str, rank: int) -> int:
         numbers = [key[2] for key in self.calls if key[:2] == (group, rank)]

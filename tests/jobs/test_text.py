@@ -247,6 +247,47 @@ def test_srun_s_tasks_are_ranks_only_where_the_text_shows_it(
     assert (sentence == "Rank 3 ended: Segmentation fault (srun).") == bool(ends)
 
 
+RAISED = 'Traceback (most recent call last):\n  File "data.py", line 13, in produce\nKeyError: 7\n'
+THREAD = "Exception in thread Thread-1 (produce):\n" + RAISED
+TASK = "Task exception was never retrieved\nfuture: <Task finished>\n" + RAISED
+UNKNOWN = "A process whose rank no line gives wrote"
+
+
+@pytest.mark.parametrize(
+    ("log", "note"),
+    [
+        (THREAD, f"{UNKNOWN} Exception in thread Thread-1 (produce): KeyError: 7 (data.py:13)."),
+        (TASK, f"{UNKNOWN} Task exception was never retrieved: KeyError: 7 (data.py:13)."),
+        (RAISED, f"{UNKNOWN} Traceback: KeyError: 7 (data.py:13)."),
+        (
+            "".join(f"[default1]:{line}\n" for line in THREAD.splitlines()),
+            "Rank 1 wrote Exception in thread Thread-1 (produce): KeyError: 7 (data.py:13).",
+        ),
+    ],
+    ids=["thread", "task", "no rank", "thread of a rank"],
+)
+def test_a_traceback_that_ended_no_rank_for_sure_is_a_note(
+    log: str, note: str, tmp_path: Path
+) -> None:
+    launcher = RAISED.replace("data.py", "torch/distributed/run.py").replace("KeyError", "OSError")
+    closed = RAISED.replace("KeyError: 7", "RuntimeError: Connection closed by peer")
+    log += launcher + closed
+    timeline = text.read_text(log + CLOSED.format(label="", rank=0) * 2, "a log")
+    assert [end.kind for end in timeline.ends] in (
+        [EndKind.RAISED],
+        [EndKind.RAISED, EndKind.UNKNOWN],
+    )
+    notes = [line for line in str(joinlab.diagnose(timeline)).splitlines() if " wrote " in line]
+    assert [line.strip() for line in notes] == [note]
+    with pytest.raises(
+        TimelineFileError, match=f"no line says what a rank did. {UNKNOWN} Traceback: K"
+    ):
+        text.read_text(RAISED, "a log")
+    write_segment(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + call(0, 1500, 1600))
+    (tmp_path / "job.log").write_text(log)
+    assert note in str(joinlab.diagnose(loaded(tmp_path)))
+
+
 # ---- beside dumps
 
 

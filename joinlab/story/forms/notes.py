@@ -11,6 +11,7 @@ from joinlab.ops import Op
 from joinlab.program.replicas import Replica
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.kept_waiting import Shows, unclear_first
+from joinlab.story.forms.pasted import waited
 from joinlab.story.forms.silent import differing
 from joinlab.story.lines import Line, LineKind, Note, form
 from joinlab.story.words import ENDINGS, Text, as_sentence, say, who
@@ -25,6 +26,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         *_tags(evidence),
         *_watchdog(evidence.timeline),
         *_replicas(evidence.timeline),
+        *(Assumed(text) for text in evidence.meta.get("asides", [])[:3] if not waited(text)),
     )
 
 

@@ -222,12 +222,9 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         or (None if rows else _stood(evidence) or _hints(evidence))
         or _alike(evidence, rows)
     )
-    reach = TextReach(evidence.meta.get("program", "text"), ranks=_missing(evidence))
+    missing = tuple(evidence.meta.get("missing_ranks", ()))
+    reach = TextReach(evidence.meta.get("program", "text"), ranks=missing)
     return (headline, *_beyond(evidence, open_), reach)
-
-
-def _missing(evidence: Evidence) -> tuple[int, ...]:
-    return tuple(evidence.meta.get("missing_ranks", ()))
 
 
 def _failed(evidence: Evidence) -> Line | None:
@@ -241,7 +238,7 @@ def _failed(evidence: Evidence) -> Line | None:
         for rank, end in enumerate(evidence.ends)
         if rank not in errors
         and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED)
-        and not _waited(end.text)
+        and not waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
     fell = [rank for rank, end in enumerate(evidence.ends) if end.text.startswith(FAULTS)]
@@ -251,11 +248,11 @@ def _failed(evidence: Evidence) -> Line | None:
 
 
 def _victims(evidence: Evidence) -> Line | None:
-    victims = [rank for rank, end in enumerate(evidence.ends) if _waited(end.text)]
+    victims = [rank for rank, end in enumerate(evidence.ends) if waited(end.text)]
     return _texts_headline(evidence, TextVictims, victims)
 
 
-def _waited(error: str) -> bool:
+def waited(error: str) -> bool:
     return any(phrase in error for phrase in WAITED)
 
 
@@ -375,7 +372,7 @@ def _calls(
 
 
 def _alike(evidence: Evidence, rows: list[CallRow]) -> Line:
-    ranks = sorted(set(range(len(evidence.ends))) - set(_missing(evidence)))
+    ranks = sorted(set(range(len(evidence.ends))).difference(evidence.meta["missing_ranks"]))
     calls = len({(row["group"], row["seq"]) for row in rows})
     return (TextAlike if calls else TextSilent)([calls], ranks=tuple(ranks))
 
