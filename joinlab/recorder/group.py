@@ -156,6 +156,9 @@ class RecordingGroup(dist.ProcessGroup):
             and real.size() > 2
         )
 
+    def __repr__(self) -> str:
+        return repr(self.real)  # in errors, as without a recorder
+
     def record_of(self, method: Method, args: tuple[object, ...]) -> RecordedGroup:
         """The record of the backend that serves the device of this call's tensors, if there are
         several."""

@@ -427,3 +427,18 @@ def test_stacks_are_read_as_py_spy_and_faulthandler_write_them() -> None:
         "train.py:5 fetch",
         "train.py:3 load",
     ]
+
+
+def test_a_rank_stands_in_what_its_program_called_not_in_what_the_recorder_calls() -> None:
+    frames = (
+        ("train.py", 12, "report"),
+        ("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3245, "all_reduce"),
+        ("/lib/python3.11/site-packages/joinlab/recorder/group.py", 73, "wait"),
+        ("/lib/python3.11/contextlib.py", 141, "__exit__"),
+    )
+    stack = "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in frames)
+    log = f"Traceback (most recent call last):\n{stack}KeyboardInterrupt\n"
+    timeline = text.read_text("".join(f"[rank0]: {line}\n" for line in log.splitlines()), "a log")
+    assert "report (train.py:12, called all_reduce of distributed_c10d.py)" in str(
+        joinlab.diagnose(timeline)
+    )

@@ -114,6 +114,7 @@ def test_calls_of_subgroups_are_recorded_with_global_ranks() -> None:
     def program(rank: int, inputs: Any) -> Any:
         pair = dist.new_group([2, 1])
         other = dist.new_group([0, 2], backend="gloo")
+        assert "joinlab" not in repr(dist.group.WORLD)  # as errors print it
         x = torch.tensor([float(rank)])
         if rank:
             dist.broadcast(x, src=2, group=pair)

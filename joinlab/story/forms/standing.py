@@ -202,8 +202,11 @@ class Standing:
         self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
         self.is_in_call = any("distributed/distributed_c10d.py:" in site for site, _ in all_frames)
         self.library = ""
-        if self.frames and all_frames[0] not in self.frames:
-            site, name = all_frames[0]
+        # What the recorder calls in its turn is not the program's.
+        recorder = [i for i, (site, _) in enumerate(all_frames) if _RECORDER in site]
+        called = all_frames[recorder[-1] + 1 :] if recorder else all_frames
+        if self.frames and called[0] not in self.frames:
+            site, name = called[0]
             above = [site for site, _ in all_frames[: all_frames.index(self.frames[0])]]
             self.library = f"called {name} of {PurePath(site.rpartition(':')[0]).name}"
             if any(_LOADER in site for site in above):
@@ -216,4 +219,5 @@ class Standing:
         return f"{function} ({short_site(site)}{deep})"
 
 
+_RECORDER = "/joinlab/recorder/"
 _LOADER = "torch/utils/data/dataloader.py:"
