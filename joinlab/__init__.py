@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
     from joinlab.notebook.view import compare as compare
-    from joinlab.picture.chrome import write_chrome as write_chrome
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
@@ -65,7 +64,6 @@ _NAMES = {
     "notebook.quiz": "progress quiz",
     "notebook.sweep": "sweep",
     "notebook.view": "View compare",
-    "picture.chrome": "write_chrome",
     "picture.figures": "figure",
     "picture.holdings": "who_holds",
     "picture.page": "write_html",
