@@ -7,7 +7,9 @@
     ncclras             30 ranks have launched up to operation 640
     monitored_barrier   [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms
     torchrun            rank      : 1 (local_rank: 1)   exitcode  : -9 (pid: 24703)  (SIGKILL)
+                        W1127 ...] Received 15 death signal, shutting down workers
     srun                srun: error: gpu012: task 5: Out Of Memory
+    Lightning           [rank: 3] Child process with PID 4021 terminated with code 1
     tracebacks, stacks  of Python, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
 A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has
@@ -23,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -96,7 +99,10 @@ PATTERNS: Mapping[str, str] = {
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
-    "restart": r"^.*attempts left; will restart worker group",
+    "attempt": r"^.*attempts left; will restart worker group|^.* (?P<agent>\d+) \S*torch/distributed/elastic/"
+    r"multiprocessing/api\.py:\d+\] failed \(exitcode.*",
+    "signalled": r" Received (?P<signal>\d+) death signal, shutting down workers",
+    "child": r"\[rank: (?P<rank>\d+)\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
 """The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
@@ -149,26 +155,22 @@ def read_text(text: str, source: str) -> Timeline:
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     """`timeline`, with the facts of text files beside its records: where a rank stood, and what
     ended it."""
-    facts, problems, ends = (
-        TextFacts(),
-        timeline.meta.setdefault("problems", []),
-        list(timeline.ends),
-    )
+    facts, ends = TextFacts(), list(timeline.ends)
     silent = [
         path
         for path in files
         if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem)))
     ]
     if silent:
-        problems.append(f"{left_out(silent)}: no line says what a rank did")
+        problem = f"{left_out(silent)}: no line says what a rank did"
+        timeline.meta.setdefault("problems", []).append(problem)
     for rank, end in enumerate(timeline.ends):
         text = facts.raised.get(rank) or facts.ended.get(rank)
         if text and (end.kind is EndKind.UNKNOWN or end.text == NO_END):
             kind = EndKind.RAISED if rank in facts.raised else _end_by(text)
             ends[rank] = replace(end, kind=kind, text=text)
     stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
-    if stacks:
-        timeline.meta.setdefault("stood", {}).update(stacks)
+    timeline.meta.setdefault("stood", {}).update(stacks)
     timeline.meta["asides"] = [*facts.asides]
     merged = replace(timeline, ends=tuple(ends))
     merged.again.extend(timeline.again)
@@ -238,9 +240,11 @@ class TextFacts:
         """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it
         has one."""
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-        restarts = _all("restart", text)
+        ends = _all("attempt", text)
+        last = {end["agent"]: end for end in ends if end["agent"]}
+        restarts = [end for end in ends if end not in last.values()]
         if restarts:  # what came before is of another attempt
-            self.notes.add(f"of {len(restarts) + 1} attempts, the last")
+            self.notes.add("of several attempts, the last")
             text = text[restarts[-1].end() :]
         before = len(self.sources)
         self.dumped |= _FIND["thread"].search(text) is not None
@@ -250,7 +254,7 @@ class TextFacts:
             ("NCCL's log", self._nccl_log(text)),
             ("ncclras", self._ras(text)),
             ("monitored_barrier", self._barrier(text)),
-            ("torchrun's report", self._torchrun(text)),
+            ("the launcher's report", self._torchrun(text)),
             ("srun's lines", self._srun(text)),
             ("tracebacks and stacks", self._stacks(text, rank)),
         ):
@@ -481,7 +485,13 @@ class TextFacts:
                 by = "SIGTERM, since another rank had failed"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
-        return bool(failures)
+        signals, children = _all("signalled", text), _all("child", text)
+        for match in signals:
+            self.asides[f"torchrun received signal {match['signal']} and ended its ranks."] = True
+        for match in children:
+            self.ended.setdefault(int(match["rank"]), f"code {match['code']} (Lightning)")
+            self.notes.add("ranks count within a host")
+        return bool(failures or signals or children)
 
     def _srun(self, text: str) -> bool:
         """How srun's tasks ended, where their labels are their ranks or several are on one host: a
@@ -529,9 +539,8 @@ class TextFacts:
         """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is
         None."""
         lines: dict[int, list[str]] = defaultdict(list)
-        process: str | None = (
-            None  # local rank of the process whose stacks py-spy shows, from its command line
-        )
+        # local rank of the process whose stacks py-spy shows, from its command line
+        process: str | None = None
         for line in text.split("\n"):
             match = _FIND["prefix"].match(line)
             dumped = _FIND["process"].match(line)
@@ -572,8 +581,9 @@ class TextFacts:
             number=number or None,
             op=op,
             enqueued_ns=0,
+            origin=op.words,
+            error=error,
         )
-        row |= {"origin": op.words, "error": error}
         if shape is not None:
             row["shape"] = [shape]
         return self.calls.setdefault((group, rank, number), row)
@@ -605,14 +615,12 @@ class TextFacts:
         for (group, rank, number), row in self.calls.items():
             if (group, number) in met or 0 < number <= self.progress[group].get(rank, (0, 0))[1]:
                 row["completed_ns"] = 0
-        rows = [
-            self.calls[key] for key in sorted(self.calls, key=lambda key: (key[1], key[0], key[2]))
-        ]
+        rows = sorted(self.calls.values(), key=itemgetter("rank", "group", "seq"))
         meta: Meta = {
             "program": f"text of {', '.join(dict.fromkeys(self.sources))}" + notes,
             "engine": "imported",
             "format": FROM_TEXT,
-            "backend": self.backend,
+            "backend": "gloo" if "gloo/transport" in str(self.raised) else self.backend,
             "world_size": size,
             "groups": groups,
             "group_names": {group: name for group, name in self.names.items() if group in groups},
@@ -635,8 +643,6 @@ class TextFacts:
             },
             "missing_ranks": sorted(set(range(size)) - ranks),
             "problems": list(problems),
-        }
-        facts = {
             "counted": {name: by for name, by in self.counted.items() if name in groups},
             "sends": {
                 rank: " and ".join(f"a {op} (opCount {number})" for op, number in last.items())
@@ -647,7 +653,6 @@ class TextFacts:
             "asides": [*self.asides],
             "stood": {rank: self.stood(rank) for rank in sorted(self.stands)},
         }
-        meta.update({name: fact for name, fact in facts.items() if fact})  # type: ignore[typeddict-item]
         timeline = timeline_from_rows(
             rows, [self._ending(rank, rows) for rank in range(size)], meta
         )
@@ -746,13 +751,13 @@ def _main_thread(text: str) -> tuple[Frame, ...]:
     """The frames of the main thread, innermost first, from faulthandler or py-spy; () if there are
     none."""
     threads = _all("thread", text)
-    stacks: list[tuple[Frame, ...]] = []
+    last: tuple[Frame, ...] = ()
     for head, body in zip(threads, _FIND["thread"].split(text)[1:], strict=True):
         frames = _frames(body, "frame" if "most recent call first" in head[0] else "spy_frame")
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames
-        stacks += [frames] if frames else []
-    return stacks[-1] if stacks else ()
+        last = frames or last
+    return last
 
 
 def _frames(text: str, form: str = "frame") -> tuple[Frame, ...]:

@@ -389,7 +389,48 @@ def test_the_last_attempt_of_a_job_is_told_and_how_far_a_rank_was_that_wrote_a_d
     assert story.sentence == (
         "Rank 1 had not come to all-reduce 20 of 5 numbers, where ranks 0, 2 waited."
     )
-    assert "(of 2 attempts, the last)" in str(story) and "bad batch" not in str(story)
+    assert "(of several attempts, the last)" in str(story) and "bad batch" not in str(story)
+
+
+FAILED = (
+    "E1 {agent} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: {rank} "
+    "(pid: 25459) of binary: python\n"
+)
+
+
+def test_a_second_failure_that_one_torchrun_wrote_is_of_another_attempt() -> None:
+    first, second = (CLOSED.format(label="", rank=rank).replace("70", str(rank)) for rank in (0, 1))
+    for agent, ranks in ((7, {1}), (8, {0, 1})):
+        log = first + FAILED.format(agent=7, rank=1) + second + FAILED.format(agent=agent, rank=0)
+        ends = text.read_text(log, "a log").ends
+        assert {rank for rank, end in enumerate(ends) if end.kind is EndKind.RAISED} == ranks
+
+
+def test_a_signal_that_ended_torchrun_is_a_note(tmp_path: Path) -> None:
+    received = "W1 653 torch/distributed/elastic/api.py:753] Received 15 death signal, shutting down workers\n"
+    note = "torchrun received signal 15 and ended its ranks."
+    with pytest.raises(TimelineFileError, match=note):
+        text.read_text(received, "a log")
+    write_segment(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + call(0, 1500, 1600))
+    (tmp_path / "job.log").write_text(received)
+    timeline = loaded(tmp_path)
+    assert note[1:] in str(joinlab.diagnose(timeline)) and not timeline.meta["problems"]
+
+
+def test_lightning_names_the_child_that_ended() -> None:
+    line = "[rank: 3] Child process with PID 4021 terminated with code -9. Forcefully terminating all\n"
+    timeline = text.read_text(RAISED + line, "a log")
+    assert joinlab.diagnose(timeline).sentence == "Rank 3 ended: code -9 (Lightning)."
+    assert "(ranks count within a host)" in timeline.meta["program"]
+    waits = text.read_text(WATCHDOG.format(rank=3) + WATCHDOG.format(rank=0) + line, "a log")
+    assert joinlab.diagnose(waits).sentence.startswith("Ranks 0, 3 waited in all-reduce 20")
+
+
+def test_a_text_with_gloo_s_errors_is_of_gloo() -> None:
+    closed = CLOSED.format(label="", rank=0)
+    assert text.read_text(closed, "a log").meta["backend"] == "nccl"
+    closed = closed.replace("[pair.cc", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc")
+    assert text.read_text(closed, "a log").meta["backend"] == "gloo"
 
 
 def test_a_record_that_broke_off_is_no_hang(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from statistics import mode
 from typing import ClassVar
 
 from joinlab.analysis.wording import by_key, short_site
@@ -197,8 +198,9 @@ FAULTS = (
     "Bus error",
     "Illegal instruction",
     "Floating point exception",
+    "code ",
 )
-"""srun's words for the end of a process that no other rank or launcher brought about."""
+"""Words of srun, and Lightning's, for the end of a process that no launcher brought about."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
@@ -216,9 +218,6 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         or _parted(evidence, open_)
         or _texts_headline(evidence, TextStuck, still)
         or _victims(evidence)
-    )
-    headline = (
-        headline
         or (None if rows else _stood(evidence) or _hints(evidence))
         or _alike(evidence, rows)
     )
@@ -230,9 +229,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 def _failed(evidence: Evidence) -> Line | None:
     """Ranks that raised errors of their own; the one that was the first to fail, where torchrun
     says which."""
-    errors = {
-        rank for rank, error in evidence.timeline.calls.select("rank", "error").iter_rows() if error
-    }
+    errors = {row["rank"] for row in evidence.timeline.rows("calls") if row["error"]}
     own_errors = [
         rank
         for rank, end in enumerate(evidence.ends)
@@ -286,8 +283,8 @@ def _stood(evidence: Evidence) -> Line | None:
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
     if by_size:
-        sides = [ranks for _, ranks in by_size]
-        return TextStood([text for text, _ in by_size], **evidence.about(sides))
+        places, sides = zip(*by_size, strict=True)
+        return TextStood(places, **evidence.about(sides))
     return None
 
 
@@ -311,9 +308,7 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     kinds = _kinds(refused, numbers=True)
     if len(kinds) > 1:
         return _calls(evidence, TextDiffer, kinds)
-    group = max(
-        (row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_)
-    )
+    group = mode(row["group"] for row in open_)
     by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
     for number in sorted(by):
         kinds = _kinds(by[number])
@@ -337,7 +332,7 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
         [row for row in by[number] if first[row["rank"]] == number]
         for number in sorted(set(first.values()))
     ]
-    untold = [rank for rank in first if evidence.ends[rank].text == UNTOLD]
+    untold = any(evidence.ends[rank].text == UNTOLD for rank in first)
     if untold and not any(row["error"] for row in open_):
         return _calls(evidence, TextLast, places)
     return _calls(evidence, TextApart if places[1:] else TextWaits, places)
