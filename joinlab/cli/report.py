@@ -21,7 +21,7 @@ from joinlab.analysis.folding import Fold, Part, fold
 from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
-from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
+from joinlab.analysis.wording import by_key, good, group_text, ranks_text, short_site, shown
 from joinlab.ops import CallRow, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
@@ -259,15 +259,12 @@ class _CallTable:
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
         self.first = evidence.difference.first
-        odd = [ranks[0] for ranks in folding.classes if ranks[0] in evidence.difference.outliers]
-        lanes = [ranks[0] for ranks in folding.classes]
-        first = [call.rank for call in headline.calls if call.rank in lanes]
-        chosen = list(
-            dict.fromkeys(
-                [*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]
-            )
+        lanes = [*folding.lanes]
+        odd, named = evidence.difference.outliers, {call.rank for call in headline.calls}
+        lanes.sort(
+            key=lambda rank: (rank in odd, rank in named, len(folding.lanes[rank])), reverse=True
         )
-        self.shown = sorted(lanes if everything else chosen[:max_lanes])
+        self.shown = sorted(lanes if everything else lanes[:max_lanes])
         self.left_out = len(lanes) - len(self.shown)
         self.width = (width - 9 - remark) // max(min(len(self.shown), max_lanes), 1) - GAP
         sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
@@ -284,10 +281,7 @@ class _CallTable:
             return
         parts = list(range(len(self.folding.slots)) if self.everything else self._parts())
         first = self.first
-        center = next(
-            (k for k, part in enumerate(parts) if first is not None and part == first),
-            len(parts) - 1,
-        )
+        center = parts.index(first) if first in parts else len(parts) - 1
         is_short = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (
             (0, len(parts))
@@ -295,7 +289,7 @@ class _CallTable:
             else (max(center - BEFORE, 0), center + AFTER)
         )
         yield "   call  " + self._columns(list(map(self.folding.name, self.shown)))
-        folded, before = False, None
+        folded, before, hidden = False, None, 0
         for k, part in enumerate(parts):
             if self.part and (isinstance(part, Fold) or begin <= k < end):
                 first_slot, last_slot = (
@@ -310,9 +304,8 @@ class _CallTable:
                 yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
             elif begin <= k < end:
                 yield self._row(part)
-        hidden = sum(
-            1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end
-        )
+            else:
+                hidden += 1
         omitted = ["every row"] if self.part else []
         for count, noun in ((0 if self.part else hidden, "row"), (self.left_out, "lane")):
             if count:
@@ -348,15 +341,7 @@ class _CallTable:
         mark = ">" if index == self.first else " "
         columns = self._columns(cells, self._signs(slot))
         line = f"{mark}{self._number(slot):>6}  {columns}".rstrip()
-        remark = ", ".join(
-            filter(
-                None,
-                (
-                    self._remark(slot),
-                    f"group {group_text(self.run.meta, slot.group)}" if self.groups else "",
-                ),
-            )
-        )
+        remark = self._remark(slot)
         if not remark:
             return line
         if len(line) + len(remark) + 2 <= self.line_width:
@@ -382,8 +367,8 @@ class _CallTable:
             elif slot.differs:
                 yield "!=" * (not alike(left, row, slot))
             else:
-                same = row["origin"] == left["origin"]
-                yield "(!)" * (same and row["call_site"] != left["call_site"])
+                elsewhere = row["call_site"] != left["call_site"]
+                yield "(!)" * (elsewhere and row["origin"] == left["origin"])
             left = row or left
 
     def _cell(self, slot: Slot, rank: int) -> str:
@@ -406,23 +391,20 @@ class _CallTable:
             remarks.append("nothing meets it")
         elif slot.absent and not slot.pair:
             remarks.append(f"no call of {ranks_text(slot.absent)}")
-        open_ranks: dict[str, list[int]] = {
-            "refused": [],
-            "failed": [],
-            "not yet": [],
-            "no end on record": [],
-            "never ends": [],
-        }
-        for rank, row in rows.items():
-            if row["completed_ns"] is None:
-                open_ranks[self._state(slot, row)].append(rank)
+        open_ranks = by_key(
+            (self._state(slot, row), rank)
+            for rank, row in rows.items()
+            if row["completed_ns"] is None
+        )
         for state, ranks in open_ranks.items():
             stuck = [member for rank in ranks for member in self.folding.lanes[rank]]
             if len(ranks) == len(rows):
-                remarks += [state] if ranks else []
-            elif ranks:
+                remarks.append(state)
+            else:
                 verb = "never end" if len(stuck) > 1 and state == "never ends" else state
                 remarks.append(f"{ranks_text(stuck)} {verb}")
+        if self.groups:
+            remarks.append(f"group {group_text(self.run.meta, slot.group)}")
         return ", ".join(remarks)
 
     def _state(self, slot: Slot, row: CallRow) -> str:

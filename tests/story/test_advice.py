@@ -20,7 +20,9 @@ import joinlab
 from joinlab.story.forms.mismatch import Alone
 from joinlab.story.judge import tell
 from joinlab.story.lines import LineKind, NamedCall, RankEnds
-from joinlab.timeline import RUNNING, Ending, EndKind
+from joinlab.story.story import Story
+from joinlab.timeline import INTERRUPTED, NO_END, RUNNING, Ending, EndKind
+from tests.timelines import Writer
 
 
 def uneven(rank: int, inputs: Sequence[torch.Tensor]) -> None:
@@ -131,6 +133,100 @@ def killed_in_its_second_step(rank: int, inputs: Sequence[torch.Tensor]) -> None
 def test_the_last_output_of_a_killed_rank_is_to_be_looked_at_without_ways() -> None:
     (advice,) = advised(killed_in_its_second_step, (2, 2))
     assert advice == "Look at the last output of rank 1, and whether its host ran out of memory."
+
+
+def told_as_record(writer: Writer, ends: Sequence[Ending], **meta: Any) -> Story:
+    timeline = writer.timeline(ends)
+    return tell(replace(timeline, meta={**timeline.meta, "engine": "recorded", **meta}))
+
+
+GONE = Ending(EndKind.RAISED, text="RuntimeError: Connection closed by peer [10.0.0.1]:29")
+TIMED_OUT = Ending(EndKind.RAISED, text="RuntimeError: Timed out waiting 10000ms for recv")
+
+
+def waits_for_rank_2() -> Writer:
+    writer = Writer(3, "gloo")
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce", done=False, line=4)
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("others", "how", "advice"),
+    [
+        (GONE, "ended by SIGSEGV", ["Look at the last output of rank 2."]),
+        (
+            GONE,
+            NO_END,
+            ["Look at the last output of rank 2, and whether its host ran out of memory."],
+        ),
+        (TIMED_OUT, "ended by SIGKILL", []),
+    ],
+)
+def test_a_rank_that_died_is_asked_for_its_output_if_it_did_so_before_the_others(
+    others: Ending, how: str, advice: list[str]
+) -> None:
+    killed = Ending(EndKind.KILLED, text=how)
+    story = told_as_record(waits_for_rank_2(), [others, others, killed])
+    assert [*story.texts(LineKind.FIX)] == advice
+
+
+def test_no_branch_is_to_be_mended_where_a_rank_died_behind_it() -> None:
+    sides = [
+        {"ranks": [0, 1], "how": "line", "line": 9, "text": ""},
+        {"ranks": [2], "how": "line", "line": 8, "text": ""},
+    ]
+    test = {"file": "t.py", "line": 7, "text": "if rank == 2:", "values": [], "sides": sides}
+    parting = {"tests": [test]}
+    for others, words in (
+        (GONE, "Look at the last output of rank 2"),
+        (TIMED_OUT, "Let all ranks"),
+    ):
+        ends = [others, others, Ending(EndKind.KILLED, text=NO_END)]
+        story = told_as_record(waits_for_rank_2(), ends, ways=True, parting=parting)
+        assert story.texts(LineKind.FIX)[0].startswith(words)
+
+
+def test_calls_of_two_lines_are_not_to_be_given_the_same_size() -> None:
+    writer = Writer(2, "gloo")
+    for rank in range(2):
+        writer.call(rank, "all_reduce", shape=[[1 + rank]], line=3 + rank, done=False)
+    (advice,) = told_as_record(writer, [GONE, GONE]).texts(LineKind.FIX)
+    assert "the same size" not in advice and "Look at what leads rank 0 to all-reduce" in advice
+
+
+def test_groups_that_wait_crosswise_are_named() -> None:
+    writer = Writer(3, "gloo", groups={"0": [0, 1, 2], "1": [0, 1], "2": [1, 2], "3": [0, 2]})
+    for rank, group in enumerate("123"):
+        writer.call(rank, "all_reduce", group=group, line=4, done=False)
+    ends = [Ending(EndKind.HUNG, call=0, group=group, proven=True) for group in "123"]
+    story = told_as_record(writer, ends)
+    assert "each in all-reduce" in story.sentence and ", of different groups." in story.sentence
+    (advice,) = story.texts(LineKind.FIX)
+    assert "rank 1 to all-reduce, call 1 of group 2 (train.py:4) and rank 2 to" in advice
+
+
+def test_each_line_at_which_ranks_stand_is_said_but_not_of_a_job_that_was_well() -> None:
+    def stood(line: int) -> list[dict[str, Any]]:
+        return [{"thread": "MainThread", "frames": [f"t.py:{line} read"]}]
+
+    cut = Ending(EndKind.UNKNOWN, text=INTERRUPTED)
+    meta = {
+        "cut": {"why": INTERRUPTED, "still_ns": 0},
+        "processes": {rank: {"host": "a", "pid": 1, "stopped": False} for rank in range(3)},
+        "stood": {1: stood(10), 2: stood(14)},
+    }
+    writer = Writer(3, "gloo")
+    writer.call(0, "all_reduce", line=4, done=False)
+    waits = replace(cut, call=0, group="0")
+    story = told_as_record(writer, [waits, cut, cut], **meta)
+    assert [*story.texts(LineKind.FIX)] == [
+        "Look at t.py:10, where rank 1 stood.",
+        "Look at t.py:14, where rank 2 stood.",
+    ]
+    meta["stood"] = dict.fromkeys(range(3), stood(10))
+    story = told_as_record(Writer(3, "gloo"), [cut] * 3, **meta)
+    assert story.of(LineKind.CAUSE) and not story.of(LineKind.FIX)
 
 
 @pytest.mark.parametrize("end", [Ending(EndKind.FINISHED), Ending(EndKind.UNKNOWN, text=RUNNING)])

@@ -4,29 +4,29 @@ calls, and where to look."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
-from operator import attrgetter
 
 from joinlab.analysis.first_difference import Relation
 from joinlab.analysis.meanings import is_own
-from joinlab.analysis.wording import differing_text, short_site
+from joinlab.analysis.wording import by_key, differing_text, short_site
+from joinlab.backend.calls import is_peer_gone
 from joinlab.program.divergence import are_gradients
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import meeting, parted, standing
-from joinlab.story.lines import Fix, Line, form
+from joinlab.story.forms import even, meeting, parted, standing
+from joinlab.story.forms.fates import is_timeout
+from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
-from joinlab.timeline import EndKind
+from joinlab.timeline import NO_END, EndKind
 
 
 def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
-    """One line at most; () where nothing follows. While it is not over, other calls may follow, and
-    only where ranks stand is known."""
+    """Where ranks stand, else one line at most; () where nothing follows. While it is not over,
+    other calls may follow, and only where ranks stand is known."""
     if evidence.meta.get("engine") != "recorded":
         return ()
-    lines: Iterator[Line] = _where(evidence)
-    if over:
-        lines = chain(lines, _at_test(evidence), _what_leads(evidence))
-    return tuple(islice(lines, 1))
+    where = tuple(_where(evidence))
+    if where or not over:
+        return where
+    return (*_at_test(evidence), *_what_leads(evidence))[:1]
 
 
 class Unused(Fix):
@@ -40,12 +40,10 @@ class Unused(Fix):
 
 def unused(evidence: Evidence) -> Iterator[Line]:
     """The cure that DDP's own error names."""
-    ranks: list[int] = []
-    for rank, end in enumerate(evidence.ends):
-        if "find_unused_parameters" in end.text:
-            ranks.append(rank)
+    texts = enumerate(end.text for end in evidence.ends)
+    ranks = tuple(rank for rank, text in texts if "find_unused_parameters" in text)
     if ranks:
-        yield Unused(ranks=tuple(ranks))
+        yield Unused(ranks=ranks)
 
 
 @form
@@ -72,7 +70,10 @@ class SameRounds(SameWay):
 
 
 def _at_test(evidence: Evidence) -> Iterator[Line]:
-    """The test at which the ranks' ways part, where they were recorded."""
+    """The test at which the ranks' ways part, where they were recorded; not where a rank died
+    behind it, before its peers."""
+    if _killed(evidence) and any(is_peer_gone(end.text) for end in evidence.ends):
+        return
     for line in parted.find(evidence):
         if isinstance(line, parted.Parted):
             is_loop = line.lines[0].text.startswith(("for ", "while "))
@@ -120,17 +121,20 @@ class SameData(OfCalls):
 
 class ExchangeSizes(OfCalls):
     def words(self) -> Text:
-        template = (
-            "Exchange the sizes first: what a rank sends another is what that one has to expect"
+        return say(
+            "Exchange the sizes first: what a rank sends another is what that one has to expect "
+            "in {}.",
+            self.brief(0),
         )
-        return say(template + " in {}.", self.brief(0))
 
 
 class WhatLeads(OfCalls):
     def words(self) -> Text:
         parts = []
+        groups = {call.group for call in self.calls}
+        named = self.full if len(groups) > 1 else self.brief
         for index, ranks in enumerate(self.sides):
-            parts.append(say("{} to {}", ranks, self.brief(index)))
+            parts.append(say("{} to {}", ranks, named(index)))
         if len(parts) == 1 and self.absent and not self.pair:
             parts.append(say("not {}", self.absent))
         if self.pair:
@@ -140,12 +144,15 @@ class WhatLeads(OfCalls):
         return say("{} Look at what leads {}.{}", rule, listing(parts), _hint(self.ways))
 
 
+@form
 class LookAtOutput(Fix):
+    """memory: whether they may have been killed for lack of it"""
+
+    memory: bool
+
     def words(self) -> Text:
-        return say(
-            "Look at the last output of {}, and whether [its host|their hosts] ran out of memory.",
-            self.ranks,
-        )
+        memory = ", and whether [its host|their hosts] ran out of memory" * self.memory
+        return say("Look at the last output of {}" + memory + ".", self.ranks)
 
 
 @form
@@ -172,32 +179,33 @@ _BY_RELATION: Mapping[Relation, type[OfCalls]] = {
 }
 
 
+def _killed(evidence: Evidence) -> list[int]:
+    """The ranks without a call where the ranks part that are gone without an ending."""
+    absent = evidence.mismatch.absent if evidence.mismatch else ()
+    return [rank for rank in absent if evidence.ends[rank].kind is EndKind.KILLED]
+
+
 def _what_leads(evidence: Evidence) -> Iterator[Line]:
-    """The calls at which the ranks part, or that were given unlike data."""
-    slot, present = evidence.mismatch, evidence.difference.present
-    if slot:
-        kinds = {evidence.ends[rank].kind for rank in slot.absent}
-    else:
-        kinds = set()
-    if slot is not None and EndKind.KILLED not in kinds:
-        rows = [meeting.row_of(evidence, slot, side) for side in present]
-        form = _BY_RELATION.get(evidence.difference.relation, WhatLeads)
-        yield form(
-            slot.differs,
-            slot.absent,
-            slot.pair,
-            _has_traces(evidence),
-            **evidence.about(evidence.sides(present), rows),
-        )
-    elif slot is not None and kinds == {EndKind.KILLED}:
-        yield LookAtOutput(ranks=tuple(slot.absent))
-    elif slot is None and EndKind.HUNG in map(attrgetter("kind"), evidence.ends):
-        yield InTurn(_has_traces(evidence))
-
-
-def _has_traces(evidence: Evidence) -> bool:
-    """Whether the ways of its ranks were recorded, too."""
-    return bool(evidence.meta.get("ways"))
+    """The calls at which the ranks part, or that were given unlike data; or the output of a rank that
+    died, unless its peers had waited for it until their time was up."""
+    slot, ends, ways = evidence.mismatch, evidence.ends, bool(evidence.meta.get("ways"))
+    killed = _killed(evidence)
+    if slot is None:
+        if any(end.kind is EndKind.HUNG for end in ends):
+            yield InTurn(ways)
+    elif not killed:
+        circle, sides = evidence.difference.circle[:2], evidence.difference.present
+        rows = [meeting.row_of(evidence, slot, side) for side in sides]
+        form: type[OfCalls] = WhatLeads
+        if len({row["call_site"] for row in rows}) == 1:
+            form = _BY_RELATION.get(evidence.difference.relation, form)
+        fields = evidence.about(evidence.sides(sides), rows)
+        if circle:
+            fields = evidence.about([[row["rank"]] for row in circle], circle)
+        yield form(slot.differs, slot.absent, slot.pair, ways, **fields)
+    elif not all(is_timeout(ends[rank].text) for rank in slot.calls):
+        memory = all(ends[rank].text == NO_END or "SIGKILL" in ends[rank].text for rank in killed)
+        yield LookAtOutput(memory, ranks=tuple(killed))
 
 
 class LookThere(Fix):
@@ -206,7 +214,11 @@ class LookThere(Fix):
 
 
 def _where(evidence: Evidence) -> Iterator[Line]:
-    """Where ranks stand outside any call."""
-    for line in standing.find(evidence):
-        if isinstance(line, standing.Stands):
-            yield LookThere(ranks=line.ranks, lines=line.lines[:1])
+    """Where ranks stand outside any call; not of a job that went on until it was interrupted, and
+    of which no rank waited."""
+    if even.cut_short(evidence) and standing.all_stand(evidence):
+        return
+    stands = [line for line in standing.find(evidence) if isinstance(line, standing.Stands)]
+    places = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
+    for site, ranks in places.items():
+        yield LookThere(ranks=tuple(ranks), lines=(SourceLine(site),))

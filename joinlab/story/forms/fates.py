@@ -26,8 +26,14 @@ from joinlab.timeline import CallRow, EndKind, backend_of
 CALLERS = 2
 """How many of the lines that led to a raise are shown, nearest first."""
 
-TIMED_OUT = ("Timed out waiting", "Socket Timeout", "collective operation timeout")
-"""Of gloo, of a store and of NCCL's watchdog, when no peer came in time."""
+TIMED_OUT = (
+    "Timed out waiting",
+    "Application timeout caused pair closure",
+    "Socket Timeout",
+    "collective operation timeout",
+)
+"""Of gloo, of its calls behind one that timed out, of a store and of NCCL's watchdog, when no peer
+came in time."""
 
 
 def is_timeout(text: str) -> bool:

@@ -51,7 +51,8 @@ class Circle(Mismatch):
         for index, ranks in enumerate(self.sides):
             parts.append(say("{} in {}", ranks, self.brief(index)))
         if len({(call.name, call.site) for call in self.calls}) == 1:
-            return say("{} wait for each other, each in {}.", self.ranks, self.brief(0))
+            groups = ", of different groups" * (len({call.group for call in self.calls}) > 1)
+            return say("{} wait for each other, each in {}{}.", self.ranks, self.brief(0), groups)
         if len(parts) > 2:
             return say("{} wait for each other in a circle.", self.ranks)
         return say("{} wait for each other: {}.", self.ranks, listing(parts))
