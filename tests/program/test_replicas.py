@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.story.lines import LineKind
 
 
 def train(rank, inputs, make, epochs=2):
@@ -188,3 +189,36 @@ def changed_at_the_end(rank, inputs, extra_step):
 def test_replicas_that_part_after_the_last_step_of_all_are_no_fault(extra_step, over):
     found = replica(partial(changed_at_the_end, extra_step=extra_step), (2, 2))
     assert (found["name"], found["more"], found.get("over")) == ("weight", 1, over)
+
+
+def rates_of_its_length(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    optimizer = sgd(model.parameters())
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(inputs))
+    with model.join():
+        for x in inputs:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            schedule.step()
+
+
+def clips_on_one_rank(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    optimizer = sgd(model.parameters())
+    for x in inputs:
+        optimizer.zero_grad()
+        (model(x) * 9).sum().backward()
+        if rank == 1:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "tells"),
+    [(rates_of_its_length, (3, 5), False), (clips_on_one_rank, (3, 3), True)],
+)
+def test_ways_that_part_after_the_replicas_did_are_not_why(program, inputs, tells):
+    story = joinlab.diagnose(joinlab.emulate(program, inputs))
+    assert "replicas differ since step" in story.sentence
+    assert bool(story.of(LineKind.PARTING)) == tells

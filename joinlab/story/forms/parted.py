@@ -81,8 +81,10 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         return ()
     if "why" in divergence:
         return (NotFollowed(divergence["why"]),)
-    if divergence["tests"] and _stands_there(evidence, divergence["tests"][-1]):
-        return ()
+    if divergence["tests"]:
+        last = divergence["tests"][-1]
+        if _stands_there(evidence, last) or _replicas_differed(evidence, last):
+            return ()
     emulated = evidence.meta.get("parting_emulated", False)
     lines = _lines(list(filter(_branches, divergence["tests"])), emulated)
     if divergence.get("left_out"):
@@ -102,6 +104,24 @@ def _stands_there(evidence: Evidence, test: Test) -> bool:
             ):
                 return True
     return False
+
+
+def _replicas_differed(evidence: Evidence, test: Test) -> bool:
+    """Whether the replicas of a run that finished differed before the ways parted there: it is not
+    why."""
+    steps = evidence.meta.get("replicas", {}).get("steps", {})
+    if any(end.kind is not EndKind.FINISHED for end in evidence.ends):
+        return False
+    for side in test["sides"]:
+        for rank in side["ranks"]:
+            calls = evidence.timeline.calls.filter(rank=rank)["enqueued_ns"].sort()
+            spans = evidence.timeline.spans.filter(rank=rank, name="optimizer")["begin_ns"].sort()
+            step, issued = steps.get(str(rank), 0), side.get("issued", 0)
+            if not (0 < step <= len(spans) and 0 < issued <= len(calls)):
+                return False
+            if calls[issued - 1] < spans[step - 1]:
+                return False
+    return True
 
 
 def _branches(test: Test) -> bool:
