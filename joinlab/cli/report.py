@@ -240,7 +240,10 @@ def _title(run: Timeline, headline: Headline, width: int) -> str:
         size = f"inputs {', '.join(map(str, counts))}"
     else:
         size = f"{run.world_size} ranks"
-    heading = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
+    heading = (
+        f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')}"
+        f"{' ' * ('backend' in meta)}{meta.get('backend', '')} · {size}"
+    )
     right = _cut(ended_in_short(headline).upper(), width - 14)
     heading = _cut(heading, max(width - len(right) - 2, 12))
     return f"{heading}{right:>{max(width - len(heading), len(right) + 2)}}"

@@ -239,7 +239,7 @@ class TextFacts:
     def take(self, text: str, rank: int | None = None) -> bool:
         """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it
         has one."""
-        text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+        text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
         ends = _all("attempt", text)
         last = {end["agent"]: end for end in ends if end["agent"]}
         restarts = [end for end in ends if end not in last.values()]
@@ -247,7 +247,7 @@ class TextFacts:
             self.notes.add("of several attempts, the last")
             text = text[restarts[-1].end() :]
         before = len(self.sources)
-        self.dumped |= _FIND["thread"].search(text) is not None
+        self.dumped |= bool(_all("thread", text))
         for source, count in (
             ("NCCL's watchdog", self._watchdog(text)),
             ("TORCH_DISTRIBUTED_DEBUG=DETAIL", self._fingerprints(text)),
@@ -609,7 +609,7 @@ class TextFacts:
             )
         ranks = {rank for rank in ranks | self.named if rank < MOST_RANKS}
         notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
-        size = max([max(ranks) + 1, self.size, *self.sizes.values()])
+        size = max(max(ranks) + 1, self.size, *self.sizes.values())
         groups = self._groups(size)
         met = self._met()
         for (group, rank, number), row in self.calls.items():
@@ -653,6 +653,8 @@ class TextFacts:
             "asides": [*self.asides],
             "stood": {rank: self.stood(rank) for rank in sorted(self.stands)},
         }
+        if meta["backend"] == "nccl" and not (rows or meta["progress"]):
+            del meta["backend"]  # no line names one
         timeline = timeline_from_rows(
             rows, [self._ending(rank, rows) for rank in range(size)], meta
         )

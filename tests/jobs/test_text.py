@@ -426,9 +426,11 @@ def test_lightning_names_the_child_that_ended() -> None:
     assert joinlab.diagnose(waits).sentence.startswith("Ranks 0, 3 waited in all-reduce 20")
 
 
-def test_a_text_with_gloo_s_errors_is_of_gloo() -> None:
+def test_the_backend_of_a_text_is_one_that_its_lines_show() -> None:
     closed = CLOSED.format(label="", rank=0)
-    assert text.read_text(closed, "a log").meta["backend"] == "nccl"
+    unknown = text.read_text(closed, "a log")
+    assert "backend" not in unknown.meta and " · imported · 1 ranks" in str(run_report(unknown))
+    assert text.read_text(WATCHDOG.format(rank=0), "a log").meta["backend"] == "nccl"
     closed = closed.replace("[pair.cc", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc")
     assert text.read_text(closed, "a log").meta["backend"] == "gloo"
 

@@ -40,9 +40,8 @@ class TextErrors(FromText):
     texts: Sequence[str]
 
     def words(self) -> Text:
-        parts = []
-        for ranks, text in zip(self.sides, self.texts, strict=True):
-            parts.append(say(self.template, ranks, text))
+        texts = zip(self.sides, self.texts, strict=True)
+        parts = [say(self.template, ranks, text) for ranks, text in texts]
         if len(parts) > 2:
             parts[2:] = [say(self.further, sorted(chain(*self.sides[2:])))]
         return say("{}.", listing(parts))
@@ -90,9 +89,10 @@ class TextCalls(FromText):
 
     def all_sides(self, numbered: bool = True, end: str = "") -> Text:
         """Each side with its call."""
-        parts = []
-        for index, ranks in enumerate(self.sides):
-            parts.append(say(self.template, ranks, self.call(index, numbered)))
+        parts = [
+            say(self.template, ranks, self.call(index, numbered))
+            for index, ranks in enumerate(self.sides)
+        ]
         return say("{}{}.", listing(parts), end)
 
     def call(self, index: int, numbered: bool = True) -> Text:
@@ -161,9 +161,10 @@ class TextEnqueued(Cause):
     numbers: Sequence[int]
 
     def words(self) -> Text:
-        parts = []
-        for ranks, number in zip(self.sides, self.numbers, strict=True):
-            parts.append(say("{} had enqueued {}", ranks, f"{number} call{'s' * (number != 1)}"))
+        parts = [
+            say("{} had enqueued {}", ranks, f"{number} call{'s' * (number != 1)}")
+            for ranks, number in zip(self.sides, self.numbers, strict=True)
+        ]
         return say("{}.", listing(parts))
 
 
@@ -292,7 +293,7 @@ def _hints(evidence: Evidence) -> Line | None:
     """What a text without collectives says: which do not match, or the last sends and recvs."""
     mismatched = evidence.meta.get("mismatched")
     if mismatched:
-        return TextMismatched(ranks=tuple(sorted(mismatched)))
+        return TextMismatched(ranks=tuple(mismatched))
     texts = by_key((text, rank) for rank, text in evidence.meta.get("sends", {}).items())
     if texts:
         return TextSends([*texts], **evidence.about(texts.values()))
