@@ -93,7 +93,7 @@ PATTERNS: Mapping[str, str] = {
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
     "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
     "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved):?\n(?:future: .*\n)?)?"
-    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)",
+    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>(?!Traceback )[^\W\d].*)",
     "torn": r"^  File [^\n]+, line \d+, in [^\n]+\n(?:    [^\n]*\n)?(?P<text>[A-Z][\w.]*(?:Error|Exception): .*)",
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",

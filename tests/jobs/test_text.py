@@ -271,7 +271,9 @@ def test_a_traceback_that_ended_no_rank_for_sure_is_a_note(
 ) -> None:
     launcher = RAISED.replace("data.py", "torch/distributed/run.py").replace("KeyError", "OSError")
     closed = RAISED.replace("KeyError: 7", "RuntimeError: Connection closed by peer")
-    log += launcher + closed
+    report = '  traceback : Traceback (most recent call last):\n    File "a.py", line 3, in f\n  KeyError: 1\n----\n'
+    torn = RAISED.rpartition("KeyError")[0] + closed
+    log += launcher + report + torn
     timeline = text.read_text(log + CLOSED.format(label="", rank=0) * 2, "a log")
     assert [end.kind for end in timeline.ends] in (
         [EndKind.RAISED],
