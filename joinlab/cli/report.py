@@ -270,11 +270,11 @@ class _CallTable:
         self.shown = sorted(lanes if everything else lanes[:max_lanes])
         self.left_out = len(lanes) - len(self.shown)
         self.width = (width - 9 - remark) // max(min(len(self.shown), max_lanes), 1) - GAP
-        sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
+        rows = folding.matched.rows
+        sites = {(row["call_site"] or "").rpartition(":")[0] for row in rows}
         self.one_file = len(sites) == 1
         self.groups = len({slot.group for slot in folding.slots}) > 1
-        rows = folding.matched.rows  # a recv from any rank does not record whose send it took
-        self.take_any = {
+        self.take_any = {  # a recv from any rank does not record whose send it took
             row["rank"] for row in rows if row["op"] == Op.RECV and row["peer"] is None
         }
 
@@ -283,12 +283,10 @@ class _CallTable:
             yield "No call was recorded."
             return
         parts = list(range(len(self.folding.slots)) if self.everything else self._parts())
-        first = self.first
-        center = parts.index(first) if first in parts else len(parts) - 1
-        is_short = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
+        center = parts.index(self.first) if self.first in parts else len(parts) - 1
         begin, end = (
             (0, len(parts))
-            if self.everything or is_short
+            if self.everything or sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
             else (max(center - BEFORE, 0), center + AFTER)
         )
         yield "   call  " + self._columns(list(map(self.folding.name, self.shown)))
@@ -328,10 +326,8 @@ class _CallTable:
                 yield part
 
     def _numbers(self, part: Fold) -> str:
-        first, last = (
-            self._number(self.folding.slots[index]) for index in (part.begin, part.end - 1)
-        )
-        return f"{first}-{last}"
+        slots = self.folding.slots
+        return f"{self._number(slots[part.begin])}-{self._number(slots[part.end - 1])}"
 
     def _number(self, slot: Slot) -> int | str:
         """The number of its calls: the lowest, if they differ."""
@@ -354,9 +350,9 @@ class _CallTable:
         )
 
     def _columns(self, cells: Sequence[str], signs: Iterable[str] = repeat("")) -> str:
-        pairs = zip(signs, cells, strict=False)
         return "".join(
-            f"{sign:^{GAP}}{_cut(cell, self.width):{self.width}}" for sign, cell in pairs
+            f"{sign:^{GAP}}{_cut(cell, self.width):{self.width}}"
+            for sign, cell in zip(signs, cells, strict=False)
         )[GAP:]
 
     def _signs(self, slot: Slot) -> Iterator[str]:

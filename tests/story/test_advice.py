@@ -221,8 +221,7 @@ def test_each_line_at_which_ranks_stand_is_said_but_not_of_a_job_that_was_well()
     waits = replace(cut, call=0, group="0")
     story = told_as_record(writer, [waits, cut, cut], **meta)
     assert [*story.texts(LineKind.FIX)] == [
-        "Look at t.py:10, where rank 1 stood.",
-        "Look at t.py:14, where rank 2 stood.",
+        "Look at t.py:10, where rank 1 stood, and at t.py:14, where rank 2 stood."
     ]
     meta["stood"] = dict.fromkeys(range(3), stood(10))
     story = told_as_record(Writer(3, "gloo"), [cut] * 3, **meta)

@@ -19,14 +19,14 @@ from joinlab.timeline import NO_END, EndKind
 
 
 def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
-    """Where ranks stand, else one line at most; () where nothing follows. While it is not over,
-    other calls may follow, and only where ranks stand is known."""
+    """One line at most; () where nothing follows. While it is not over, other calls may follow, and
+    only where ranks stand is known."""
     if evidence.meta.get("engine") != "recorded":
         return ()
     where = tuple(_where(evidence))
-    if where or not over:
-        return where
-    return (*_at_test(evidence), *_what_leads(evidence))[:1]
+    if over:
+        return (*where, *_at_test(evidence), *_what_leads(evidence))[:1]
+    return where
 
 
 class Unused(Fix):
@@ -40,8 +40,8 @@ class Unused(Fix):
 
 def unused(evidence: Evidence) -> Iterator[Line]:
     """The cure that DDP's own error names."""
-    texts = enumerate(end.text for end in evidence.ends)
-    ranks = tuple(rank for rank, text in texts if "find_unused_parameters" in text)
+    name = "find_unused_parameters"
+    ranks = tuple(rank for rank, end in enumerate(evidence.ends) if name in end.text)
     if ranks:
         yield Unused(ranks=ranks)
 
@@ -210,7 +210,10 @@ def _what_leads(evidence: Evidence) -> Iterator[Line]:
 
 class LookThere(Fix):
     def words(self) -> Text:
-        return say("Look at {}, where {} stood.", code(short_site(self.lines[0].site)), self.ranks)
+        parts = []
+        for line in self.lines:
+            parts.append(say("{}, where {} stood", code(short_site(line.site)), line.ranks))
+        return say("Look at {}.", listing(parts, ", and at "))
 
 
 def _where(evidence: Evidence) -> Iterator[Line]:
@@ -220,5 +223,6 @@ def _where(evidence: Evidence) -> Iterator[Line]:
         return
     stands = [line for line in standing.find(evidence) if isinstance(line, standing.Stands)]
     places = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
-    for site, ranks in places.items():
-        yield LookThere(ranks=tuple(ranks), lines=(SourceLine(site),))
+    if places:
+        lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in places.items())
+        yield LookThere(lines=lines, **evidence.about(places.values()))
