@@ -643,6 +643,8 @@ class _ScreenBuilder:
         else:
             how = "Tried"
         finish = "every rank finishes" if many else "both finish"
+        if any(end.pending for end in self.timeline.ends):
+            finish += ", no call pending"
         return ScreenPiece(f"{how}: {finish}.", tone="good")
 
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
@@ -767,6 +769,9 @@ class _ScreenBuilder:
         if source_text is None or not source_text.lines:
             return file, ()
         body = dict(enumerate(source_text.lines, source_text.first_line))
+        if edit and edit.removed and edit.begin in body:  # a method's text is kept dedented
+            indent = len(edit.removed[0]) - len(body[edit.begin])
+            edit = replace(edit, added=tuple(text[indent:] for text in edit.added))
         issued = self._lines_of_boxes(texts, source_text)
         loop = {number for number, text in body.items() if _CALLS.match(text)}
         wanted &= body.keys()

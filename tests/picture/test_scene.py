@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
-from joinlab.cases import case_4, case_6
+from joinlab.cases import CASES, case_4, case_6
 from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
 from joinlab.picture.first_screen import LANES, MOST, NARROW, first_screen
@@ -286,3 +287,31 @@ def test_a_timeline_without_calls_has_its_endings():
         timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"})
     )
     assert made.columns == () and [end[1] for end in made.ends] == ["finished", "killed"]
+
+
+def test_where_ranks_finished_before_the_fix_says_what_is_better_with_it():
+    for case, said in ((2, "both finish, no call pending"), (3, "both finish")):
+        run = emulate(CASES[case].program, (2, 3))
+        diagnose(run)
+        assert first_screen(run).tried.text == f"Tried: {said}."
+
+
+class Loop:
+    def run(self, rank, inputs):
+        for step, x in enumerate(inputs):
+            dist.all_reduce(x)
+            if rank == 0 and step % 2 == 1:
+                dist.broadcast(x, 0)
+
+
+def runs_a_method(rank, inputs):
+    Loop().run(rank, inputs)
+
+
+def test_an_edit_of_a_method_stands_as_deep_as_what_it_replaces():
+    run = emulate(runs_a_method, (4, 4))
+    diagnose(run)
+    code = first_screen(run).code
+    removed, added = (next(line.text for line in code if line.sign == sign) for sign in "-+")
+    assert removed.strip() != added.strip()
+    assert re.match(" *", removed)[0] == re.match(" *", added)[0]
