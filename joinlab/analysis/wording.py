@@ -182,8 +182,9 @@ def title(timeline: Timeline) -> str:
         inputs_text = (
             f", {len(inputs)} ranks with {low if low == high else f'{low} to {high}'} inputs"
         )
-    program = meta.get("program", "program")
-    return f"{program}{inputs_text}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
+    program, backend = meta.get("program", "program"), meta.get("backend")
+    on_backend = f" on {backend}" if backend else ""
+    return f"{program}{inputs_text}, {meta.get('engine', 'recorded')}{on_backend}"
 
 
 def at_input(number: int, meta: Meta) -> str:
