@@ -361,15 +361,18 @@ def from_a_callback(rank: int, inputs: Any) -> None:
 
 def from_a_thread(rank: int, inputs: Any) -> None:
     """Likewise, from a thread that `threading` does not know."""
-    group = dist.new_group()
+    group, sent = dist.new_group(), _thread.allocate_lock()
 
     def send() -> None:
         time.sleep(0.5)
         dist.send(torch.ones(1), 0, group=group)
+        sent.release()
 
     if rank == 1:
+        sent.acquire()
         _thread.start_new_thread(send, ())
         dist.recv(torch.zeros(1), 0)
+        sent.acquire()  # else its send may still be pending when the program returns
     else:
         dist.recv(torch.zeros(1), 1, group=group)
         dist.send(torch.zeros(1), 1)

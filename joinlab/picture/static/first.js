@@ -17,7 +17,7 @@ const PHONE = 740; // px: of narrower views the lanes run down, since how each r
 const PADDING = 20; // of the view, left and right
 const CARD = 1200; // px across of a picture to share
 const WIDE = 1120; // px from which on the program stands beside the lanes
-const CODE = 376; // px of a program beside the lanes
+const CODE = 376; // px of code beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
@@ -460,7 +460,7 @@ export class First {
       { names, ranks, odd } = run.scene;
     const heads = names.map((name, i) => {
       const place = face.lane(i),
-        room = turned ? Math.min(pitch - 10, face.width - place) : Infinity,
+        room = turned ? Math.min(pitch - 10, face.width - place - 5) : Infinity,
         head = this.head(i, run, room),
         [, tall] = HEADS.find(([part]) => head.includes(part)),
         style = turned
