@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 
@@ -30,14 +31,17 @@ Outcome = dump.Dump | str
 def read_all(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
     """The readable dumps, in the order of the files; `problems` names the others."""
     count = _processes(files)
-    shares = [files[first::count] for first in range(count)]
+    head = len(files) // (16 * count) if count > 1 else 0  # read here while the others begin
+    shares = [files[head + first :: count] for first in range(count)]
+    shares[0] = [*files[:head], *shares[0]]
     with ExitStack() as stack, no_collection():
         readers = [_begin(share, stack) for share in shares[1:]]
         outcomes = [_outcomes(shares[0], texts)]
         outcomes += map(_answer, readers, shares[1:], [texts] * len(readers))
+    outcome_of = dict(zip(chain(*shares), chain(*outcomes), strict=True))
     dumps = []
-    for index in range(len(files)):
-        outcome = outcomes[index % count][index // count]
+    for file in files:
+        outcome = outcome_of[file]
         if isinstance(outcome, str):
             problems.append(outcome)
         else:
