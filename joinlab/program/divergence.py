@@ -348,11 +348,12 @@ def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
             chain = _chain(apart, (rank, ways[rank]), (against, ways[against]))
             if chain:
                 chains[rank] = chain
-    if apart.one_call and chains:  # the way of the rank that issued it shows the place
+    if apart.one_call and closest:
         issuer, peer = (side[0] for side in sides)
         deciding = _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks)
         if deciding:
             return [_test(_line_of(deciding), {peer: [deciding]})]
+    if apart.one_call and chains:  # the way of the rank that issued it shows the place
         if apart.turns and _each_has_a_branch(
             chains[issuer][-1], ways[peer].steps, apart.turns[-2:]
         ):

@@ -98,6 +98,18 @@ def not_a_number(rank, inputs):
         dist.all_reduce(loss)
 
 
+def ring(rank, inputs):
+    size, token = dist.get_world_size(), torch.ones(1)
+    for lap, _ in enumerate(inputs):
+        if rank == 0:
+            dist.send(token, 1)
+            dist.recv(token, size - 1)
+        else:
+            dist.recv(token, rank - 1)
+            if rank != 1 or lap != 1:  # PARTS
+                dist.send(token, (rank + 1) % size)
+
+
 def joined(rank, inputs):
     model = DDP(nn.Linear(1, 1))
     with model.join():
@@ -121,6 +133,7 @@ CASES = {
         {"value": {0: -2, 1: 2}, "self.best": {0: -1, 1: 0}},
     ),
     not_a_number: ((2, 2), [], {"loss": {0: 0.5, 1: "nan"}}),
+    ring: ((3, 3, 3), [], {"rank": {1: 1}, "lap": {1: 1}}),
 }
 
 
