@@ -447,10 +447,11 @@ def test_values_are_read_before_a_comm_hook_s_callback_overwrites_them() -> None
 
 def test_a_rank_whose_child_computes_is_at_work() -> None:
     def program(rank: int, inputs: Any) -> int:
-        code = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass"
+        code = "import time; end = time.process_time() + 4\nwhile time.process_time() < end: pass"
         return subprocess.run([sys.executable, "-c", code]).returncode
 
-    assert [str(end) for end in run(program, (1,), no_progress=0.8).ends] == ["finished"]
+    # On a busy machine a child may get no time for a second.
+    assert [str(end) for end in run(program, (1,), no_progress=2).ends] == ["finished"]
 
 
 def test_a_time_limit_may_be_infinite() -> None:
