@@ -228,7 +228,8 @@ def _rows(
     dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, notes: list[str]
 ) -> pl.DataFrame:
     """The calls of all dumps as numbers, with the group names of `_all_groups` and the dumps'
-    times."""
+    times. Calls of one rank and group that are all collectives, or all sends and recvs, have one
+    number in `series`."""
     kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
     data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
     data |= {"kind": np.concatenate(kinds)}
@@ -243,10 +244,12 @@ def _rows(
             )
             data[name] = np.where(wrong, 0, data[name])
     names = {name: index for index, name in enumerate(groups)}
-    of_rank = [
+    series_in_rank = [
         2 * names.get(kind.group, len(names)) + (kind.op in POINT_TO_POINT) for kind in texts.kinds
     ]
-    data["series"] = data["rank"] * 2 * (len(names) + 1) + np.array(of_rank, np.int64)[data["kind"]]
+    data["series"] = (
+        data["rank"] * 2 * (len(names) + 1) + np.array(series_in_rank, np.int64)[data["kind"]]
+    )
     return pl.DataFrame(data).with_columns(
         *(
             pl.lit(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from joinlab.analysis.matching import key_of
 from joinlab.analysis.wording import ranks_text
 from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
@@ -381,7 +382,7 @@ def _timeline(
         meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
     prover = partial(prove, calls, groups, backend, setting=setting_of(meta))
     ends = _ends(logs, size, calls, prover, cut)
-    if not any(end.proven for end in ends):
+    if moves and not any(end.proven for end in ends):
         calls = settled
         ends = _ends(logs, size, calls, prover, cut)
     printed = [_traceback(logs[rank]) if rank in logs else "" for rank in range(size)]
@@ -541,9 +542,10 @@ def _settled(
         recent = (call["enqueued_ns"] or 0) > logs[call["rank"]].last_ns - MOVING_NS
         return recent and (call["op"] in POINT_TO_POINT or call.get("completed_ns") is None)
 
+    older = [call for call in calls if not is_new(call)]
     reached: dict[tuple[str, int], int] = {}
-    for call in calls:
-        if not is_new(call) and call["op"] not in POINT_TO_POINT and call.get("number"):
+    for call in older:
+        if call["op"] not in POINT_TO_POINT and call.get("number"):
             reached[call["group"], call["rank"]] = call["number"] or 0
     common = {
         group: min((reached.get((group, rank), 0) for rank in ranks), default=0)
@@ -551,12 +553,8 @@ def _settled(
     }
     return [
         call
-        for call in calls
-        if not is_new(call)
-        and (
-            call["op"] in POINT_TO_POINT
-            or (call.get("number") or 0) <= common.get(call["group"], 0)
-        )
+        for call in older
+        if call["op"] in POINT_TO_POINT or (call.get("number") or 0) <= common.get(call["group"], 0)
     ]
 
 
@@ -630,10 +628,7 @@ def _ends(
         log = logs.get(rank)
         rank_calls = () if log is None else [call for call in calls if call["rank"] == rank]
         awaited = None if log is None else log.awaited()
-        if awaited is not None and all(
-            (call["group"], call["seq"]) != (awaited["group"], awaited["seq"])
-            for call in rank_calls
-        ):
+        if awaited is not None and key_of(awaited) not in map(key_of, rank_calls):
             awaited = None  # it was left out
         if log is None:
             ends.append(Ending(EndKind.UNKNOWN, text="no record was found"))

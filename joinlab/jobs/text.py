@@ -170,8 +170,10 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
             kind = EndKind.RAISED if rank in facts.raised else _end_by(text)
             ends[rank] = replace(end, kind=kind, text=text)
     stacks = {rank: facts.stood(rank) for rank in sorted(facts.stands) if rank < len(ends)}
-    timeline.meta.setdefault("stood", {}).update(stacks)
-    timeline.meta["asides"] = [*facts.asides]
+    if stacks:
+        timeline.meta["stood"] = timeline.meta.get("stood", {}) | stacks
+    if facts.asides:
+        timeline.meta["asides"] = [*dict.fromkeys(facts.asides)]
     merged = replace(timeline, ends=tuple(ends))
     merged.again.extend(timeline.again)
     return merged
@@ -231,7 +233,7 @@ class TextFacts:
     sends: dict[int, dict[str, str]] = field(default_factory=dict)
     rank_names: dict[int, str] = field(default_factory=dict)
     mismatched: set[int] = field(default_factory=set)
-    asides: dict[str, bool] = field(default_factory=dict)
+    asides: list[str] = field(default_factory=list)
     size: int = 0
     dumped: bool = False
     backend: str = "nccl"
@@ -487,7 +489,7 @@ class TextFacts:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
         signals, children = _all("signalled", text), _all("child", text)
         for match in signals:
-            self.asides[f"torchrun received signal {match['signal']} and ended its ranks."] = True
+            self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
         for match in children:
             self.ended.setdefault(int(match["rank"]), f"code {match['code']} (Lightning)")
             self.notes.add("ranks count within a host")
@@ -532,7 +534,8 @@ class TextFacts:
             site = call_site(_frames(match["frames"])[::-1])
             if site and "distributed/run.py" not in match["frames"]:  # torchrun's own
                 error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
-                self.asides[f"{who} wrote {error}."] = matched = True
+                self.asides.append(f"{who} wrote {error}.")
+                matched = True
         return matched
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
@@ -599,9 +602,7 @@ class TextFacts:
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         if not any(rank < MOST_RANKS for rank in ranks):
             raise TimelineFileError(
-                " ".join(
-                    (f"cannot open {source}: no line says what a rank did.", *[*self.asides][:1])
-                )
+                " ".join((f"cannot open {source}: no line says what a rank did.", *self.asides[:1]))
                 + " Lines that do: those of NCCL's watchdog, of TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO "
                 "with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
                 + " A folder with one file of stacks per rank, rank_0.txt and so on, is read, too."
@@ -650,7 +651,7 @@ class TextFacts:
             },
             "rank_names": self.rank_names,
             "mismatched": sorted(self.mismatched),
-            "asides": [*self.asides],
+            "asides": [*dict.fromkeys(self.asides)],
             "stood": {rank: self.stood(rank) for rank in sorted(self.stands)},
         }
         if meta["backend"] == "nccl" and not (rows or meta["progress"]):

@@ -155,9 +155,9 @@ class FixTarget:
         object's methods."""
         if not isinstance(node.value, ast.Call):
             return False
-        name, function = dotted(node.value.func), self.value_of(node.value.func)
-        own = isinstance(function, FunctionType) and function.__globals__ is self.names
-        return own or name in self.runners
+        function = self.value_of(node.value.func)
+        in_module = isinstance(function, FunctionType) and function.__globals__ is self.names
+        return in_module or dotted(node.value.func) in self.runners
 
     def same_names(self) -> set[str]:
         """What the last test reads that has one value on all ranks that reached it."""
@@ -517,7 +517,7 @@ def _out(place: FixTarget) -> Iterator[Edited]:
     branch = place.branch()
     if branch is None:
         return
-    own, test = place.own_calls(branch), place.shared(branch)
+    collectives, test = place.own_calls(branch), place.shared(branch)
     # A test of anything else may guard what a function of the program does.
     by_rank = _is_for_some_ranks(place, place.same_names())
     calls = [
@@ -525,7 +525,7 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         for call in (*branch.body, *branch.orelse)
         if isinstance(call, ast.Expr)
         and call.lineno in place.sites
-        and (call in own or (by_rank and place.leads(call)))
+        and (call in collectives or (by_rank and place.leads(call)))
     ]
     repeats = bool(place.within(branch, ast.For, ast.While))
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
@@ -553,13 +553,13 @@ def _out(place: FixTarget) -> Iterator[Edited]:
             textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
         )
         whole = len(_making(calls[-1], branch, _data(place, calls[-1]))) == len(branch.body)
-        kind = "out" if whole and calls[-1] in own else "block"
+        through = calls[-1] not in collectives  # a function of the program
+        kind = "out" if whole and not through else "block"
         if test:
-            change = (*place.span(branch.test), test)
+            kind, change = f"{kind}, shared", (*place.span(branch.test), test)
         else:
             change = (*place.span(branch), block.lstrip())
-        kind += ", shared" * bool(test)
-        yield Edited(kind, place, place.changed(change), moves=calls[-1] not in own)
+        yield Edited(kind, place, place.changed(change), moves=through)
 
 
 def _making(call: ast.Expr, branch: ast.If, data: set[str]) -> list[ast.stmt]:
@@ -661,11 +661,11 @@ def _leaves(branch: ast.If) -> bool:
     return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
 
 
-def _is_for_some_ranks(place: FixTarget, besides: Collection[str] = ()) -> bool:
-    """Whether the test reads nothing but the rank's number, and these names."""
+def _is_for_some_ranks(place: FixTarget, ignored: Collection[str] = ()) -> bool:
+    """Whether the test reads nothing but the rank's number. `ignored`: names that do not count."""
     values = []
     for read in place.tests[-1]["values"]:
-        if "(" not in read["name"] and read["name"] not in besides:  # no len()
+        if "(" not in read["name"] and read["name"] not in ignored:  # a length may equal the rank
             values.append((read["ranks"], read["value"]))
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 

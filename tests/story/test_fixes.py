@@ -196,8 +196,8 @@ def add_up(x):
     "program", [returns_before_the_norm, callbacks_of_one_rank, steps_on_finite_inputs]
 )
 def test_no_fix_takes_a_call_away_or_a_guard_of_it(program):
-    """A flag would let both ranks return before the call in every step, an equal number of callbacks
-    would leave it out, and outside its branch it would get what is not finite."""
+    """With a flag, both ranks would return before the call in every step; with as many callbacks on
+    each rank, none would make it; and outside its branch, it would add up infinite values."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
 

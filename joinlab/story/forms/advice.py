@@ -23,10 +23,10 @@ def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
     only where ranks stand is known."""
     if evidence.meta.get("engine") != "recorded":
         return ()
-    where = tuple(_where(evidence))
+    places = tuple(_where(evidence))
     if over:
-        return (*where, *_at_test(evidence), *_what_leads(evidence))[:1]
-    return where
+        return (*places, *_at_test(evidence), *_what_leads(evidence))[:1]
+    return places
 
 
 class Unused(Fix):

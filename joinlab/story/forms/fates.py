@@ -358,9 +358,9 @@ class _FateOf:
         """Whether another rank's call in the same slot carries more bytes, or other splits."""
         slot = self.slot_of(key)
         rows = self.evidence.matched.calls_of(slot).values()
-        room, sizes = call_of(self.rows[key]).nbytes, [call_of(row).nbytes for row in rows]
-        return "splits" in slot.differs or any(
-            room is not None and size and size > room for size in sizes
+        room = call_of(self.rows[key]).nbytes
+        return "splits" in slot.differs or (
+            room is not None and max(call_of(row).nbytes or 0 for row in rows) > room
         )
 
     def on_gloo(self, key: Key) -> bool:

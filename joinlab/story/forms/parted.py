@@ -110,7 +110,7 @@ def _replicas_differed(evidence: Evidence, test: Test) -> bool:
     """Whether the replicas of a run that finished differed before the ways parted there: it is not
     why."""
     steps = evidence.meta.get("replicas", {}).get("steps", {})
-    if any(end.kind is not EndKind.FINISHED for end in evidence.ends):
+    if not steps or any(end.kind is not EndKind.FINISHED for end in evidence.ends):
         return False
     for side in test["sides"]:
         for rank in side["ranks"]:
