@@ -126,9 +126,11 @@ def write_whole(path: Path, data: bytes) -> Path:
         with draft.open("xb") as file:
             file.write(data)
         os.replace(draft, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink()
+        if isinstance(error, OSError):  # of the draft, a name that nobody gave
+            error.filename, error.filename2 = str(path), None
         raise
     return path
 

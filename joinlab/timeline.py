@@ -31,7 +31,7 @@ import polars as pl
 
 from joinlab import archive, showing
 from joinlab.backend.calls import REFUSAL
-from joinlab.errors import RankError
+from joinlab.errors import ProgramError, RankError
 from joinlab.ops import LONG_VALUES, POINT_TO_POINT, AboutNccl, Stood, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
@@ -807,3 +807,11 @@ def timeline_from_rows(
         returns=tuple(returns),
         output=tuple(output),
     )
+
+
+def expect_timeline(value: object, function: str) -> None:
+    """Raise ProgramError unless `value`, which the caller gave a public function, is a Timeline."""
+    if not isinstance(value, Timeline):
+        raise ProgramError(
+            f"{function} takes a Timeline, as launch and emulate return it; got {value!r:.60}"
+        )

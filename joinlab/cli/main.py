@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from joinlab._version import __version__
 from joinlab.cli import cases, doctor, handout, record, run, show, watch
-from joinlab.errors import JoinlabError, LaunchInterrupted, with_extra
+from joinlab.errors import JoinlabError, with_extra
 
 COMMANDS = (
     cases.COMMAND,
@@ -52,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(options.command.run(options))
         sys.stdout.flush()
         return code
-    except LaunchInterrupted as interrupted:
-        return _say(str(interrupted), INTERRUPTED)
     except KeyboardInterrupt:
         if options.command is record.COMMAND:
             raise  # as without joinlab

@@ -117,6 +117,7 @@ class _Voice:
     """
 
     def __init__(self, into: Path) -> None:
+        self._into = into
         self._show = f"python -m joinlab show {shlex.quote(str(into))}"
         self._ended = threading.Lock()
         _say(f"recording into {into}. If it hangs: {self._show}")
@@ -139,7 +140,7 @@ class _Voice:
         self.say_end()
 
     def say_end(self) -> None:
-        if self._ended.acquire(blocking=False):
+        if self._ended.acquire(blocking=False) and any(self._into.glob("rank-*.jsonl")):
             _say(f"to see what was recorded: {self._show}")
 
 

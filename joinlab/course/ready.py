@@ -60,11 +60,11 @@ def _packages() -> str:
 def _emulates() -> str:
     from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
-    from joinlab.errors import JoinlabError
+    from joinlab.errors import LaunchError
 
     try:
         ends = list(map(str, emulate(CASES[4].program, (2, 3)).ends))
-    except JoinlabError as error:
+    except LaunchError as error:
         raise NotReady(f"{error}", install_command()) from error
     if ends != ["finished", "hung (proven)"]:
         raise NotReady(
@@ -75,14 +75,14 @@ def _emulates() -> str:
 
 def _launches() -> str:
     from joinlab.cases import CASES
-    from joinlab.errors import JoinlabError
+    from joinlab.errors import LaunchError
     from joinlab.launcher.launcher import launch
 
     try:
         run = launch(
             CASES[1].program, (1, 2), "gloo", timeout=LAUNCH_S, on_output=None, progress=False
         )
-    except JoinlabError as error:
+    except LaunchError as error:
         raise NotReady(f"{error}", _for_gloo()) from error
     wrong = [end for end in run.ends if str(end) != "finished"]
     if wrong:
@@ -164,6 +164,8 @@ def check_course(checks: Sequence[ReadyCheck] = CHECKS) -> int:
         begun = time.monotonic()
         try:
             result = check.run()
+        except KeyboardInterrupt:
+            raise  # LaunchInterrupted is an Exception, too
         except Exception as error:
             if isinstance(error, NotReady):
                 repair = error.repair

@@ -17,14 +17,14 @@ import traitlets
 
 from joinlab.analysis.reading import read
 from joinlab.analysis.thread import beside_thread
-from joinlab.errors import JoinlabError, ProgramError
+from joinlab.errors import JoinlabError
 from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import packed_script, style
 from joinlab.picture.first_screen import NARROW
 from joinlab.picture.lane_data import pack
 from joinlab.picture.tables import Table, thread_table
 from joinlab.story.judge import mend
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, expect_timeline
 
 
 class View(anywidget.AnyWidget):
@@ -179,11 +179,8 @@ def compare(one: Timeline, other: Timeline) -> View | Table:
 
         joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
     """
-    for timeline in (one, other):
-        if not isinstance(timeline, Timeline):
-            raise ProgramError(
-                f"compare takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
-            )
+    expect_timeline(one, "compare")
+    expect_timeline(other, "compare")
     if other.meta.get("engine") == "documented":
         return thread_table(beside_thread(one, other))
     return View(one, beside=other)

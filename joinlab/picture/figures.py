@@ -26,7 +26,7 @@ from joinlab.picture.details import call_details, duration
 from joinlab.picture.first_screen import FirstScreen, first_screen, folded
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, expect_timeline
 
 CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
 """For `figure.show(config=...)`: the wheel zooms, and nothing offers to send the figure to a cloud."""
@@ -54,9 +54,11 @@ class FigureBar(NamedTuple):
 def figure(timeline: Timeline) -> go.Figure:
     """The lanes of a Timeline on the clock: the calls of each rank, and below them its program, hatched
     where it waits. What never ends runs to the right edge. With many calls, only those of the story.
+    Raises ProgramError for anything but a Timeline.
 
         joinlab.figure(timeline).show()
     """
+    expect_timeline(timeline, "figure")
     reading, screen = read(timeline), first_screen(timeline)
     slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]

@@ -15,10 +15,9 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import match
-from joinlab.errors import ProgramError
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.picture.theme import BAND, BLACK, CHIPS, WHITE
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, expect_timeline
 
 MAX_CHIPS = 24
 """A tensor with more values than this is shown by its first and last ones."""
@@ -124,10 +123,7 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
       before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]
       after   rank 0: [20 21];  rank 1: [20 21];  rank 2: [20 21]
     """
-    if not isinstance(timeline, Timeline):
-        raise ProgramError(
-            f"who_holds takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
-        )
+    expect_timeline(timeline, "who_holds")
     slots = match(timeline)
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")

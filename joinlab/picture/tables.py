@@ -15,13 +15,12 @@ from typing import Any
 from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.thread import BesideThread
-from joinlab.errors import ProgramError
 from joinlab.ops import decode_values
 from joinlab.picture.both_themes import in_both_themes
 from joinlab.picture.rows import RowKind
 from joinlab.picture.rows import kind as kind_of
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, expect_timeline
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
 LETTER, LINE, PAD = 7.4, 19, 9
@@ -205,10 +204,7 @@ def slots(timeline: Timeline, begin: int | None = None, end: int | None = None) 
 
         joinlab.slots(run, 17, 19)
     """
-    if not isinstance(timeline, Timeline):
-        raise ProgramError(
-            f"slots takes a Timeline, as launch and emulate return it; got {timeline!r:.60}"
-        )
+    expect_timeline(timeline, "slots")
     rows = []
     for slot in match(timeline):
         place = min(slot.calls.values()) + 1

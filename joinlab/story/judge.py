@@ -17,7 +17,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import EndingLine, Headline, Line, RankEnds
 from joinlab.story.story import Story
-from joinlab.timeline import EndKind, Timeline, TraceSource
+from joinlab.timeline import EndKind, Timeline, TraceSource, expect_timeline
 
 SHORT_S = 10.0
 """A launch that took longer is not emulated unasked."""
@@ -35,12 +35,14 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
     The first call for a failed run that this process emulated emulates it again, for a few seconds
     at most: to see where its ranks' ways part, and to try fixes. So does the first call for one that
     it launched on gloo, unless that took more than 10 s or did something that a second run would
-    do again (meta["side_effects"]); the story then says that it was emulated.
+    do again (meta["side_effects"]); the story then says that it was emulated. Raises ProgramError
+    for anything but a Timeline.
 
         story = joinlab.diagnose(timeline)
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
+    expect_timeline(timeline, "diagnose")
     evidence = Evidence(timeline if fix else without_fixes(timeline), folding)
     look(evidence)
     return story_of(evidence)

@@ -14,6 +14,8 @@ import pytest
 from joinlab.cli.main import main
 from joinlab.course import ready
 from joinlab.course.ready import CHECKS, NotReady, ReadyCheck, check_course
+from joinlab.errors import LaunchInterrupted
+from joinlab.launcher import launcher
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,16 @@ def test_the_first_check_that_fails_says_what_to_run_and_ends_it(capsys):
 def test_an_error_that_nobody_foresaw_is_told_in_one_line(capsys):
     assert check_course([ReadyCheck("one", lambda: 1 / 0)]) == 1
     assert "ZeroDivisionError: division by zero" in capsys.readouterr().out
+
+
+def test_ctrl_c_is_no_fault_of_the_machine(monkeypatch, capsys):
+    def interrupted(*args, **kwargs):
+        raise LaunchInterrupted("the run was interrupted", None)
+
+    monkeypatch.setattr(launcher, "launch", interrupted)
+    assert main(["doctor", "--course"]) == 130
+    said = capsys.readouterr()
+    assert "Not ready" not in said.out and said.err == "joinlab: interrupted\n"
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):

@@ -208,7 +208,7 @@ def test_every_figure_is_moved_and_its_position_has_an_address(
             expect(dots).to_have_attribute("aria-valuenow", fewer)
             expect(whole).not_to_have_text(drawn, use_inner_text=True)
             if figure.stem in ("shadow", "right"):
-                expect(told).to_have_text(before)
+                expect(told).to_contain_text(before.partition(":")[0])
             after, address = told.inner_text(), page.url
             assert (
                 f"inputs={fewer}," in address

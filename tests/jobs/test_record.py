@@ -644,6 +644,13 @@ def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: 
     assert done.stderr.startswith("joinlab recorded nothing: this process made no process group.")
 
 
+def test_a_script_that_ends_before_it_makes_a_group_has_no_record_to_see(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import no_such_module")
+    done = python(tmp_path, "-m", "joinlab", "record", "broken.py")
+    assert "joinlab recorded nothing" in done.stderr
+    assert "to see what was recorded" not in done.stderr
+
+
 def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file stands where the folder should be")
     done = alone(tmp_path)

@@ -544,6 +544,10 @@ def test_two_pictures_have_one_axis():
     )
     with pytest.raises(ProgramError, match="compare takes a Timeline"):
         joinlab.compare(left, "right")
+    with pytest.raises(ProgramError, match="diagnose takes a Timeline"):
+        joinlab.diagnose(joinlab.cases.case_4)
+    with pytest.raises(ProgramError, match="figure takes a Timeline"):
+        joinlab.figure(None)
 
 
 def test_a_call_that_one_run_lacks_leaves_its_place_empty():

@@ -60,11 +60,12 @@ class PlayedAnswer:
             compare_trained(inputs, expected[rank], self.given, f"rank {rank}")
 
     def exchanges(self) -> list[Mapping[str, object]]:
-        """The calls of the answer itself, those that DDP and join() did not make and that are no
-        barrier, in which the ranks' values differ; of each, the row of one rank."""
+        """The calls in which the ranks' values differ, of the answer itself: those that DDP and
+        join() did not make, but for the check that the answer asks join() for; of each, the row of
+        one rank."""
         calls: dict[tuple[object, object], list[Mapping[str, Any]]] = {}
         for row in self.timeline.calls.rows(named=True):
-            if "(" not in row["origin"] or "object" in row["origin"]:
+            if "(" not in row["origin"] or re.search("object|throw check", row["origin"]):
                 calls.setdefault((row["group"], row["seq"]), []).append(row)
         return [
             rows[0]

@@ -1,4 +1,4 @@
-"""288 answers in fourth.json, written before the judges were read and after: each with the text of its program.
+"""289 answers in fourth.json, written before the judges were read and after: each with the text of its program.
 
 Three of the wrong ones count as cheats: they make a collective for show and return a number that follows from the
 exercise's text alone, so no situation tells them from an answer.
