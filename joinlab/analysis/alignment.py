@@ -63,11 +63,24 @@ def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment
     )
     if index is None:
         return None
+
+    def leads(ahead: Sequence[Identity], behind: Sequence[Identity], by: int) -> bool:
+        rest = ahead[by:]
+        if not (rest and behind and all(map(fits, rest, behind))):
+            return False
+        # Calls of `behind` that nothing is left for may be meant for those that seem to be too many:
+        # then they come in another order, or are other calls in their place.
+        unmatched = behind[len(rest) :]
+        swapped = any(map(fits, ahead[:by], unmatched))
+        return not (unmatched and (swapped or all(map(fits, ahead[1:], behind[1:]))))
+
     lead = 0
-    for by in (by for size in range(1, FURTHEST + 1) for by in (-size, size)):
-        first_rest, second_rest = first[index + max(by, 0) :], second[index + max(-by, 0) :]
-        if first_rest and second_rest and all(map(fits, first_rest, second_rest)):
-            lead = by
+    for size in range(1, FURTHEST + 1):
+        if leads(second[index:], first[index:], size):
+            lead = -size
+            break
+        if leads(first[index:], second[index:], size):
+            lead = size
             break
     # where one rank has issued more of them, the two that fit may be of different rounds
     equal = all(first.count(call) == second.count(call) for call in (first[index], second[index]))

@@ -132,6 +132,40 @@ def test_with_any_number_of_ranks_the_loud_call_is_the_headlines_and_its_value_i
     assert drawn.count(">reads 0: nobody<") == asking and ">puts in 0<" in drawn
 
 
+def swapped(rank, inputs):
+    """Rank 1 issues the two calls in another order."""
+    for _ in inputs:
+        if rank == 1:
+            dist.broadcast(torch.ones(8), 0)
+            dist.all_reduce(torch.ones(8))
+        else:
+            dist.all_reduce(torch.ones(8))
+            dist.broadcast(torch.ones(8), 0)
+
+
+def resized(rank, inputs):
+    for step, _ in enumerate(inputs):
+        dist.all_reduce(torch.ones(5 if (rank, step) == (1, 1) else 4))
+
+
+def replaced(rank, inputs):
+    for step, _ in enumerate(inputs):
+        if (rank, step) == (1, 1):
+            dist.reduce(torch.ones(4), 0)
+        else:
+            dist.all_reduce(torch.ones(4))
+
+
+@pytest.mark.parametrize("program", [swapped, resized, replaced])
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_where_all_issue_equally_many_calls_none_is_one_too_many(program, inputs):
+    run = emulate(program, (inputs,) * 3)
+    made = first_screen(run)
+    assert not made.meant
+    assert all(one.extra is None and one.missing is None for one in made.columns)
+    assert "more than" not in str(diagnose(run)) and "fewer than" not in str(diagnose(run))
+
+
 def test_a_line_that_all_ran_says_so_or_how_many_were_compared():
     def odd(rank, inputs):
         for _ in inputs:
