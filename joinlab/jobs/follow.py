@@ -128,5 +128,10 @@ def follow(
         view
     """
     recorded = RecordedFolder(folder)
-    recorded.refresh()
+    try:
+        recorded.refresh()
+    except FileNotFoundError as error:
+        raise TimelineFileError(
+            f"there is no folder {os.fspath(folder)!r} yet: start the job, then run this cell again"
+        ) from error
     return Following(recorded, every, still, **options)

@@ -16,9 +16,9 @@ from joinlab.story.lines import EndingLine, Headline, Line, LineKind
 from joinlab.story.writers import html_of, text_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Story:
-    """The story of a run. `str` makes sentences of it, which Jupyter shows, too.
+    """The story of a run. `str` and `repr` make sentences of it, which Jupyter shows, too.
 
     lines       the headline first, then in reading order
     ranks       every rank's ending
@@ -73,6 +73,8 @@ class Story:
 
     def __str__(self) -> str:
         return text_of(self.lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return html_of(self.lines)

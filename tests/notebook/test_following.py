@@ -111,3 +111,5 @@ def test_a_folder_that_is_removed_is_followed_no_more(folder: Path, view: Follow
 def test_a_folder_without_a_rank_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TimelineFileError, match="it has no record of a rank"):
         joinlab.follow(tmp_path)
+    with pytest.raises(TimelineFileError, match=r"there is no folder .* yet: start the job"):
+        joinlab.follow(tmp_path / "runs")

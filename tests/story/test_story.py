@@ -46,6 +46,7 @@ def test_a_story_is_plain_data() -> None:
     assert headline["facts"] == {"sides": [[0], [1]], "ends": [], "caught": []}
     assert cause["facts"].items() >= {"met": True, "completed": True}.items()
     assert story.of(LineKind.CAUSE) == (a_cause(),)
+    assert repr(story) == str(story)  # what a terminal prints
 
 
 def test_the_facts_of_a_form_are_plain_under_its_own_name() -> None:
