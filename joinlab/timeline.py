@@ -271,7 +271,7 @@ FROM_TEXT = "text"
 FIRST_FAILED = "torchrun: the first that failed"
 """In the text of an ending: torchrun named the rank as the root cause."""
 
-STUCK = "its NCCL watchdog made no progress for"
+STUCK = "its NCCL watchdog made no progress"
 """In the text of an ending, from pasted text: a call of CUDA or NCCL did not return on the rank."""
 
 UNTOLD = "no line says how it ended"

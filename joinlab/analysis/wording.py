@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from joinlab.program.steps import BY_BACKWARD
 from joinlab.showing import running_shell
-from joinlab.timeline import Ending, EndKind, Meta, Timeline
+from joinlab.timeline import FROM_TEXT, Ending, EndKind, Meta, Timeline
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -187,6 +187,18 @@ def title(timeline: Timeline) -> str:
     return f"{program}{inputs_text}, {meta.get('engine', 'recorded')}{on_backend}"
 
 
+def size_text(timeline: Timeline) -> str:
+    """How many ranks a run has; a text proves only some.
+
+    >>> from joinlab.timeline import timeline_from_rows
+    >>> size_text(timeline_from_rows([], [Ending("finished")] * 2, {}))
+    '2 ranks'
+    """
+    count = timeline.world_size
+    at_least = "at least " * (timeline.meta.get("format") == FROM_TEXT)
+    return f"{at_least}{count} rank{'s' * (count != 1)}"
+
+
 def at_input(number: int, meta: Meta) -> str:
     """A number of the column `input` in words.
 
@@ -231,7 +243,7 @@ def measured(timeline: Timeline) -> str:
                 f"Times are of a virtual clock."
             )
         case engine:
-            return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
+            return f"{str(engine or 'recorded').capitalize()}: {size_text(timeline)} on {backend}{torch}."
 
 
 def _barrier(timeline: Timeline) -> str:

@@ -21,14 +21,23 @@ from joinlab.analysis.folding import Fold, Part, fold
 from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
-from joinlab.analysis.wording import by_key, good, group_text, ranks_text, short_site, shown
+from joinlab.analysis.wording import (
+    by_key,
+    good,
+    group_text,
+    number_text,
+    ranks_text,
+    short_site,
+    shown,
+    size_text,
+)
 from joinlab.ops import CallRow, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Headline, Line
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.timeline import FROM_TEXT, Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import (
@@ -235,15 +244,14 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
 def _title(run: Timeline, headline: Headline, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
-    named_counts = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
-    if named_counts:
-        size = f"inputs {', '.join(map(str, counts))}"
-    else:
-        size = f"{run.world_size} ranks"
     heading = (
         f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')}"
-        f"{' ' * ('backend' in meta)}{meta.get('backend', '')} · {size}"
+        f"{' ' * ('backend' in meta)}{meta.get('backend', '')}"
     )
+    if len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1):
+        heading += f" · inputs {', '.join(map(str, counts))}"
+    elif meta.get("format") != FROM_TEXT:  # a text does not say how many there are
+        heading += f" · {size_text(run)}"
     right = _cut(ended_in_short(headline).upper(), width - 14)
     heading = _cut(heading, max(width - len(right) - 2, 12))
     return f"{heading}{right:>{max(width - len(heading), len(right) + 2)}}"
@@ -329,10 +337,11 @@ class _CallTable:
         slots = self.folding.slots
         return f"{self._number(slots[part.begin])}-{self._number(slots[part.end - 1])}"
 
-    def _number(self, slot: Slot) -> int | str:
-        """The number of its calls: the lowest, if they differ."""
+    def _number(self, slot: Slot) -> str:
+        """The number of its calls as the record has it: the lowest, if they differ."""
         rows = self.folding.matched.calls_of(slot).values()
-        return min((row["number"] for row in rows if row["number"] is not None), default="-")
+        number = min((row["number"] for row in rows if row["number"] is not None), default=None)
+        return number_text(self.run.meta, slot.group, number).rpartition(" ")[2] or "-"
 
     def _row(self, index: int) -> str:
         slot = self.folding.slots[index]

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from operator import itemgetter
 from pathlib import Path
+from signal import Signals
 
 import polars as pl
 
@@ -58,14 +59,17 @@ NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
 """The beginning of DETAIL's error."""
 
 PATTERNS: Mapping[str, str] = {
-    "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\(SeqNum="
-    r"(?P<number>\d+),\s+OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,))?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
+    "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\((?:SeqNum="
+    r"(?P<number>\d+),\s+)?OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,)(?:,\s+NumelOut\s?=(?P<out>\d+))?)?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
     r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
     r"[Ll]ast\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
     r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
-    "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\][^\n]{0,200}watchdog got stuck for (?P<seconds>\d+) seconds",
+    "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\](?:(?!\[PG )[\s\S]){0,60}?"
+    r"(?:watchdog\s+got\s+stuck\s+for\s+(?P<seconds>\d+)\s+seconds|Heartbeat\s+monitor\s+timed\s+out)",
+    "broke": r"Rank (?P<rank>\d+)\] (?:Process group|NCCL) watchdog thread terminated with exception: "
+    r"(?P<text>[^\[\s].*)",
     "print": r"(?:Rank (?P<rank>\d+) is running(?: inconsistent)?|\[Rank (?P<of>\d+)\] Running) collective:\s+"
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d+),? ?)?OpType=(?P<op>\w+)"
     r"(?:,\s+TensorShape=\[(?P<shape>[\d, ]*)\])?(?:,\s+TensorDtypes=(?P<dtype>\w+))?",
@@ -82,7 +86,7 @@ PATTERNS: Mapping[str, str] = {
     "barrier": r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
     "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
     "failed": r"\brank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
-    r"(?:\s+\((?P<signal>SIG\w+)\)|(?:[^\n]*\n){2}[^\n]*traceback : Signal \d+ \((?P<by>SIG\w+)\))?",
+    r"(?:(?:[^\n]*\n){2}  traceback : (?P<raised>Traceback .*\n(?:  .*\n)+))?",
     "srun": r"srun: error: [^\s:]+: tasks? (?P<tasks>\d{1,5}(?:[,-]\d{1,5}){0,99}): (?:Exited with )?"
     r"(?P<how>\w+(?: \w+)*)",
     "task_is_rank": r"^([1-9]\d*): .*?\[rank\1\]:|srun: error: [^\s:\[,]+: tasks ",
@@ -94,7 +98,10 @@ PATTERNS: Mapping[str, str] = {
     "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
     "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved):?\n(?:future: .*\n)?)?"
     r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>(?!Traceback )[^\W\d].*)",
-    "torn": r"^  File [^\n]+, line \d+, in [^\n]+\n(?:    [^\n]*\n)?(?P<text>[A-Z][\w.]*(?:Error|Exception): .*)",
+    "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.))"
+    r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
+    "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
+    r"(?:\] is setting up NCCL communicator |\]: params\[| has )|Gloo connectFullMesh failed with ).*)",
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
@@ -102,13 +109,14 @@ PATTERNS: Mapping[str, str] = {
     "attempt": r"^.*attempts left; will restart worker group|^.* (?P<agent>\d+) \S*torch/distributed/elastic/"
     r"multiprocessing/api\.py:\d+\] failed \(exitcode.*",
     "signalled": r" Received (?P<signal>\d+) death signal, shutting down workers",
+    "first": r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\) of binary",
     "child": r"\[rank: (?P<rank>\d+)\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
 """The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
 match at lines.
 
-timeout   PyTorch 2.0 to 2.14; the sizes since 2.2, truncated in some pastes
+timeout   PyTorch 1.10 to 2.14; the number since 2.0, the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
 prefix    torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "
 """
@@ -211,7 +219,8 @@ class TextFacts:
     rank_names  of GPUs of several hosts whose ranks no line gives, so that their numbers mean nothing
     mismatched  ranks at and around which NCCL found collectives that do not match
     asides    sentences about tracebacks that ended no rank for sure
-    size      the number of ranks that the text states
+    size      the number of ranks that the text proves
+    first     of each torchrun the local rank of the process that failed first, and its exit code
     dumped    it has stacks, perhaps of a rank that no line names
     """
 
@@ -235,6 +244,7 @@ class TextFacts:
     mismatched: set[int] = field(default_factory=set)
     asides: list[str] = field(default_factory=list)
     size: int = 0
+    first: list[tuple[int, str]] = field(default_factory=list)
     dumped: bool = False
     backend: str = "nccl"
 
@@ -267,7 +277,10 @@ class TextFacts:
         group_of: dict[tuple[int, int], str] = {}
         still = _all("stuck", text)
         for match in still:
-            self.ended[_whose(text, match)] = f"{STUCK} {match['seconds']} s"
+            rank = _whose(text, match)
+            self.ended.setdefault(rank, STUCK)
+            if match["seconds"]:
+                self.ended[rank] = f"{STUCK} for {match['seconds']} s"
         for match in _all("progress", text):
             group_rank, rank = int(match["rank"]), _whose(text, match)
             group = match["guid"] or match["id"]
@@ -284,7 +297,9 @@ class TextFacts:
         for (_, number), group in group_of.items():
             at_number[number].add(group)
         for match in _all("timeout", text):
-            matched, rank, number = True, _whose(text, match), int(match["number"])
+            matched, rank, number = True, _whose(text, match), int(match["number"] or 0)
+            if match["op"] == "_ALLGATHER_BASE" and match["out"]:
+                self.size = max(self.size, int(match["out"]) // max(int(match["count"]), 1))
             near = at_number.get(number, set())  # a line of another rank may name the group
             group = group_of.get((rank, number), *near if len(near) == 1 else (DEFAULT_GROUP,))
             if group != DEFAULT_GROUP and not _prefix(text, match):
@@ -299,7 +314,10 @@ class TextFacts:
             if completed < number <= enqueued:
                 self._same_call(group, rank, number)
                 self.ended.setdefault(rank, "NCCL's watchdog found it at work on it")
-        return self._desync(text) or matched
+        broke = _all("broke", text)
+        for match in broke:
+            self.ended.setdefault(_whose(text, match), f"its NCCL watchdog failed: {match['text']}")
+        return self._desync(text) or matched or bool(broke)
 
     def _same_call(self, group: str, rank: int, number: int) -> None:
         """The row of a rank that was at work on a call whose op only other ranks' lines give."""
@@ -374,6 +392,7 @@ class TextFacts:
         ] = {}  # size of the communicator, and the rank in it
         for match in (*_all("comm", text), *lines):
             process, comm_rank = (match["host"], match["pid"]), match["rank"]
+            self.size = max(self.size, int(match["size"]))
             if comm_rank is not None:
                 size_and_rank[process] = max(
                     size_and_rank.get(process, (0, 0)), (int(match["size"]), int(comm_rank))
@@ -482,18 +501,24 @@ class TextFacts:
         cause, failures = text.rfind("Root Cause"), _all("failed", text)
         for match in failures:
             rank, first = int(match["rank"]), 0 <= cause < match.start()
-            by = match["signal"] or match["by"] or f"exit code {match['code']}"
+            by = _exit(match)
             if not first and cause >= 0 and by == "SIGTERM":
                 by = "SIGTERM, since another rank had failed"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
-        signals, children = _all("signalled", text), _all("child", text)
+            for raised in _all("raised", re.sub("(?m)^  ", "", match["raised"] or "")):
+                self.raised[rank] = raised["text"]
+                self.stands[rank] = _frames(raised["frames"])[::-1]
+        signals, children, first_ones = (
+            _all(name, text) for name in ("signalled", "child", "first")
+        )
+        self.first += [(int(match["rank"]), _exit(match)) for match in first_ones]
         for match in signals:
             self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
         for match in children:
-            self.ended.setdefault(int(match["rank"]), f"code {match['code']} (Lightning)")
+            self.ended.setdefault(int(match["rank"]), f"{_exit(match)} (Lightning)")
             self.notes.add("ranks count within a host")
-        return bool(failures or signals or children)
+        return bool(failures or signals or children or first_ones)
 
     def _srun(self, text: str) -> bool:
         """How srun's tasks ended, where their labels are their ranks or several are on one host: a
@@ -512,9 +537,20 @@ class TextFacts:
         asides: list[tuple[str, re.Match[str]]] = []
         if rank is None:  # the pattern meets only lines without a prefix
             asides += zip(repeat("A process whose rank no line gives"), _all("raised", text))
+        for match in _all("own", text):
+            prefix = _prefix(text, match)
+            number = (prefix or match)["rank"] if rank is None else rank
+            if number is None:
+                continue
+            self.raised.setdefault(int(number), match["text"])
+            matched = True
+            if rank is None and prefix is None:
+                self.notes.add("ranks count within their group")
         for line_rank, lines in self._by_rank(text, rank):
-            for match in _all("raised", lines):
-                if match["aside"]:
+            whole = _all("raised", lines)
+            for match in whole:
+                # the watchdog of a rank that ended does not give up later
+                if match["aside"] or _FIND["timeout"].search(lines, match.end()):
                     asides.append((f"Rank {line_rank}", match))
                     continue
                 if match["text"].startswith("KeyboardInterrupt"):
@@ -524,15 +560,19 @@ class TextFacts:
                     self.raised[line_rank] = match["text"]
                 self.stands[line_rank] = _frames(match["frames"])[::-1]
                 matched = True
-            if line_rank not in self.raised and (torn := _FIND["torn"].search(lines)):
+            torn = _FIND["torn"].search(lines)
+            if torn and not whole:
                 self.raised[line_rank], matched = torn["text"], True
-                self.stands.setdefault(line_rank, _frames(torn[0])[::-1])
+                frames = _frames(torn[0])
+                if frames:
+                    self.stands.setdefault(line_rank, frames[::-1])
             stack = _main_thread(lines)
             if stack:
                 self.stands[line_rank], matched = stack, True
         for who, match in asides:
             site = call_site(_frames(match["frames"])[::-1])
-            if site and "distributed/run.py" not in match["frames"]:  # torchrun's own
+            own = "distributed/run.py" in match["frames"]  # torchrun's
+            if site and not own and match["text"] not in self.raised.values():
                 error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
                 self.asides.append(f"{who} wrote {error}.")
                 matched = True
@@ -600,6 +640,14 @@ class TextFacts:
             chain.from_iterable(self.progress.values())
         )
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
+        if not ranks | self.named:
+            for rank, exit_text in self.first:
+                if len(self.first) == 1:
+                    self.ended[rank] = f"{exit_text} ({FIRST_FAILED})"
+                    self.notes.add("ranks count within a host")
+                    ranks = {rank}
+                else:
+                    self.asides.append(f"torchrun's local rank {rank} failed first: {exit_text}.")
         if not any(rank < MOST_RANKS for rank in ranks):
             raise TimelineFileError(
                 " ".join((f"cannot open {source}: no line says what a rank did.", *self.asides[:1]))
@@ -715,6 +763,12 @@ class TextFacts:
         waits = next((row for row in rank_rows if row.get("completed_ns") is None), None)
         text = self.ended.get(rank, UNTOLD)
         return Ending.at(_end_by(text), waits, text)
+
+
+def _exit(match: re.Match[str]) -> str:
+    """An exit code in words: a negative one is the signal that ended the process."""
+    names = {-signal: signal.name for signal in Signals}
+    return names.get(int(match["code"]), f"exit code {match['code']}")
 
 
 def _end_by(text: str) -> EndKind:

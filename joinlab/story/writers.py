@@ -9,6 +9,7 @@ from textwrap import wrap
 
 from joinlab.analysis.wording import short_site, shown, sign_of
 from joinlab.story.forms.fates import Fate
+from joinlab.story.forms.pasted import FromText
 from joinlab.story.lines import Edit, Headline, Line, LineKind, SourceLine
 from joinlab.story.words import ends, listing
 
@@ -69,6 +70,8 @@ def ended_in_short(headline: Headline) -> str:
     """How the ranks ended, in a few words: "rank 1 hangs", "both ranks finished"."""
     groups = headline.ends
     world = sum(len(group.ranks) for group in groups)
+    if isinstance(headline, FromText):  # there may be more ranks
+        world = 0
     bad = [group for group in groups if not group.good] or groups
     each = [ends(group.ranks, group.kind, group.pending, group.runs, world) for group in bad[:2]]
     return "".join(piece.text for piece in listing(each, " · "))

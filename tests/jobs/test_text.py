@@ -17,7 +17,7 @@ from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
 from joinlab.jobs.recording import LOST
-from joinlab.timeline import INTERRUPTED, NO_END, EndKind
+from joinlab.timeline import INTERRUPTED, NO_END, UNTOLD, EndKind
 from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing
@@ -419,10 +419,49 @@ def test_a_signal_that_ended_torchrun_is_a_note(tmp_path: Path) -> None:
     assert note[1:] in str(joinlab.diagnose(timeline)) and not timeline.meta["problems"]
 
 
+def test_the_rank_of_torchrun_s_first_failure_is_read_where_no_line_has_another() -> None:
+    failed = FAILED.format(agent=7, rank=4)
+    assert "(ranks count within a host)" in text.read_text(failed, "a log").meta["program"]
+    with pytest.raises(
+        TimelineFileError, match="torchrun's local rank 4 failed first: exit code 1"
+    ):
+        text.read_text(failed + FAILED.format(agent=8, rank=5), "a log")
+    timeline = text.read_text(failed + CLOSED.format(label="", rank=12), "a log")
+    assert joinlab.diagnose(timeline).ranks[4].text == UNTOLD
+
+
+def test_a_text_does_not_say_how_many_ranks_there_are_and_may_prove_more_than_it_names() -> None:
+    log = WATCHDOG.format(rank=1).replace("ALLREDUCE", "_ALLGATHER_BASE")
+    report = str(run_report(text.read_text(log.replace("NumelOut=5", "NumelOut=20"), "a log")))
+    assert "RANKS 0-3 HAVE NO KNOWN ENDING" in report and "no line is of ranks 0, 2, 3." in report
+    begins = (
+        "h:1:2 [4] NCCL INFO ncclCommSplit comm 0x7e rank 4 nranks 16 cudaDev 4 - Init COMPLETE\n"
+    )
+    assert text.read_text(begins + log, "a log").world_size == 16
+
+
+def test_the_table_numbers_a_call_as_the_text_does() -> None:
+    for name, number in (("detail_cut", "21"), ("nccl_log", "f7")):
+        assert f"\n{number:>7}  " in str(run_report(loaded(LOGS / f"{name}.log"))).replace(">", " ")
+
+
+def test_calls_without_a_number_are_not_taken_for_one_call() -> None:
+    log = WATCHDOG.replace("SeqNum=20, ", "")
+    log = log.format(rank=0) + log.format(rank=1).replace("ALLREDUCE", "BROADCAST")
+    assert joinlab.diagnose(text.read_text(log, "a log")).sentence == (
+        "Rank 0 waited in all-reduce of 5 numbers and rank 1 waited in broadcast of 5 numbers."
+    )
+
+
+def test_a_traceback_that_its_rank_survived_is_a_note() -> None:
+    note = "Rank 2 wrote Traceback: ConnectionError: HTTP 503 (data.py:12)."
+    assert note in str(joinlab.diagnose(loaded(LOGS / "survived.log")))
+
+
 def test_lightning_names_the_child_that_ended() -> None:
     line = "[rank: 3] Child process with PID 4021 terminated with code -9. Forcefully terminating all\n"
     timeline = text.read_text(RAISED + line, "a log")
-    assert joinlab.diagnose(timeline).sentence == "Rank 3 ended: code -9 (Lightning)."
+    assert joinlab.diagnose(timeline).sentence == "Rank 3 ended: SIGKILL (Lightning)."
     assert "(ranks count within a host)" in timeline.meta["program"]
     waits = text.read_text(WATCHDOG.format(rank=3) + WATCHDOG.format(rank=0) + line, "a log")
     assert joinlab.diagnose(waits).sentence.startswith("Ranks 0, 3 waited in all-reduce 20")
@@ -431,7 +470,7 @@ def test_lightning_names_the_child_that_ended() -> None:
 def test_the_backend_of_a_text_is_one_that_its_lines_show() -> None:
     closed = CLOSED.format(label="", rank=0)
     unknown = text.read_text(closed, "a log")
-    assert "backend" not in unknown.meta and " · imported · 1 ranks" in str(run_report(unknown))
+    assert "backend" not in unknown.meta and " · imported   " in str(run_report(unknown))
     assert text.read_text(WATCHDOG.format(rank=0), "a log").meta["backend"] == "nccl"
     closed = closed.replace("[pair.cc", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc")
     assert text.read_text(closed, "a log").meta["backend"] == "gloo"

@@ -248,6 +248,7 @@ _PLURAL = (
     ("its record has", "their records have"),
     ("its record ends", "their records end"),
     ("its host", "their hosts"),
+    ("its NCCL watchdog", "their NCCL watchdog"),
     ("it was", "they were"),
     ("it may", "they may"),
 )

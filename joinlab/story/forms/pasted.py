@@ -59,12 +59,19 @@ class TextEnded(TextErrors):
     template = "{} ended: {}"
 
 
-class TextStuck(TextErrors):
-    template = "{} stood still, perhaps in a call of CUDA or NCCL: {}"
+@form
+class TextStuck(FromText):
+    def words(self) -> Text:
+        template = "{} stood still, perhaps in a call of CUDA or NCCL: "
+        return say(template + "[its|their] NCCL watchdog made no progress.", self.ranks)
 
 
 class TextVictims(TextErrors):
     template = "{} waited for another rank, which the text does not name: {}"
+
+
+class TextWithoutId(TextErrors):
+    template = "{} got no NCCL id from rank 0 of [its|their] group: {}"
 
 
 class TextStood(TextErrors):
@@ -110,6 +117,10 @@ class TextLast(TextCalls):
 
 class TextWaits(TextCalls):
     template = "{} waited in {}; the text names no rank that had not come to it"
+
+
+class TextRefused(TextCalls):
+    template = "{} issued {}, and not every rank's call matched it"
 
 
 class TextDiffer(TextCalls):
@@ -179,6 +190,8 @@ class TextReach(Note):
         return say("this was read from {}. What it leaves out is not known{}.", self.of, missing)
 
 
+NO_ID = "but store->get("
+
 WAITED = (
     *PEER_GONE,
     "Timed out waiting",
@@ -189,7 +202,7 @@ WAITED = (
     "NCCL communicator was aborted",
     "remote process exited",
     "ncclRemoteError",
-    "but store->get(",
+    NO_ID,
 )
 """Parts of errors that a rank raises because another rank did not come or is gone."""
 
@@ -199,9 +212,9 @@ FAULTS = (
     "Bus error",
     "Illegal instruction",
     "Floating point exception",
-    "code ",
+    "its NCCL watchdog failed",
 )
-"""Words of srun, and Lightning's, for the end of a process that no launcher brought about."""
+"""Words of srun and NCCL's watchdog for the end of a process that no launcher brought about."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
@@ -217,7 +230,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     headline = (
         _failed(evidence)
         or _parted(evidence, open_)
-        or _texts_headline(evidence, TextStuck, still)
+        or (TextStuck(ranks=tuple(still)) if still else None)
         or _victims(evidence)
         or (None if rows else _stood(evidence) or _hints(evidence))
         or _alike(evidence, rows)
@@ -239,7 +252,11 @@ def _failed(evidence: Evidence) -> Line | None:
         and not waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
-    fell = [rank for rank, end in enumerate(evidence.ends) if end.text.startswith(FAULTS)]
+    fell = [
+        rank
+        for rank, end in enumerate(evidence.ends)
+        if (end.text.startswith(FAULTS) or "(Lightning)" in end.text) and not waited(end.text)
+    ]
     return _texts_headline(
         evidence, TextFailed if first else TextRaised, first or own_errors
     ) or _texts_headline(evidence, TextEnded, fell)
@@ -247,7 +264,10 @@ def _failed(evidence: Evidence) -> Line | None:
 
 def _victims(evidence: Evidence) -> Line | None:
     victims = [rank for rank, end in enumerate(evidence.ends) if waited(end.text)]
-    return _texts_headline(evidence, TextVictims, victims)
+    without_id = [rank for rank in victims if NO_ID in evidence.ends[rank].text]
+    return _texts_headline(evidence, TextWithoutId, without_id) or _texts_headline(
+        evidence, TextVictims, victims
+    )
 
 
 def waited(error: str) -> bool:
@@ -309,11 +329,13 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     kinds = _kinds(refused, numbers=True)
     if len(kinds) > 1:
         return _calls(evidence, TextDiffer, kinds)
+    if refused:
+        return _calls(evidence, TextRefused, kinds)
     group = mode(row["group"] for row in open_)
     by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
     for number in sorted(by):
         kinds = _kinds(by[number])
-        if len(kinds) > 1:
+        if number and len(kinds) > 1:
             return _calls(evidence, TextDiffer, kinds)
     exact = _exact(evidence, group)
     for number in sorted(by):
@@ -329,10 +351,9 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     for number in sorted(by):
         for row in by[number]:
             first.setdefault(row["rank"], number)
-    places = [
-        [row for row in by[number] if first[row["rank"]] == number]
-        for number in sorted(set(first.values()))
-    ]
+    places: list[list[CallRow]] = []
+    for number in sorted(set(first.values())):
+        places += _kinds([row for row in by[number] if first[row["rank"]] == number])
     untold = any(evidence.ends[rank].text == UNTOLD for rank in first)
     if untold and not any(row["error"] for row in open_):
         return _calls(evidence, TextLast, places)
