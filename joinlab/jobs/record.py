@@ -111,6 +111,7 @@ class Recording:
         self._end(ending if issued == self.recorder.issued else _ending(None))
         if self.pid == os.getpid():
             self.log.close()
+            self.recorder.completions.outlast()
 
     def _raised(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

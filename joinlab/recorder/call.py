@@ -30,6 +30,7 @@ class RecordedCall:
         None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     )
     done: bool = False
+    called_back: bool = False  # its future reports it, in a callback
     below: Any = None  # the Turn of the thread that waits for it below Python
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 

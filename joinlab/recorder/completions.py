@@ -8,6 +8,7 @@ waiting host continues: afterwards the program may overwrite the tensors.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,9 @@ _TIME, _VALUES = next_field(CallDone, "time_ns"), next_field(CallDone, "values")
 
 END_S = 0.02
 """At the end of a rank, so long is waited for what a GPU has still to write."""
+
+EXIT_S = 1.0
+"""At the exit of the process, so long is waited for a callback whose future is done."""
 
 _add_done_callback = torch._C.Future.add_done_callback
 """Torch's own: `install` replaces it, to record the callbacks of the program."""
@@ -143,6 +147,7 @@ class Completions:
             return
         with suppress(Exception):  # gloo's send and recv have no future; their wait reports them
             _add_done_callback(call.work.get_future(), lambda future: self.take(call, future))
+            call.called_back = True
 
     @harmless
     def take(self, call: RecordedCall, future: Any) -> None:
@@ -207,3 +212,18 @@ class Completions:
                     self.take(call, future)
         with self.lock:  # wait for a completion that another thread is just writing
             pass
+
+    def outlast(self) -> None:
+        """At the exit of the process, wait for the calls that their future reports.
+
+        A callback that gloo's thread runs while Python shuts down aborts the process. The exit would
+        wait for these calls anyway, where it frees the process group.
+        """
+        for call in self.open_calls():
+            if call.called_back:
+                future = call.work.get_future()
+                until = float("inf")
+                while not call.done and time.monotonic() < until:
+                    if future.done() and until == float("inf"):
+                        until = time.monotonic() + EXIT_S
+                    time.sleep(END_S)

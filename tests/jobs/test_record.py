@@ -644,6 +644,37 @@ def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: 
     assert done.stderr.startswith("joinlab recorded nothing: this process made no process group.")
 
 
+UNWAITED = """
+import os, torch, torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
+dist.all_reduce(torch.ones(1))
+if rank == 0:
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+"""
+
+
+def test_a_rank_that_waits_for_no_call_leaves_as_it_does_unrecorded(tmp_path: Path) -> None:
+    """gloo's thread finds rank 1 gone while rank 0's Python shuts down, which a callback of ours
+    would abort."""
+    (tmp_path / "unwaited.py").write_text(UNWAITED)
+    command = [sys.executable, "-m", "joinlab", "record", "--into", "runs", "unwaited.py"]
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**ENV, "RANK": rank, "WORLD_SIZE": "2"},
+            stderr=subprocess.PIPE,
+        )
+        for rank in ("0", "1")
+    ]
+    said = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    timeline = loaded(tmp_path)
+    assert [end.pending for end in timeline.ends] == [True, False]
+
+
 def test_a_script_that_ends_before_it_makes_a_group_has_no_record_to_see(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import no_such_module")
     done = python(tmp_path, "-m", "joinlab", "record", "broken.py")
