@@ -264,7 +264,7 @@ def group_names(
     """Display names of all groups but the first, which has all ranks: the program's description, or
     the ranks.
 
-    said  by group: the program's description; torch's placeholders ("undefined", "default_pg") count as none
+    descriptions  by group: the program's; torch's placeholders ("undefined", "default_pg") count as none
 
     >>> group_names({"0": [0, 1, 2], "9f3c": [0, 2], "77aa": [0, 2], "e1": [0]}, {"e1": "mesh_dp", "77aa": "undefined"})
     {'9f3c': 'ranks 0, 2', '77aa': 'ranks 0, 2 (second)', 'e1': 'mesh_dp'}

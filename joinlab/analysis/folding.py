@@ -342,12 +342,12 @@ def _repeats(
 ) -> Iterator[Part]:
     """Rounds, with runs of the same few folded.
 
-    edges  the first row of each round, and the end
-    words  the look of each round; rounds with one word are alike
-    looks  of all rows, to fold what repeats within a round that does not
+    edges   the first row of each round, and the end
+    rounds  the look of each round; those that are equal are alike
+    looks   of all rows, to fold what repeats within a round that does not
     """
     names: dict[object, int] = {}
-    codes = np.array([names.setdefault(word, len(names)) for word in rounds], np.int64)
+    codes = np.array([names.setdefault(look, len(names)) for look in rounds], np.int64)
     position = 0
     while position < len(rounds):
         period, times = _best_repeat(codes, position)

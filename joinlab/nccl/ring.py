@@ -355,7 +355,8 @@ def mirrors(
     """Whether two ranks that meet to connect tell each other of the two ends of the same
     connections.
 
-    mine, theirs  of the connections that each sets up in this meeting with the other, whether it sends on it
+    directions       of each connection that the rank sets up in this meeting with the peer: whether it sends on it
+    peer_directions  the same of the peer's
 
     Two ranks that are half the ring apart tell all in one message, and neither looks whether it is
     about the same:

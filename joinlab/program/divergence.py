@@ -51,7 +51,7 @@ class Branch(TypedDict):
          Of an exception that the rank raised behind the last test: "caught" in
          line `line`, "swallowed" by the `with` or `finally` of that line, or "in flight" when the rank issued its next
          call from that line, which is in `text` behind the type ("ValueError finally")
-    issued  number of calls that the first of the ranks had issued; left out by joinlab before 0.2
+    issued  number of calls that the first of the ranks had issued; not in a file of format 1
     """
 
     ranks: list[int]

@@ -49,8 +49,7 @@ LIBRARY = (
     r"|[/\\]joinlab[/\\](cli|jobs|launcher|program|recorder)[/\\]"
     r"|^(torch|multiprocessing|concurrent|asyncio)[/\\]|^(threading|selectors|socket|subprocess|queue|runpy)\.py$"
 )
-"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads,
-too. py-spy writes torch/... and threading.py."""
+"""Files that are not the learner's, on any machine. py-spy writes torch/... and threading.py."""
 
 _LIBRARY = re.compile(LIBRARY)
 _TEACHING = (_HERE + "cases.py", _HERE + "scenarios" + os.sep)  # ours, but the learner's text

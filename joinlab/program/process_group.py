@@ -110,7 +110,7 @@ def begin(
     A rank's group exists before its program begins. A program that creates it, as tutorials do,
     must ask for the same backend, rank and size; it may set another timeout.
 
-    own    the backend of the run, its number of ranks, and this rank
+    run    its backend, its number of ranks, and this rank
     begun  the program has called it before
     """
     own_backend, size, own_rank = run
