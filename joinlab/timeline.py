@@ -372,37 +372,6 @@ def _where(call: CallRow | None) -> tuple[int | None, str | None]:
     return (call["seq"], call["group"])
 
 
-class TableField:
-    """A table of a Timeline: a frame, or rows that become one when it is first read, since making
-    the frames takes a tenth of an emulation's time."""
-
-    def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
-        self._columns = columns
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name, self._key = name, f"_{name}"
-
-    def __get__(self, timeline: Timeline | None, owner: type) -> pl.DataFrame:
-        if timeline is None:
-            raise AttributeError(self._name)  # so that dataclass sees a field without a default
-        table: pl.DataFrame | list[CallRow] | list[SpanRow] = timeline.__dict__[self._key]
-        if isinstance(table, list):
-            table = timeline.__dict__[self._key] = _frame(table, self._columns)
-        return table
-
-    def __set__(
-        self, timeline: Timeline, table: pl.DataFrame | list[CallRow] | list[SpanRow]
-    ) -> None:
-        """Keep a frame with exactly the columns, or rows that fit them."""
-        if not isinstance(table, list) and dict(table.schema) != dict(self._columns):
-            wrong = sorted(set(table.schema.items()) ^ set(self._columns.items()), key=str)
-            columns = f"{self._name[:-1].upper()}_COLUMNS"
-            raise ValueError(
-                f"Timeline.{self._name} needs the columns of {columns}; differing: {wrong}"
-            )
-        timeline.__dict__[self._key] = table
-
-
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """One run of one program: every collective call of every rank, and how each rank ended.
@@ -421,10 +390,10 @@ class Timeline:
         timeline.ends[1].kind                                       # "hung"
     """
 
-    calls: TableField = TableField(CALL_COLUMNS)
-    spans: TableField = TableField(SPAN_COLUMNS)
-    ends: tuple[Ending, ...]  # type: ignore[misc]  # a TableField is no default: see its __get__
-    meta: Meta  # type: ignore[misc]
+    calls: pl.DataFrame
+    spans: pl.DataFrame
+    ends: tuple[Ending, ...]
+    meta: Meta
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     again: list[TraceSource] = field(default_factory=list, init=False, repr=False)
@@ -436,6 +405,13 @@ class Timeline:
         n = len(self.ends)
         if n == 0:
             raise ValueError("a Timeline needs at least one rank")
+        for name, columns in (("calls", CALL_COLUMNS), ("spans", SPAN_COLUMNS)):
+            schema = getattr(self, name).schema
+            if dict(schema) != dict(columns):
+                wrong = sorted(set(schema.items()) ^ set(columns.items()), key=str)
+                raise ValueError(
+                    f"Timeline.{name} needs the columns of {name[:-1].upper()}_COLUMNS; differing: {wrong}"
+                )
         for name in ("returns", "output"):
             value = getattr(self, name) or ((None,) * n if name == "returns" else ("",) * n)
             if len(value) != n:
@@ -783,25 +759,23 @@ def timeline_from_rows(
     spans: Iterable[SpanRow] = (),
     returns: Sequence[object] = (),
     output: Sequence[str] = (),
-    lazy: bool = False,
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping
     issue order.
 
     meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has
-    it, is counted. `lazy` makes the frames on first use; the caller guarantees that the rows fit
-    the columns.
+    it, is counted.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}
     called = sorted(calls, key=lambda row: row["rank"])
     spanned = sorted(spans, key=lambda row: (row["rank"], row["begin_ns"]))
-    frame = _frame([] if lazy else called, CALL_COLUMNS)
-    if not lazy and frame["number"].null_count() == frame.height:
+    frame = _frame(called, CALL_COLUMNS)
+    if called and frame["number"].null_count() == len(called):
         frame = numbered(frame.drop("number"), full)
     return Timeline(
-        calls=called if lazy else frame,
-        spans=spanned if lazy else _frame(spanned, SPAN_COLUMNS),
+        calls=frame,
+        spans=_frame(spanned, SPAN_COLUMNS),
         ends=tuple(ends),
         meta=full,
         returns=tuple(returns),

@@ -406,7 +406,6 @@ class Emulation(Machine):
             meta=meta,
             returns=self._returns,
             output=[host.own.output.text() for host in self.hosts],
-            lazy=True,
         )
 
     def _watched(self) -> list[Watched]:
