@@ -235,17 +235,7 @@ class Isolation:
             register_optimizer_step_pre_hook(_begin_step),
             register_optimizer_step_post_hook(_end_step),
         ]
-        key = (
-            self._backend,
-            self._pid,
-            "IPython.core.autocall" in sys.modules,
-        )  # all that the patches depend on
-        known = _PATCHES.get(key)
-        if known is not None and known.again():
-            self._patches = known
-        else:
-            _patch(self._patches, self._backend, self._pid)
-            _PATCHES[key] = self._patches
+        _patch(self._patches, self._backend, self._pid)
         self._builtins = dict(vars(builtins))
         self._copies.library_names.begin()
         for own in self._owns:
@@ -257,10 +247,6 @@ class Isolation:
             self._hooks.pop().remove()
         _isolate_threads(False)
 
-
-_PATCHES: dict[tuple[str, int, bool], Patches] = {}
-"""Patches of earlier emulations, by the settings that they depend on. Their reuse saves 3 of 18 ms
-for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 

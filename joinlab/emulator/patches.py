@@ -18,41 +18,24 @@ Make = Callable[[Any], Callable[..., Any]]
 
 
 class Patches:
-    """Sets attributes, and restores the old values in reverse order. `again` sets the same
-    attributes once more."""
+    """Sets attributes, and restores the old values in reverse order."""
 
     def __init__(self) -> None:
-        self._known: list[
-            tuple[object, str, object, object]
-        ] = []  # owner, name, old value, new value
-        self._set = 0  # how many of them are set
+        self._set: list[tuple[object, str, object]] = []  # owner, name, old value
 
     def undo(self) -> None:
         """Put everything back."""
         while self._set:
-            self._set -= 1
-            owner, name, before, _ = self._known[self._set]
+            owner, name, before = self._set.pop()
             if before is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
 
-    def again(self) -> bool:
-        """Set everything as it was before `undo`. If an old value has changed since, set nothing
-        and return False."""
-        for owner, name, before, value in self._known:
-            if vars(owner).get(name, _MISSING) is not before:
-                self.undo()
-                return False
-            setattr(owner, name, value)
-            self._set += 1
-        return True
-
     def set(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a module or class."""
-        self._known.append((owner, name, vars(owner).get(name, _MISSING), value))
+        self._set.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
-        self._set += 1
 
     def for_ranks(self, owner: object, name: str, make: Make) -> None:
         """Replace a function in the threads of ranks: make(host) returns the replacement."""
