@@ -128,7 +128,7 @@ class Host(ActingRank):
         self.died_at: Sequence[EmulatedCall] = ()
         self.log = RankLog(rank)
         self.take = self.log.take
-        self.take(RankBegins(rank=rank, time_ns=0, coalesced=[], **versions()))
+        self.take(RankBegins(rank=rank, time_ns=0, **versions()))
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
         self.replicas = Replicas(self.take, self.calls.__len__)

@@ -87,7 +87,6 @@ def _prepare(warm: bool) -> tuple[dict[str, object], Recorder]:
     hello = {
         "torch": str(torch.__version__),
         "nccl": torch.distributed.is_nccl_available(),
-        "gloo": torch.distributed.is_gloo_available(),
     }
     if warm:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

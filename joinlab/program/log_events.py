@@ -216,7 +216,6 @@ class RankBegins(Event):
     job        the launcher's names for the job: ranks of one job have the same
     wall_ns    the wall clock at `time_ns`
     process    when its process began (psutil): tells it from a later one with its pid
-    coalesced  empty: groups in which calls are coalesced say so; None: a version that did not tell
     """
 
     rank: Rank = key("rank")
@@ -232,7 +231,6 @@ class RankBegins(Event):
     python: str | None = key("python", default=None)
     torch: str | None = key("torch", default=None)
     nccl: str | None = key("nccl", default=None)
-    coalesced: list[str] | None = key("coalesced", default=None)
 
 
 NOT_BEGUN = RankBegins(rank=0, time_ns=0)

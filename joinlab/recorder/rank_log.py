@@ -452,9 +452,9 @@ def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
 
 
 def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
-    """Rings and, unless a log comes from an older version, the groups with coalesced calls."""
+    """Rings and, unless the beginning of a log is missing, the groups with coalesced calls."""
     facts: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
-    if all(log.begin.coalesced is not None for log in logs):
+    if all(log.begin is not NOT_BEGUN for log in logs):
         facts["coalesced"] = sorted({name for log in logs for name in log.coalesced})
     captured = sorted({name for log in logs for name in log.captured})
     if captured:

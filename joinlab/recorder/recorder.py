@@ -172,7 +172,6 @@ class Recorder:
                 wall_ns=time.time_ns(),  # read next to time_ns, since their difference aligns ranks
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                coalesced=[],  # a group in which calls are says so later
                 **about,
             )
         )

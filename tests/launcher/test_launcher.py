@@ -486,7 +486,7 @@ def sleep_for_ever(rank: int, inputs: Any) -> None:
     threading.Event().wait()
 
 
-MACHINE = {"gloo": True, "nccl": "2.27.5"}
+MACHINE = {"nccl": "2.27.5"}
 
 
 def test_the_backend_follows_the_gpus() -> None:

@@ -73,9 +73,9 @@ def test_what_the_records_tell_reaches_the_rule():
     ring = {"e": "ring", "g": "0", "r": [4, 6, 5], "t": 2}
     old = {"e": "gpu", "x": "cuda:0 (Tesla P100)", "cc": 6, "t": 2}
     logs = [
-        events(4, ring, old, coalesced=[]),
-        events(5, old, coalesced=[]),
-        events(6, old, coalesced=[]),
+        events(4, ring, old),
+        events(5, old),
+        events(6, old),
     ]
 
     def told(**more):
@@ -95,5 +95,5 @@ def test_what_the_records_tell_reaches_the_rule():
     )
     logs[1].feed(b'{"e":"coalesced","g":"0","t":3}\n')
     assert not told().uncoalesced
-    logs[2] = events(6)  # of a version that does not tell
+    logs[2] = RankLog(6)  # what stood in its beginning is not known
     assert told().setting.coalesced is None and told().setting.warps_apart
