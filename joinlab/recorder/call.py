@@ -32,6 +32,7 @@ class RecordedCall:
     done: bool = False
     called_back: bool = False  # its future reports it, in a callback
     below: Any = None  # the Turn of the thread that waits for it below Python
+    begun: object = None  # the event at its begin, if it runs on the program's stream
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 

@@ -82,13 +82,12 @@ class _Copy:
 class _Run:
     """What is measured of one open call.
 
-    begin, end  events on the program's stream, before and behind a call that runs on it
-    waited      event behind the point where the program's stream was made to wait for it
-    seen_ns     when its Work was first seen complete
+    end      event on the program's stream, behind a call that runs on it
+    waited   event behind the point where the program's stream was made to wait for it
+    seen_ns  when its Work was first seen complete
     """
 
     call: RecordedCall
-    begin: object = None
     end: Any = None
     waited: Any = None
     seen_ns: int = 0
@@ -116,7 +115,6 @@ class CudaReader(ValueReader):
         self._clock: GpuClock | None = None  # made at the first call: by then the GPU is chosen
         self._memory = torch.empty(0)
         self._slots: deque[int] = deque()
-        self._begun: dict[int, object] = {}  # by id of a call that is being issued
         self._open: dict[int, _Run] = {}  # by id of the call
         self._copies: deque[_Copy] = deque()
         self._polling = threading.Lock()
@@ -137,7 +135,7 @@ class CudaReader(ValueReader):
         """Mark where a call begins, if it will run on the current stream."""
         self._prepare()
         if call.kind.on_stream:
-            self._begun[call.id] = _mark()
+            call.begun = _mark()
 
     @harmless
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> None:
@@ -149,7 +147,7 @@ class CudaReader(ValueReader):
         """Poll for the completion of `call`; without a Work, for an event behind it on its stream,
         the current one."""
         self._see_stream()
-        run = _Run(call, self._begun.pop(call.id, None))
+        run = _Run(call)
         if call.work is None:
             run.end = _mark()
         self._open[call.id] = run
@@ -228,7 +226,7 @@ class CudaReader(ValueReader):
         if run.end is not None:
             if not run.end.query():
                 return False
-            self._finish(run.call, clock.ns(run.begin), clock.ns(run.end))
+            self._finish(run.call, clock.ns(run.call.begun), clock.ns(run.end))
             return True
         work = run.call.work
         try:

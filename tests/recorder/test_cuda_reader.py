@@ -6,6 +6,7 @@ while the driver holds back its answer, ask anything while a CUDA graph is captu
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from dataclasses import dataclass
@@ -156,6 +157,17 @@ def test_a_synchronous_call_is_timed_by_events_before_and_behind_it(bench: Bench
         ("begun", 5_000_000 + OFFSET_NS),
         ("done", 5_300_000 + OFFSET_NS),
     ]
+
+
+def test_of_a_refused_call_no_event_is_kept(bench: Bench) -> None:
+    def events() -> int:
+        return sum(issubclass(type(item), FakeEvent) for item in gc.get_objects())
+
+    bench.call(0)
+    before = events()
+    for id in range(1, 4):
+        bench.recorder.completions.fail(bench.call(id), RuntimeError("refused"), refused=True)
+    assert events() == before
 
 
 def test_an_asynchronous_call_ends_when_it_is_seen_or_when_its_stream_went_on(bench: Bench) -> None:
