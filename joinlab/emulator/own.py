@@ -235,7 +235,6 @@ class Own:
     output        what it printed
     at_exit       functions to call when its program is over, the last one first
     handlers      its handlers of signals, by number
-    traces_faults it has called faulthandler.enable()
     gpu           the GPU that it has chosen by torch.cuda.set_device
     begun         it has called init_process_group
     """
@@ -259,7 +258,6 @@ class Own:
         self.output = BoundedOutput()
         self.at_exit: list[Callable[[], object]] = []
         self.handlers: dict[int, object] = {}
-        self.traces_faults = False
         self.gpu = rank
         self.begun = False
 

@@ -195,31 +195,12 @@ def _no_timer(name: str) -> Callable[..., object]:
 
 
 def _patch_faulthandler(patches: Patches) -> None:
-    """It serves a whole process, in real seconds. Of a rank's calls it is only kept whether they
-    enable it, and what would end this process is refused."""
-
-    def sets(enabled: bool) -> Make:
-        def of(host: Any) -> Callable[..., bool | None]:
-            def set_here(*_: object, **__: object) -> bool | None:
-                before: bool = host.own.traces_faults
-                host.own.traces_faults = enabled
-                return None if enabled else before
-
-            return set_here
-
-        return of
-
-    patches.for_ranks(faulthandler, "enable", sets(True))
-    patches.for_ranks(faulthandler, "disable", sets(False))
-    patches.for_ranks(faulthandler, "is_enabled", lambda host: lambda: bool(host.own.traces_faults))
+    """It serves a whole process, in real seconds: a rank's calls do nothing, and what would end this
+    process is refused."""
     patches.for_ranks(faulthandler, "dump_traceback_later", lambda host: _no_later_exit)
-    for name in ("cancel_dump_traceback_later", "register", "unregister"):
+    for name in ("enable", "disable", "cancel_dump_traceback_later", "register", "unregister"):
         if hasattr(faulthandler, name):
-            patches.for_ranks(faulthandler, name, lambda host: _nothing)
-
-
-def _nothing(*_: object, **__: object) -> None:
-    pass
+            patches.for_ranks(faulthandler, name, lambda host: lambda *_, **__: None)
 
 
 def _no_later_exit(
