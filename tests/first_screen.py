@@ -76,6 +76,12 @@ def one_raises(rank, inputs):
     dist.barrier()
 
 
+def recv_ring(rank, inputs):
+    world = dist.get_world_size()
+    dist.recv(torch.ones(1), (rank - 1) % world)
+    dist.send(torch.ones(1), (rank + 1) % world)
+
+
 def pages(folder: Path) -> dict[str, Path]:
     """Every screen that is measured, as a page."""
     runs = {

@@ -319,7 +319,9 @@ class FirstDifference:
             {like.filter(rank=rank).height for rank in side} for side in (lead.ahead, lead.behind)
         ]
         counts = list(map(max, sides))
-        if any(len(side) > 1 for side in sides) or counts[0] - counts[1] != lead.by:
+        # where only one side issues such calls at all, each of them is one too many
+        shows = counts[0] - counts[1] == lead.by or (counts[0] > lead.by and not counts[1])
+        if any(len(side) > 1 for side in sides) or not shows:
             return []
         return counts
 

@@ -22,11 +22,10 @@ import polars as pl
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.hashing import hash_columns
 from joinlab.analysis.matching import wrong
-from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.picture.details import Details, call_details
-from joinlab.picture.rows import RowKind, kind
+from joinlab.picture.rows import RowKind, kind, label
 from joinlab.timeline import CallRow, Timeline
 
 OPEN, BAD, FAILED, QUEUED, WAITS, WAITS_ON = 1, 2, 4, 8, 16, 32
@@ -220,7 +219,7 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
     for row in rows:
         facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
         code_facts = (("group", str(row["group"])), *facts)
-        codes.append(Code(kind(row), asks_of(row), texts.lines_of(row), code_facts))
+        codes.append(Code(kind(row), label(row), texts.lines_of(row), code_facts))
     return code, codes
 
 

@@ -25,8 +25,8 @@ from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.source import SourceText, SourceTexts
 from joinlab.analysis.wording import input_or_step, ranks_text
-from joinlab.ops import CallRow, decode_values
-from joinlab.picture.rows import DrawnSlot, RowKind, kind, plan, unlike
+from joinlab.ops import COUNTERPART, CallRow, decode_values
+from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan, unlike
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.even import Even
 from joinlab.story.forms.fates import Raised
@@ -71,6 +71,7 @@ class Box(NamedTuple):
     open    it never ended
     bad     it met a call that it should not have met, or can never meet the one that it faces
     failed  the backend raised instead of completing it
+    stack   what a stack holds in this lane, if not what its column says
     line    of the program shown, from which it comes, of a stack its last call; 0: unknown
     row     the call; None: it is a stack
     """
@@ -80,6 +81,7 @@ class Box(NamedTuple):
     open: bool = False
     bad: bool = False
     failed: bool = False
+    stack: str = ""
     line: int = 0
     row: CallRow | None = None
 
@@ -104,6 +106,7 @@ class Column:
     said     what differs between its calls, or who never came
     clashes  pairs of lanes, one below the other, whose calls do not belong together
     absent   lanes that should have come, and never did
+    lacks    of sends or recvs that nothing meets: "no recv", "no send"
     extra    the lane whose call is the one too many
     missing  (lane, call): that lane never issued this one, which should stand here
     far      whether room is left around it
@@ -118,6 +121,7 @@ class Column:
     said: str = ""
     clashes: tuple[tuple[int, int], ...] = ()
     absent: tuple[int, ...] = ()
+    lacks: str = ""
     extra: int | None = None
     missing: tuple[int, str] | None = None
     size: Size = "slim"
@@ -331,8 +335,30 @@ class _ScreenBuilder:
         for stacked, places in groupby(self.places, lambda place: place.slot in self.fold_of):
             if stacked:
                 yield self._stack(list(places))
-            else:
-                yield from map(self._drawn_column, places)
+                continue
+            before: Column | None = None
+            for column in map(self._drawn_column, places):
+                if before and not self.unfold and self._side_by_side(before, column):
+                    before.until, before.said = column.until, "Nothing meets these calls."
+                    both = zip(before.boxes, column.boxes, strict=True)
+                    before.boxes = [box or other for box, other in both]
+                    absent = {*before.absent, *column.absent}
+                    before.absent = tuple(lane for lane in absent if before.boxes[lane] is None)
+                else:
+                    before = column
+                    yield column
+
+    def _side_by_side(self, before: Column, column: Column) -> bool:
+        """Whether two columns are one: ranks that wait at the same time in sends, or in recvs, that
+        nothing meets."""
+        both = enumerate(zip(before.boxes, column.boxes, strict=True))
+        free = all(not all(boxes) or lane == self.rest for lane, boxes in both)
+        return (
+            bool(column.lacks)
+            and before.lacks == column.lacks
+            and before.until + 1 == column.slot
+            and free
+        )
 
     def _drawn_column(self, place: DrawnSlot) -> Column:
         rows = [self.folding.matched.rows[call] for call in place.calls]
@@ -342,8 +368,9 @@ class _ScreenBuilder:
         for row in rows:
             open_ = row["completed_ns"] is None and row["error"] is None
             lane_index = self.lane[row["rank"]]
+            text = asks_of(row) if lane_index == self.rest else label(row)
             boxes[lane_index] = boxes[lane_index] or Box(
-                kind(row), asks_of(row), open_, bad, row["error"] is not None, row=row
+                kind(row), text, open_, bad, row["error"] is not None, row=row
             )
         drawn = [
             (lane_index, box.row)
@@ -367,7 +394,10 @@ class _ScreenBuilder:
         numbers = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(numbers)))
         lane_index = self.numbers[place.slot]
-        return Column(lane_index, lane_index, number, boxes, flag, "", place.text, clashes, absent)
+        lacks = f"no {COUNTERPART[rows[0]['op']]}" if slot.pair and gone else ""
+        return Column(
+            lane_index, lane_index, number, boxes, flag, "", place.text, clashes, absent, lacks
+        )
 
     def _stack(self, places: Sequence[DrawnSlot]) -> Column:
         """Neighbouring folds are one stack."""
@@ -390,7 +420,15 @@ class _ScreenBuilder:
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
         ranks = {row["rank"] for row in rows}
         stack_ranks = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
-        boxes = [None if rank is None else self._pile(folds, rank) for rank in stack_ranks]
+        boxes: list[Box | None] = [None] * len(self.lanes)
+        for lane, rank in enumerate(stack_ranks):
+            if rank is None:
+                continue
+            own = [row for row in rows if row["rank"] == rank]
+            without = bool(inputs) and all(
+                row["input"] is None for row in own
+            )  # it shadows the others'
+            boxes[lane] = self._pile(folds, rank)._replace(stack=f"{len(own)} calls" * without)
         first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
         return Column(first, last, span, boxes, stack=label, said="all matched")
 
@@ -542,7 +580,7 @@ class _ScreenBuilder:
             row is not None
             and not column.stack
             and not column.missing
-            and column.slot == self.numbers[row]
+            and column.slot <= self.numbers[row] <= column.until
         )
 
     def _column_of(self, row: CallRow) -> int | None:
@@ -555,26 +593,25 @@ class _ScreenBuilder:
         return None
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
-        if self.difference.first is not None:
-            lead = self.difference.lead
-        else:
-            lead = None
-        if lead is None:
-            return
-        ahead, behind = lead.ahead[0], lead.behind[0]
-        gap = next((index for index, column in enumerate(self.columns) if column.missing), None)
-        if (
-            gap is not None
-            and (extra_column := self._column_of(self.difference.extra[0])) is not None
-        ):
-            yield gap, self.lane[behind], extra_column, self.lane[ahead]
-        late = self.difference.collectives(behind)[lead.at :]
-        early = self.difference.collectives(ahead)[lead.at + lead.by :]
-        for late_column, early_column in zip(
-            map(self._column_of, late), map(self._column_of, early), strict=False
-        ):
-            if late_column is not None and early_column is not None:
-                yield late_column, self.lane[behind], early_column, self.lane[ahead]
+        difference, pairs = self.difference, list[tuple[CallRow, CallRow]]()
+        lead = None if difference.first is None else difference.lead
+        if difference.turned:
+            first, like_second, second, like_first = difference.turned
+            pairs = [(first, like_first), (like_second, second)]
+        elif lead is not None:
+            ahead, behind = lead.ahead[0], lead.behind[0]
+            gap = next((index for index, column in enumerate(self.columns) if column.missing), None)
+            extra_column = self._column_of(difference.extra[0])
+            if gap is not None and extra_column is not None:
+                yield gap, self.lane[behind], extra_column, self.lane[ahead]
+            late = difference.collectives(behind)[lead.at :]
+            early = difference.collectives(ahead)[lead.at + lead.by :]
+            pairs = [*zip(late, early, strict=False)]
+        for call, other_call in pairs:
+            index, other_index = self._column_of(call), self._column_of(other_call)
+            if index is not None and other_index is not None:
+                lanes = self.lane[call["rank"]], self.lane[other_call["rank"]]
+                yield index, lanes[0], other_index, lanes[1]
 
     def _readings(self) -> Iterator[MisreadValue]:
         """What ranks took for an answer, which was another call's data: first the one that asked,
@@ -615,14 +652,17 @@ class _ScreenBuilder:
         well = all(group.good for group in line.ends)
         if well and isinstance(line, Even):
             return (ScreenPiece(self.story.sentence, tone="good"),)
-        without_endings = "".join(piece.text for piece in self._pieces(replace(line, ends=())))
+        all_pieces, without_endings = self._pieces(line), replace(line, ends=())
+        cause = "".join(piece.text for piece in self._pieces(without_endings))
+        if not line.sentence.startswith(without_endings.sentence):  # its words are its endings
+            cause = ""
         plain: Tone = (
             "warn" if well and not line.calls else ""
         )  # replicas that differ: no noun has a colour
         tone: Tone = "warn" if all(group.good or group.pending for group in line.ends) else "bad"
         pieces, length = [], 0
-        for piece in self._pieces(line):
-            cut = max(0, min(len(piece.text), len(without_endings) - length))
+        for piece in all_pieces:
+            cut = max(0, min(len(piece.text), len(cause) - length))
             pieces += [
                 ScreenPiece(piece.text[:cut], piece.kind, plain),
                 ScreenPiece(piece.text[cut:], tone=tone),
@@ -668,7 +708,11 @@ class _ScreenBuilder:
                 )
             case EndKind.HUNG:
                 verb = "waits" if count == 1 else "wait"
-                return "✕", f"{many}{verb}", "bad", "" if end.proven else "as far as is seen"
+                key = self.timeline.ended_in(ranks[0])
+                row = self.folding.matched.row_of.get(key) if key and count == 1 else None
+                waits_for = "" if row is None or row["peer"] is None else f"for rank {row['peer']}"
+                detail = waits_for if end.proven else "as far as is seen"
+                return "✕", f"{many}{verb}", "bad", detail
             case EndKind.RAISED:
                 return "✕", f"{many}raise{'s' * (count == 1)}", "bad", end.text.partition(":")[0]
             case EndKind.KILLED:

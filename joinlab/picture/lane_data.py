@@ -26,6 +26,7 @@ from joinlab.picture.first_screen import FirstScreen as FirstScreen
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
 from joinlab.story.evidence import Evidence
+from joinlab.story.writers import TAGS
 from joinlab.timeline import EndKind, Timeline
 
 SMALL = 2**13
@@ -249,9 +250,13 @@ class LaneData:
             if box_drawn is None:
                 return None
             kind, label = KINDS.index(box_drawn.kind), shown(box_drawn.label)
-            flags = {"open": box_drawn.open, "failed": box_drawn.failed}
-            ended = {name: flag for name, flag in flags.items() if flag}
-            return {"kind": kind, "label": label, "line": box_drawn.line} | ended
+            extras = {
+                "open": box_drawn.open,
+                "failed": box_drawn.failed,
+                "stack": box_drawn.stack,
+            }
+            present = {name: value for name, value in extras.items() if value}
+            return {"kind": kind, "label": label, "line": box_drawn.line} | present
 
         return {
             "names": list(map(shown, made.names)),
@@ -271,6 +276,7 @@ class LaneData:
                     "said": shown(column.said),
                     "clashes": column.clashes,
                     "absent": column.absent,
+                    "lacks": column.lacks,
                     "extra": column.extra,
                     "far": column.far,
                     "missing": column.missing and (column.missing[0], shown(column.missing[1])),
@@ -295,7 +301,7 @@ class LaneData:
                 (line.sign, line.number, shown(line.text), pieces(line.here)) for line in made.code
             ],
             "tried": pieces([made.tried]),
-            "story": [(kind.value, pieces(parts)) for kind, parts in made.story],
+            "story": [(TAGS.get(kind, ""), pieces(parts)) for kind, parts in made.story],
             "word": shown(made.provenance),
         }
 

@@ -155,7 +155,7 @@ class Across:
             self.between = 68
         elif lanes < 5:
             self.between = 44
-        elif lanes < 7:
+        elif lanes < 7 or any(column.clashes for column in screen.columns):
             self.between = 30
         else:
             self.between = 20

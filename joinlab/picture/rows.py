@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot, key_of
-from joinlab.analysis.meanings import is_setup, quoted, shadows
+from joinlab.analysis.meanings import asks_of, is_setup, quoted, shadows
 from joinlab.analysis.wording import listed, ranks_text, short_site, splits_text, tensor
 from joinlab.backend.calls import elements_of
-from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of
+from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of
 
 Row = CallRow
 
@@ -73,6 +73,14 @@ def _own(op: Op) -> RowKind:
     if facts.needs is Needs.FROM_ROOT:
         return RowKind.SPREAD
     return RowKind.COLLECT
+
+
+def label(call: Row) -> str:
+    """What a box says: what its call asks or does; of a send or recv, the peer, too."""
+    text, peer = asks_of(call), call["peer"]
+    if peer is None or call["op"] not in POINT_TO_POINT:
+        return text
+    return f"{text} {'to' if call['op'] == Op.SEND else 'from'} {peer}"
 
 
 class DrawnSlot(NamedTuple):
@@ -210,8 +218,10 @@ def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
 def _missing(rows: Sequence[Row], slot: Slot) -> str:
     """That these ranks never issued their part of a call that is not complete; "" if none, or if it
     completed."""
-    if slot.pair or not slot.absent or all(row["completed_ns"] is not None for row in rows):
+    if not slot.absent or all(row["completed_ns"] is not None for row in rows):
         return ""
+    if slot.pair:
+        return f"Nothing meets this call: {ranks_text(slot.absent)} issued no {COUNTERPART[rows[0]['op']]} for it."
     return f"Nothing meets this call: {ranks_text(slot.absent)} never issued one."
 
 

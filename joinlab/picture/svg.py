@@ -208,7 +208,7 @@ class _Picture:
                 missing = column.missing[1]
             else:
                 missing = ""
-            return missing or "nobody" * (lane in column.absent), ""
+            return missing or (column.lacks or "nobody") * (lane in column.absent), ""
         if big:
             reading = next(
                 (
@@ -234,7 +234,7 @@ class _Picture:
             sub = "left pending" if self.screen.ends[lane][0] == "✓" else "never ends"
         elif big and box.failed:
             sub = "fails"
-        return column.stack or box.label, sub
+        return box.stack or column.stack or box.label, sub
 
     def _stack(self, rect: Rect, column: Column, label: str) -> Iterator[str]:
         for by in (8, 4, 0):
@@ -301,7 +301,7 @@ class _Picture:
         radius = (
             17
             if column.size == "big" and self.across.between > 40
-            else min(11, self.across.between / 2 - 3)
+            else min(11, self.across.between / 2 - 5)
         )
         for a, b in column.clashes:
             x = self.across.centre(index) + (self.across.places[index][1] * 0.2 if reads else 0)

@@ -27,6 +27,7 @@ from tests.first_screen import (  # noqa: E402
     odd_of_8,
     one_raises,
     positions,
+    recv_ring,
 )
 from tests.nightly import sampled  # noqa: E402
 
@@ -84,6 +85,7 @@ def files(tmp_path_factory):
     write_html(recorded(1, (5, 6)), folder / "case_1.html")
     write_html(joinlab.emulate(one_raises, (5, 5, 5)), folder / "raises_of_3.html")
     write_html(joinlab.emulate(ring, (3,) * 4), folder / "sends.html")
+    write_html(joinlab.emulate(recv_ring, (1,) * 4), folder / "recv_ring.html")
     write_html(joinlab.emulate(ring, (2,) * 4), folder / "sends_that_meet.html")
     write_html(large(2, 1500), folder / "large.html")
     positions(folder / "positions.html")
@@ -133,7 +135,7 @@ def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
         assert said == drawn
 
 
-PHONE = {"width": 390, "height": 844}
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 NAMED = [
     "case_1",
     "case_4",
@@ -148,7 +150,8 @@ NAMED = [
 @pytest.mark.parametrize(
     ("name", "size"),
     sampled(
-        product(NAMED, (WIDE, PHONE)), lambda row: (row[1] is PHONE) == NAMED.index(row[0]) % 2
+        [*product(NAMED, (WIDE, PHONE)), ("case_4", DESK)],
+        lambda row: row[1] is DESK or (row[1] is PHONE) == NAMED.index(row[0]) % 2,
     ),
 )
 def test_every_call_has_its_name_on_it(opened, name, size):
@@ -174,6 +177,39 @@ def test_a_clicked_call_is_marked_while_its_details_are_open(opened):
     assert frame.evaluate("(one) => getComputedStyle(one).borderLeftWidth") == "0px"
     page.get_by_role("button", name="Close").click()
     assert one.evaluate(stroke) == "none"
+
+
+def test_ranks_that_wait_for_each_other_are_told_side_by_side(opened):
+    page = opened("recv_ring", viewport=DESK)
+    scrub = page.locator(".jl-scrub")
+    assert scrub.get_attribute("aria-valuetext") == (
+        "call 1: rank 0's recv from 3, rank 1's recv from 0, rank 2's recv from 1, rank 3's recv from 2, never ends"
+    )
+    scrub.focus()
+    page.keyboard.press("Enter")
+    cards = page.locator(".jl-told .jl-two > div")
+    assert [card.split("recv")[0].split() for card in cards.all_inner_texts()] == [
+        ["rank", str(rank)] for rank in range(4)
+    ]
+    calls = page.locator(".jl-told .jl-swatch").all_inner_texts()
+    assert calls == [f"recv from {(rank - 1) % 4}" for rank in range(4)]
+    lanes, card = page.locator(".jl-lanes").bounding_box(), page.locator(".jl-told").bounding_box()
+    assert card["y"] >= lanes["y"] + lanes["height"]
+
+
+def test_the_keys_go_on_when_lanes_are_laid_on_the_clock_and_back(opened):
+    page = opened("case_4")
+    page.locator(".jl-scrub").focus()
+    for name in ("Time", "Call"):
+        page.keyboard.press("c")
+        scrub = page.locator(f".jl-scrub[aria-label='{name}']")
+        expect(scrub).to_be_focused()
+
+
+def test_the_whole_story_says_what_each_line_is_about(opened):
+    page = opened("case_4")
+    page.locator(".jl-opener").click()
+    assert page.locator(".jl-story b").all_inner_texts() == ["WHY", "AT", "FIX", "ENDED", "NOTE"]
 
 
 def test_on_a_phone_what_a_tap_opens_is_in_sight(opened):

@@ -9,6 +9,7 @@ from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE, call_details
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.lane_data import FIRST, KINDS, SMALL, LaneData, pack
+from joinlab.story.writers import TAGS
 from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
 
@@ -61,7 +62,8 @@ def test_the_verdict_and_the_lines_of_the_program_arrive():
     (run,) = data["runs"]
     story = joinlab.diagnose(timeline)
     assert "".join(piece for piece, _, _ in run["scene"]["head"]) == story.sentence
-    assert [kind for kind, _ in run["scene"]["story"]] == [line.kind for line in story.lines[1:]]
+    kinds = [TAGS[line.kind] for line in story.lines[1:]]
+    assert [kind for kind, _ in run["scene"]["story"]] == kinds
     assert run["ends"] == ["✕ hung (proven)"] * 2
     (source,) = run["sources"]
     assert (source["first_line"], source["name"], source["text"]) == (

@@ -25,7 +25,7 @@ from joinlab.timeline import Ending, timeline_from_rows
 from tests.bench.large import large
 from tests.drawn import timelines
 from tests.dumps import write
-from tests.first_screen import one_raises
+from tests.first_screen import one_raises, recv_ring
 from tests.material.unseen.pk import k09
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import Writer, case_timeline
@@ -49,7 +49,7 @@ def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_
             row for row in timeline.calls.to_dicts() if row["rank"] == rank
         ]
         for box in boxes:
-            assert box.label == asks(box.row["origin"], box.row["op"])
+            assert box.label.startswith(asks(box.row["origin"], box.row["op"]))
             assert box.open == (box.row["completed_ns"] is None and box.row["error"] is None)
             assert box.failed == (box.row["error"] is not None)
 
@@ -164,6 +164,64 @@ def test_where_all_issue_equally_many_calls_none_is_one_too_many(program, inputs
     assert not made.meant
     assert all(one.extra is None and one.missing is None for one in made.columns)
     assert "more than" not in str(diagnose(run)) and "fewer than" not in str(diagnose(run))
+
+
+def test_calls_in_another_order_are_meant_for_each_other_crosswise():
+    def queued(rank, inputs):
+        for size in (1, 3) if rank == 0 else (3, 1):
+            dist.all_reduce(torch.ones(size))
+
+    assert first_screen(emulate(queued, (1, 1), backend="nccl")).meant == (
+        (0, 1, 1, 0),
+        (1, 1, 0, 0),
+    )
+
+
+@pytest.mark.parametrize("world", [3, 8])
+def test_ranks_that_wait_for_each_other_in_recv_stand_side_by_side_and_say_for_whom(world):
+    made = first_screen(emulate(recv_ring, (1,) * world))
+    (one,) = made.columns
+    before = [(rank - 1) % world for rank in range(world)]
+    assert [box.label for box in one.drawn] == [f"recv from {rank}" for rank in before]
+    assert [end[3] for end in made.ends] == [f"for rank {rank}" for rank in before]
+    assert not one.absent and one.said == "Nothing meets these calls."
+    marks = [piece.text for line in made.code if "dist.recv" in line.text for piece in line.here]
+    assert marks == ["ranks 0-2" if world == 3 else "all 8 ranks"]
+
+
+def test_a_recv_that_nothing_meets_says_what_lacks():
+    def waits(rank, inputs):
+        if rank == 1:
+            dist.recv(torch.ones(1), 0)
+
+    made = first_screen(emulate(waits, (1, 1)))
+    (one,) = made.columns
+    assert (one.absent, one.lacks) == ((0,), "no send") and ">no send<" in svg(made)
+    assert one.said == "Nothing meets this call: rank 0 issued no send for it."
+
+
+def test_the_line_of_calls_that_are_too_many_has_the_rank_that_issued_them():
+    def every_second(rank, inputs):
+        for step, _ in enumerate(inputs):
+            dist.all_reduce(torch.ones(1))
+            if rank == 0 and step % 2:
+                dist.all_reduce(torch.zeros(1))
+
+    made = first_screen(emulate(every_second, (4,) * 3))
+    marks = {line.text.strip(): [piece.text for piece in line.here] for line in made.code}
+    assert "".join(piece.text for piece in made.headline).startswith(
+        "Rank 0 issued 2 calls of all-"
+    )
+    assert marks["dist.all_reduce(torch.zeros(1))"] == ["rank 0"]
+    assert marks["dist.all_reduce(torch.ones(1))"] == ["ranks 1, 2"]
+
+
+def test_a_headline_of_endings_alone_has_their_colour():
+    def raises(rank, inputs):
+        raise KeyError("x")
+
+    (piece, *_) = first_screen(emulate(raises, (1, 1))).headline
+    assert (piece.text, piece.tone) == ("Ranks 0, 1", "bad")
 
 
 def test_a_line_that_all_ran_says_so_or_how_many_were_compared():
@@ -303,6 +361,14 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
     assert not any(
         "did not match" in one.said for one in made.columns
     )  # what is not recorded differs from nothing
+
+
+def test_a_stack_of_shadows_holds_no_inputs_of_its_rank():
+    stacks = [one for one in first_screen(emulate(case_6, (40, 1))).columns if one.stack]
+    assert [[box.stack or one.stack for box in one.drawn] for one in stacks] == [
+        ["setup", "setup"],
+        ["37 inputs", "111 calls"],
+    ]
 
 
 def test_the_shadows_of_a_long_healthy_run_matched():

@@ -386,7 +386,8 @@ export class First {
   /** @param {RawRun[]} runs */
   drawPictures(runs) {
     const { grid, whole, stage, scenes, turned } = this,
-      last = turned ? 0 : runs.length - 1; // it has the scrubber
+      last = turned ? 0 : runs.length - 1, // it has the scrubber
+      scrubs = find(stage, ".jl-scrub:focus");
     if (stage.children.length !== runs.length || stage.dataset.whole !== String(whole)) {
       const parts = () => [element("div"), element("div"), element("div")];
       stage.replaceChildren(...runs.map(() => element("div.jl-picture", {}, ...parts())));
@@ -401,6 +402,7 @@ export class First {
       if (!whole) write(body, scene.svg() + (runs.length > 1 ? which : ""));
       write(below, i === last && scene.columns.length ? this.scrubber(whole ? grid : scene) : "");
     }
+    if (scrubs) find(stage, ".jl-scrub")?.focus({ preventScroll: true });
   }
 
   changeAxis() {
@@ -421,6 +423,8 @@ export class First {
     const names = kinds.map((kind) =>
       key(data.looks.kinds[kind], "", `background:var(--jl-k${kind})`),
     );
+    if (!whole && this.scenes.some(({ path }) => path.length))
+      names.push(key("value taken for an answer, and its reader's next calls", "jl-taken"));
     if (this.axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
       names.push(
@@ -499,7 +503,7 @@ export class First {
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
     const many = world > 8,
-      step = many ? 9 : this.scene.phone ? 15 : 20;
+      step = this.scene.phone ? (many ? 7 : 15) : many ? 9 : 20;
     const per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
     const dots = Array.from({ length: world }, (_, rank) => {
       const x = (rank % per) * step + step / 2,
@@ -508,7 +512,7 @@ export class First {
       const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
       const said = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
       return (
-        tag("circle", { class: look, cx: x, cy: y, r: many ? 3.2 : step * 0.43 }) +
+        tag("circle", { class: look, cx: x, cy: y, r: step * (many ? 0.36 : 0.43) }) +
         (!many && here ? tag("text", said, `${rank}`) : "")
       );
     });
@@ -677,11 +681,13 @@ export class First {
   /** @param {number} slot */
   tellRow(slot) {
     const { data, run, scene } = this,
-      known = scene.columns.find((one) => !one.stack && !one.missing && one.slot === slot);
+      known = scene.columns.find(
+        (one) => !one.stack && !one.missing && one.slot <= slot && slot <= one.until,
+      );
     if (known) return this.open(known);
     const how = callsOf(run).wrong[slot] ? "It did not go as meant." : "All went as meant.",
       title = `Row ${slot + 1} of ${run.columns.rows.toLocaleString("en")}`;
-    tellSlot(this.details, data, run, slot, title, how);
+    tellSlot(this.details, data, run, { slot, until: slot }, title, how);
     this.bringIntoSight();
   }
 
@@ -722,11 +728,11 @@ export class First {
         met: "They met, as they should.",
         wrong: "They met, but should not have.",
         apart: "They face each other, and can never meet.",
-        open: "A rank never came, or it never ended.",
+        open: "It did not complete.",
       }[one.flag];
     if (run === this.run && this.get("selected") !== slot) this.set("selected", slot);
     this.withCalls(() =>
-      tellSlot(details, this.data, run.columns ? run : this.run, slot, title, how),
+      tellSlot(details, this.data, run.columns ? run : this.run, one, title, how),
     );
   }
 
@@ -826,7 +832,10 @@ export class First {
       story = this.covered.length ? [] : run.scene.story;
     this.opener.ariaExpanded = String(!more.hidden);
     if (more.hidden) return;
-    const lines = story.map(([, pieces]) => `<li>${this.pieces(pieces)}</li>`);
+    const lines = story.map(
+      ([kind, pieces], i) =>
+        `<li>${kind === story[i - 1]?.[0] ? "" : `<b>${kind}</b> `}${this.pieces(pieces)}</li>`,
+    );
     this.story.innerHTML =
       `<ol>${lines.join("")}</ol><p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +

@@ -104,7 +104,8 @@ export class Scene extends Lanes {
     this.n = run.scene.names.length;
     const { n } = this,
       few = n < 3 && (turned || alone),
-      apart = n < 5 ? 44 : n < 7 ? 30 : 20,
+      marked = run.scene.columns.some(({ clashes }) => clashes.length),
+      apart = n < 5 ? 44 : n < 7 || marked ? 30 : 20,
       [two, more] = turned ? (phone ? [36, 16] : [72, 28]) : [68, apart],
       between = turned && n > 4 ? 10 : few ? two : more;
     if (turned) {
@@ -321,7 +322,10 @@ export class Scene extends Lanes {
   heard(at) {
     const here = this.here(at),
       one = this.columns[here],
-      how = one.flag === "met" ? "" : ", here the calls do not match";
+      fates = one.boxes.map((box, lane) => box && this.fate(box, lane)),
+      open = [...new Set(fates)].filter(Boolean).map((fate) => `, ${fate}`),
+      mismatch = one.flag === "wrong" || one.flag === "apart",
+      how = mismatch ? ", here the calls do not match" : open.join("");
     return { now: here, most: this.columns.length - 1, text: this.titleOf(one) + how };
   }
 
@@ -375,12 +379,14 @@ export class Scene extends Lanes {
   titleOf(one) {
     if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
     if (!one.boxes.some(Boolean)) return "no call here";
-    const how = { met: "meets", wrong: "meets", apart: "faces", open: "and" }[one.flag];
-    const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(
-      one.stack ? " · " : ` ${how} `,
-    );
-    const number = one.n && `call${one.stack ? "s" : ""} ${one.n}: `;
-    return number + labels + (one.stack ? `, ${one.said}` : "");
+    const issued = one.boxes.flatMap((box, lane) => (box ? [{ lane, ...box }] : [])),
+      labels = [...new Set(issued.map(({ label }) => label))],
+      number = one.n && `call${one.stack ? "s" : ""} ${one.n}: `;
+    if (one.stack) return `${number + labels.join(" · ")}, ${one.said}`;
+    if (issued.length > 1 && (one.flag !== "open" || labels.length < 2))
+      return number + labels.join(one.flag === "apart" ? " faces " : " meets ");
+    const names = issued.map(({ lane, label }) => `${this.scene.names[lane]}'s ${label}`);
+    return number + names.join(", ");
   }
 
   /** @param {Placed} one */
@@ -396,7 +402,7 @@ export class Scene extends Lanes {
       const sheets = [8, 4, 0].map((by) =>
         rect({ ...q, x: q.x + by, y: q.y - by, w }, { class: "jl-fill jl-pile", rx: 8 }),
       );
-      return [sheets, words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub })];
+      return [sheets, words({ ...q, w, cx: q.cx - 4 }, box.stack || one.stack, colour, { sub })];
     });
   }
 
@@ -416,7 +422,7 @@ export class Scene extends Lanes {
 
   /** @param {Placed} one @param {Box} box @param {number} lane */
   under(one, box, lane) {
-    if (one.size !== "big") return one.extra === lane ? "extra" : "";
+    if (one.size !== "big") return one.extra === lane && !this.turned ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
     if (to === lane || (of !== lane && box.label === one.boxes[to]?.label)) {
       const { w } = this.box(one, lane),
@@ -425,8 +431,14 @@ export class Scene extends Lanes {
     }
     if (of === lane) return `puts in ${sent}`;
     if (to !== undefined) return "";
-    if (box.open) return this.scene.ends[lane][0] === "✓" ? "left pending" : "never ends";
-    return box.failed ? "fails" : "";
+    return this.fate(box, lane);
+  }
+
+  /** What became of a call that did not complete. @param {Box} box @param {number} lane */
+  fate({ open, failed }, lane) {
+    if (!open) return failed ? "fails" : "";
+    const sign = this.scene.ends[lane][0];
+    return sign === "✓" ? "left pending" : sign === "…" ? "not ended" : "never ends";
   }
 
   /** @param {Placed} one @param {?Box} box @param {number} lane */
@@ -434,9 +446,12 @@ export class Scene extends Lanes {
     const big = one.size === "big",
       slim = one.size === "slim";
     if (!box)
-      return one.absent.includes(lane) && !slim ? this.dashed(this.box(one, lane), "nobody") : "";
+      return one.absent.includes(lane) && !slim
+        ? this.dashed(this.box(one, lane), one.lacks || "nobody")
+        : "";
     const loud = one.focus && big && one.flag !== "met",
-      extra = one.extra === lane;
+      extra = one.extra === lane,
+      label = extra && this.turned ? `extra ${box.label}` : box.label;
     const more =
       box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
     const q = this.box(one, lane, more),
@@ -449,7 +464,7 @@ export class Scene extends Lanes {
     const how = { size, bold: loud || extra, sub: this.under(one, box, lane) };
     const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
-    return [drawn, words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left })];
+    return [drawn, words(where, label, `var(--jl-i${box.kind})`, { ...how, left })];
   }
 
   /** Thin and light, between calls that met as they should. @param {Placed} one */
@@ -469,7 +484,7 @@ export class Scene extends Lanes {
     const big = one.size === "big",
       reads = this.scene.readings[0]?.[0] === one.i && big;
     const t = one.middle + (reads ? one.w * 0.2 : 0),
-      small = clamp(this.between / 2 - 3, 8, 11),
+      small = clamp(this.between / 2 - 5, 8, 11),
       r = big && this.between > 40 ? (this.phone ? 14 : 17) : small;
     const signs = one.clashes.map(([a, b]) =>
       sign(this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2), r),
@@ -500,7 +515,8 @@ export class Scene extends Lanes {
   join([i, lane, j, other]) {
     const [a, b] = [this.columns[i], this.columns[j]],
       fore = a.t < b.t;
-    const [one, two] = fore ? [0.82, 0.18] : [0.18, 0.82];
+    const near = this.turned ? 0.5 : 0.18,
+      [one, two] = fore ? [1 - near, near] : [near, 1 - near];
     const p = this.edge(a, lane, other, one),
       q = this.edge(b, other, lane, two);
     const look = { class: "jl-join", "data-i": Math.max(i, j), d: `M${p.map(px)}L${q.map(px)}` };

@@ -42,14 +42,19 @@ export const line = ([x1, y1], [x2, y2], look) => tag("line", { class: look, x1,
 export const clamp = (n, low, high) => Math.min(high, Math.max(low, n));
 
 const pen = document.createElement("canvas").getContext("2d");
-pen.font = "100px system-ui, sans-serif";
 
 /** Widths per px of font size. Measuring a text takes 100 times as long as looking it up.
  * @type {Record<string, number>} */
 const widths = Object.create(null);
 
-/** @param {string} text @param {number} size */
-export const widthOf = (text, size) => (widths[text] ??= pen.measureText(text).width / 100) * size;
+/** @param {string} text @param {number} size @param {number} weight */
+export function widthOf(text, size, weight = 400) {
+  const measure = () => {
+    pen.font = `${weight} 100px system-ui, sans-serif`;
+    return pen.measureText(text).width / 100;
+  };
+  return (widths[weight + text] ??= measure()) * size;
+}
 
 const SPACE = /(?<= )/,
   HYPHEN = /(?<=[ -])/;
@@ -88,28 +93,38 @@ function split(words, count, size) {
   return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
 }
 
+const NARROW = 0.8; // how far letters may be squeezed: those of some fonts are wide
+
 /** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
  * tells.
  * @param {Rect} b @param {string} text @param {string} colour
  * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
 export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
-  const room = b.w - (left ? 12 : size < 17 ? 2 : 10),
-    wider = bold ? 1.08 : 1.02;
+  const heavy = bold ? 700 : 500,
+    wider = (1.02 * widthOf(text, 1, heavy)) / widthOf(text, 1),
+    room = (b.w - (left ? 12 : size < 17 ? 2 : 10)) / wider;
   const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
   if (!small) sub = "";
-  const { lines, fits } = broken(text, size, room / wider, b.h - (sub ? 20 : 0)),
-    step = fits * 1.18,
-    y = b.cy + fits * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
-  if (fits < 11 || fits > b.h) return "";
+  const { lines, fits } = broken(text, size, room, b.h - (sub ? 20 : 0)),
+    high = Math.max(fits, 11),
+    step = high * 1.18,
+    y = b.cy + high * 0.35 - ((lines.length - 1) * step) / 2 - (sub ? 9 : 0);
+  if (fits < 11 * NARROW || high > b.h) return "";
   const look = {
     x: left ? b.x + 6 : b.cx,
     "text-anchor": left ? "start" : "middle",
     style: `fill:${colour}`,
   };
-  const heavy = { "font-size": fits, "font-weight": bold ? 700 : 500 },
-    below = { class: "jl-sub", y: y + (lines.length - 1) * step + 20, "font-size": small };
+  /** @param {string} line */
+  const fitted = (line) => ({
+    "font-size": high,
+    "font-weight": heavy,
+    textLength: widthOf(line, high) > room && room * wider,
+    lengthAdjust: "spacingAndGlyphs",
+  });
+  const below = { class: "jl-sub", y: y + (lines.length - 1) * step + 20, "font-size": small };
   return [
-    lines.map((line, i) => tag("text", { ...look, y: y + i * step, ...heavy }, esc(line))),
+    lines.map((line, i) => tag("text", { ...look, y: y + i * step, ...fitted(line) }, esc(line))),
     sub && tag("text", { ...look, ...below }, esc(sub)),
   ];
 }

@@ -35,23 +35,30 @@ export function laneName({ scene: { names, ranks } }, lane) {
 }
 
 /** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
- * @param {number} slot @param {string} title @param {string} how */
-export function tellSlot(section, data, run, slot, title, how) {
-  const calls = callsOf(run);
+ * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column
+ * @param {string} title @param {string} how */
+export function tellSlot(section, data, run, { slot, until, absent = [], lacks }, title, how) {
+  const calls = callsOf(run),
+    never = `<p class="jl-soft">issued ${lacks || "no call"} here</p>`;
   /** Of many lanes, those with nothing different to say have one card.
    * @type {Map<string, [number[], string]>} */
   const cards = new Map();
   run.names.forEach((_, lane) => {
-    const [key, html] = card(data, run, calls, slot, lane),
+    const rows = slotsOf(calls, lane).subarray(slot, until + 1),
+      by = rows.findIndex((i) => i >= 0);
+    if (by < 0) return;
+    const [key, html] = card(data, run, calls, slot + by, lane),
       same = run.names.length > 4 ? key : `${lane}`;
     cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
   });
   const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.names[lane]).join(", ");
+  const issued = [...cards.values()].map(([lanes, html]) => [who(lanes), html]),
+    all = [...issued, ...absent.map((lane) => [run.scene.names[lane], never])];
   fill(
     section,
     title,
     how,
-    [...cards.values()].map(([lanes, html]) => `<p class="jl-h">${esc(who(lanes))}</p>${html}`),
+    all.map(([name, html]) => `<p class="jl-h">${esc(name)}</p>${html}`),
   );
 }
 
@@ -59,9 +66,8 @@ export function tellSlot(section, data, run, slot, title, how) {
  * @param {LaneData} data @param {RawRun} run @param {Calls} calls @param {number} slot
  * @param {number} lane */
 function card(data, run, calls, slot, lane) {
-  const i = slotsOf(calls, lane)[slot];
-  if (i < 0) return ["none", '<p class="jl-soft">issued no call here</p>'];
-  const code = run.columns.codes[calls.code[i]],
+  const i = slotsOf(calls, lane)[slot],
+    code = run.columns.codes[calls.code[i]],
     flags = calls.flags[i],
     open = !!(flags & 1),
     failed = !!(flags & 4);

@@ -108,6 +108,7 @@ interface Box {
   label: string;
   open?: true;
   failed?: true;
+  stack?: string;
   /** Of the program, from which the call comes, or the last of a stack; 0: unknown. */
   line: number;
 }
@@ -134,6 +135,7 @@ interface RawColumn {
   said: string;
   clashes: [number, number][];
   absent: number[];
+  lacks: string;
   extra: number | null;
   missing: [lane: number, call: string] | null;
   far: boolean;

@@ -82,7 +82,7 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
             {*evidence.difference.ranks((row["rank"],))} & {*needs}
         )
     ranks_by_call = [sorted(ranks) for _, ranks in by_call.values()]
-    first = (row for row, _ in by_call.values())
+    first = [row for row, _ in by_call.values()]
     call_rows = [
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
@@ -93,7 +93,8 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         opposite = theirs.peer, theirs.rank, COUNTERPART.get(theirs.op), theirs.within
         if (ours.rank, ours.peer, ours.op, ours.within) == opposite and ours.tag != theirs.tag:
             return (OtherTag(**fields),)
-    headline = Circle(**fields)
+    lines = tuple(filter(None, map(evidence.line_of, first, ranks_by_call)))
+    headline = Circle(lines=lines, **fields)
     return (headline, *(meeting.causes(evidence) if evidence.difference.circle else ()))
 
 
@@ -188,7 +189,7 @@ def extra(evidence: Evidence) -> tuple[Line, ...]:
         sides, counts, form = sides[::-1], counts[::-1], Fewer
     lines = {row["call_site"]: row for row in difference.extra[::-1]}
     fields = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
-    headline = form(lead.by, counts, **fields)
+    headline = form(abs(counts[0] - counts[1]), counts, **fields)
     return (headline, *_since(evidence, lead), *meeting.causes(evidence))
 
 
