@@ -191,9 +191,8 @@ class Meta(TypedDict, total=False):
     transport: str | None
     world_size: int
     inputs: list[int]
-    input_column: Literal[
-        "inputs", "backward passes"
-    ]  # what `input` counts, see program/steps.py; left out: "inputs"
+    # what `input` counts, see program/steps.py; left out: "inputs"
+    input_column: Literal["inputs", "backward passes"]
     seeds: list[int | None]
     groups: dict[str, list[int]]  # global ranks
     versions: dict[str, str | None]
@@ -203,25 +202,21 @@ class Meta(TypedDict, total=False):
     format: str
     group_names: dict[str, str]  # the program's own description of a group
     group_backends: dict[str, str]  # only groups whose backend differs from `backend`
-    eager_groups: list[
-        str
-    ]  # NCCL communicators made with their groups: init_process_group(device_id=...)
+    # NCCL communicators made with their groups: init_process_group(device_id=...)
+    eager_groups: list[str]
     stream_waits: list[list[int | str]]
     nccl: AboutNccl
-    skipped: dict[
-        str, dict[int, int]
-    ]  # by group and rank: number of lost collectives before its first row
+    # by group and rank: number of lost collectives before its first row
+    skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, GroupProgress]]  # if calls are lost: how far each rank had got
     missing_ranks: list[int]
     problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
-    stood: dict[
-        int, list[Stood]
-    ]  # by rank that had written nothing for a while: where each thread stood
+    # by rank that had written nothing for a while: where each thread stood
+    stood: dict[int, list[Stood]]
     cut: Cut
-    counted: dict[
-        str, str
-    ]  # of a text: by group, its name for a call's number, if it counts from 0
+    # of a text: by group, its name for a call's number, if it counts from 0
+    counted: dict[str, str]
     sends: dict[int, str]  # of a text: by rank its last send and recv, in words
     rank_names: dict[int, str]  # of a text: what a rank is called whose number nothing gives
     mismatched: list[int]  # ranks at and around which NCCL found calls that do not match
@@ -229,12 +224,10 @@ class Meta(TypedDict, total=False):
     left_at: dict[int, str]  # by rank that called sys.exit: the line
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
     fixes_hidden: bool  # an exercise asks for one: the story neither tries nor shows any
-    replicas: (
-        Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
-    )
-    mixed: list[
-        Gradient
-    ]  # the first two calls that met and averaged gradients of two models; emulated runs only
+    # the first parameter that differs between DDP's replicas; left out: none was seen
+    replicas: Replica
+    # the first two calls that met and averaged gradients of two models; emulated runs only
+    mixed: list[Gradient]
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
     grouped: list[Grouping]  # calls of new_group that not all ranks made alike
@@ -424,9 +417,8 @@ class Timeline:
     def rows(self, name: Literal["spans"]) -> list[SpanRow]: ...
     def rows(self, name: Literal["calls", "spans"]) -> list[CallRow] | list[SpanRow]:
         """The rows of `calls` or `spans` as dicts, with every column."""
-        rows: list[CallRow] | list[SpanRow] = getattr(self, name).rows(
-            named=True
-        )  # to_dicts takes twice as long
+        # to_dicts takes twice as long
+        rows: list[CallRow] | list[SpanRow] = getattr(self, name).rows(named=True)
         return rows
 
     @property
@@ -649,9 +641,8 @@ def _check_rows(timeline: Timeline) -> None:
         or not (calls["number"].drop_nulls() > 0).all()
     ):
         raise ValueError("two collectives with the same number")
-    accepted = calls.filter(
-        pl.col("error").is_null()
-    )  # others may have been refused for their root
+    # others may have been refused for their root
+    accepted = calls.filter(pl.col("error").is_null())
     if any(
         not accepted[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")
     ):

@@ -169,9 +169,8 @@ class ActingRank:
         self._turns = turns
         self._naps = 0  # how often it has slept since its last call
         self._streamed: dict[EmulatedCall, None] = {}  # its stream has been made to wait for these
-        self._stuck_at: list[
-            int
-        ] = []  # of them, the ids of those that it was stuck at, since its last call
+        # of them, the ids of those that it was stuck at, since its last call
+        self._stuck_at: list[int] = []
 
     # --------------------------------------------------------------------------- a subclass's own
 

@@ -56,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command is record.COMMAND:
             raise  # as without joinlab
         return _say("interrupted", INTERRUPTED)
-    except (
-        BrokenPipeError
-    ):  # the reader, such as `head`, has gone; Python must not complain at exit
+    except BrokenPipeError:
+        # the reader, such as `head`, has gone; Python must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except ModuleNotFoundError as error:

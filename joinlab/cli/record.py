@@ -97,9 +97,8 @@ def _run(options: argparse.Namespace) -> int:
             trace = trace.tb_next  # show only the script's frames
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: (
-                None
-            )  # the traceback is printed; Python will end this process by SIGINT
+            # the traceback is printed; Python will end this process by SIGINT
+            sys.excepthook = lambda *_: None
             raise
         return 1
     finally:
@@ -145,12 +144,10 @@ class _Voice:
 
 
 def _say(text: str) -> None:
-    with suppress(
-        OSError, ValueError, AttributeError
-    ):  # the job may have closed stderr, or set it to None
-        sys.stderr.write(
-            f"joinlab: {text}\n"
-        )  # one write: the other thread may print a traceback at the same time
+    # the job may have closed stderr, or set it to None
+    with suppress(OSError, ValueError, AttributeError):
+        # one write: the other thread may print a traceback at the same time
+        sys.stderr.write(f"joinlab: {text}\n")
         sys.stderr.flush()
 
 

@@ -70,9 +70,8 @@ def _run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
-    keeping.keep(
-        timeline, options.save, options.html
-    )  # before the report, which fails on a closed stream
+    # before the report, which fails on a closed stream
+    keeping.keep(timeline, options.save, options.html)
     screen = report.Screen()
     screen.print(report.run_report(timeline, width=screen.width))
     if all(end.kind == "finished" for end in timeline.ends):

@@ -75,12 +75,8 @@ _SHARED = (
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
-_KERNEL = (
-    "IPython",
-    "ipykernel",
-    "re",
-    "typing",
-)  # packages whose objects belong to the kernel, or never change
+# packages whose objects belong to the kernel, or never change
+_KERNEL = ("IPython", "ipykernel", "re", "typing")
 _ATOMS = frozenset(
     (int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented))
 )

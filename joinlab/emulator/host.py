@@ -133,15 +133,13 @@ class Host(ActingRank):
         self.futures = Futures()
         self.replicas = Replicas(self.take, self.calls.__len__)
         self.misuse = Misuse(self.take)
-        self.eager = (
-            False  # its process is bound to a GPU, so that its groups connect when they are made
-        )
+        # its process is bound to a GPU, so that its groups connect when they are made
+        self.eager = False
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: object = None  # of a group that torch.distributed is making for it
         self._stacks: set[int] = set()  # those that its log has
-        self._kept: list[
-            object
-        ] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
+        # a Work that was collected makes C++ wait for ever; calls know their group weakly
+        self._kept: list[object] = []
         self.reducer = Reducer(self._weak, self.futures)
         self.progress = InputProgress(
             self.take, orders.knobs.costs.input_ns[rank], self._weak, self.reducer
@@ -158,9 +156,8 @@ class Host(ActingRank):
     ) -> EmulatedCall:
         """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are
         issued as one."""
-        if (
-            self.orders.judged
-        ):  # the program caught RankEnded and goes on, with no rank left to meet
+        # the program caught RankEnded and goes on, with no rank left to meet
+        if self.orders.judged:
             raise RankEnded
         mine = current() is self
         if not mine:
@@ -193,9 +190,8 @@ class Host(ActingRank):
                 self.yield_if_ready()
             try:
                 group.fabric.submit(calls)
-            except (
-                Exception
-            ) as error:  # no backend raises here: what it refuses, `check` has refused
+            except Exception as error:
+                # no backend raises here: what it refuses, `check` has refused
                 self.orders.unmodelled(calls[0], error)
                 raise RankEnded from error
 

@@ -114,10 +114,8 @@ class Isolation:
         if self._builtins:
             self._copies.library_names.take()  # of a rank that was left alone
         self._uninstall()
-        restore, self._restore = (
-            self._restore,
-            lambda: None,
-        )  # a closure that keeps all of this alive
+        # a closure that keeps all of this alive
+        restore, self._restore = (self._restore, lambda: None)
         restore()
 
     def switched(self, old: Any, new: Any) -> None:
@@ -266,15 +264,12 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
     patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
     patches.for_ranks(c10d, "_warn_not_in_group", _noting(c10d._warn_not_in_group))
     patches.for_ranks(c10d, "_get_default_timeout", lambda host: _default_timeout)
-    patches.for_ranks(
-        c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {}
-    )  # asks NCCL's version
+    # asks NCCL's version
+    patches.for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})
     if backend == "nccl":
         patch_devices(patches)
-    for name in (
-        "empty",
-        "empty_like",
-    ):  # whatever happens to lie in memory would differ from run to run
+    # whatever happens to lie in memory would differ from run to run
+    for name in ("empty", "empty_like"):
         patches.for_ranks(torch, name, _zeroed(getattr(torch, name)))
     _patch_spans(patches)
     _patch_waits(patches)
@@ -392,9 +387,8 @@ def _naming_its_backend(make: Callable[..., object]) -> Callable[[object], Calla
             host.asked_backend, host.asked_timeout = backend, timeout
             try:
                 made = make(ranks, timeout, backend, *args, **kwargs)
-                if (
-                    made is c10d.GroupMember.NON_GROUP_MEMBER
-                ):  # as for a real group: calls in it then warn, and go on
+                # as for a real group: calls in it then warn, and go on
+                if made is c10d.GroupMember.NON_GROUP_MEMBER:
                     known: dict[Any, Any] = c10d._world.pg_group_ranks
                     known[made] = {rank: place for place, rank in enumerate(sorted(ranks))}
                 return made

@@ -90,9 +90,8 @@ def _sent(request: dict[str, object]) -> socket.socket:
     """Send the request to the kept process or to a new one, and return its socket."""
     global _kept
     link, _kept = _kept, None
-    if (
-        link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]
-    ):  # readable: it has ended
+    # readable: it has ended
+    if link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]:
         return ForkServer.get().open(request, CALLS)
     send(link, request)
     return link

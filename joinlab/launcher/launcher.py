@@ -127,9 +127,8 @@ def launch(
     try:
         sent = pickled(program, program_name(program))
         meta["source"] = source_of(program)
-        with (
-            HeldInterrupts()
-        ):  # raised only where the run can be ended; elsewhere files or processes would be left
+        # raised only where the run can be ended; elsewhere files or processes would be left
+        with HeldInterrupts():
             timeline = _run(
                 sent,
                 meta,

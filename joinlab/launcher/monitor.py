@@ -86,9 +86,8 @@ class Watch:
             with suppress(OSError):
                 self._end(link)
             raise LaunchInterrupted(INTERRUPTED, self._timeline()) from None
-        except (
-            ConnectionError
-        ) as error:  # the keeper died with data unread, or before it read "kill"
+        except ConnectionError as error:
+            # the keeper died with data unread, or before it read "kill"
             raise LaunchError(DIED) from error
         finally:
             link.close()  # the keeper now ends whatever still lives
@@ -100,10 +99,8 @@ class Watch:
         self, link: socket.socket, bar: ProgressBar | None, timeout: float, no_progress: float
     ) -> None:
         began = moved = time.monotonic()
-        asked, used = (
-            0.0,
-            -1.0,
-        )  # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
+        # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
+        asked, used = (0.0, -1.0)
         while len(self.statuses) < len(self.counts):
             take_interrupt()
             heard = self._hear(link, POLL_S)

@@ -46,10 +46,8 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
         if not isinstance(value, dict):
             return text
         hints = get_type_hints(kind, include_extras=True)
-        for (
-            name,
-            hint,
-        ) in hints.items():  # __required_keys__ does not see through annotations that are text
+        # __required_keys__ does not see through annotations that are text
+        for name, hint in hints.items():
             needed = get_origin(hint) is Required or (
                 kind.__total__ and get_origin(hint) is not NotRequired
             )

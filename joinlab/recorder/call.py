@@ -26,9 +26,8 @@ class RecordedCall:
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
     work: Any = None  # the backend's own Work; None if it gave none
-    kept: object = (
-        None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
-    )
+    # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
+    kept: object = None
     done: bool = False
     called_back: bool = False  # its future reports it, in a callback
     below: Any = None  # the Turn of the thread that waits for it below Python
@@ -59,9 +58,8 @@ class ValueReader:
         self, call: RecordedCall, tensors: Sequence[torch.Tensor]
     ) -> list[list[object]] | None:
         """The input values; None if they cannot be read, or are read later."""
-        return (
-            None if tensors[0].is_cuda else values_in(tensors)
-        )  # reading GPU memory would make the host wait
+        # reading GPU memory would make the host wait
+        return None if tensors[0].is_cuda else values_in(tensors)
 
     def after(self, call: RecordedCall) -> list[list[object]] | None:
         """The output values, at completion; None if they cannot be read, or are read later."""

@@ -40,23 +40,18 @@ class Turn:
     __slots__ = ("below", "buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
-        self.deferred: list[
-            RecordedCall
-        ] = []  # calls whose completion nothing reports yet, see Completions
-        self.below: tuple[int, Sequence[RecordedCall]] | None = (
-            None  # its id, and the calls that C++ reads on the host, see Waits.begin_below
-        )
+        # calls whose completion nothing reports yet, see Completions
+        self.deferred: list[RecordedCall] = []
+        # its id, and the calls that C++ reads on the host, see Waits.begin_below
+        self.below: tuple[int, Sequence[RecordedCall]] | None = None
         # The backward pass that it is in, see reducer.py:
-        self.issued: list[RecordedCall] | None = (
-            None  # calls of the Reducer in this pass; None: none yet
-        )
-        self.waiting: Sequence[
-            RecordedCall
-        ] = ()  # calls that it waits for now, at the end of the pass
+        # calls of the Reducer in this pass; None: none yet
+        self.issued: list[RecordedCall] | None = None
+        # calls that it waits for now, at the end of the pass
+        self.waiting: Sequence[RecordedCall] = ()
         self.buckets = 0  # number of calls of the previous pass
-        self.frame = (
-            0  # id of the frame from which the pass issues calls: alive until the pass has ended
-        )
+        # id of the frame from which the pass issues calls: alive until the pass has ended
+        self.frame = 0
         self.stack = 0  # number of that frame's stack
         self.within = False  # in a recorded torch.autograd.backward
 
@@ -195,9 +190,8 @@ class Completions:
         """Release an open call's tensors. Set `done` last: readers treat it as permission to
         overwrite the tensors."""
         self._open.pop(call.id, None)
-        if (
-            not call.group.reader.late
-        ):  # a late reader still needs them: the program may wait long after completion
+        # a late reader still needs them: the program may wait long after completion
+        if not call.group.reader.late:
             call.outs = None
         call.kept = None
         call.done = True

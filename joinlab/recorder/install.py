@@ -47,9 +47,8 @@ def patch(recorder: Recorder) -> None:
 
 def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
-    requested: list[
-        tuple[dict[str, str], str, torch.device | None]
-    ] = []  # the backends, the description, and the GPU that is bound to the group
+    # the backends, the description, and the GPU that is bound to the group
+    requested: list[tuple[dict[str, str], str, torch.device | None]] = []
 
     def recording_helper(*args: Any, **kwargs: Any) -> object:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)

@@ -168,13 +168,8 @@ class RankLog:
             if line:
                 try:
                     self._take_plain(json.loads(line))
-                except (
-                    AttributeError,
-                    KeyError,
-                    TypeError,
-                    ValueError,
-                    RecursionError,
-                ):  # not ours, or damaged
+                except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+                    # not ours, or damaged
                     self.damaged += 1
 
     def _take_plain(self, plain: dict[str, object]) -> None:

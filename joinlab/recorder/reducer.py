@@ -98,9 +98,8 @@ class ReducerWaits:
         self.completions.end_deferral(turn)
         if not calls:
             return
-        for (
-            call
-        ) in calls:  # the Reducer waits for its buckets in order, and stops at the first that fails
+        # the Reducer waits for its buckets in order, and stops at the first that fails
+        for call in calls:
             if call.group.reader.late:  # which reports completions and errors by itself
                 continue
             future = call.work.get_future()
