@@ -4,6 +4,7 @@ are refused."""
 from __future__ import annotations
 
 import copy
+import errno
 import io
 import json
 import os
@@ -177,10 +178,10 @@ def test_a_save_that_fails_keeps_the_file_that_was_there(
     before = path.read_bytes()
 
     def disk_full(*_: object) -> None:
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     monkeypatch.setattr(os, "replace", disk_full)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=f"disk full: '{path}'"):
         sample(output=("", "")).save(path)
     assert path.read_bytes() == before
     assert [path] == list(tmp_path.iterdir())
