@@ -411,10 +411,19 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
 
     >>> outcome(ast.parse("rank == 1 and len(seen) > 2", mode="eval").body, {"rank": 1, "len(seen)": 3})
     True
+    >>> outcome(ast.parse("mask is not None", mode="eval").body, {"mask.shape": "(3,)"})
+    True
     """
 
     class Known(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
+            match node:
+                case ast.Compare(left, [ast.Is() | ast.IsNot() as operator], [ast.Constant(None)]):
+                    name = ast.unparse(left)
+                    if not values.keys().isdisjoint(
+                        (f"len({name})", f"{name}.shape", f"type({name})")
+                    ):
+                        return ast.Constant(isinstance(operator, ast.IsNot))
             name = ast.unparse(node) if isinstance(node, _NAMED) else ""
             if name in values:
                 return ast.Name(name, ast.Load())

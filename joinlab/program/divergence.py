@@ -240,7 +240,7 @@ class _TraceComparison:
         if (
             first.event == "line"
             and first.values != second.values
-            and taken(first) != taken(second)
+            and {taken(first), taken(second)} == {True, False}
         ):
             statement = statement_at(first.file, first.line)
             assert statement is not None

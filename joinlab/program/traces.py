@@ -278,6 +278,8 @@ class Trace:
             if value is asked or not asked.function:
                 name, value = asked[:2]
             pair = plain_of(name, value) or self._length(name, value)
+            if pair is None and test.one_line is not None and value is not frame:
+                pair = f"type({name})", type(value).__name__
             if pair is not None:
                 if pair[0] == name and _is_tensor(asked.value):
                     tensors.append((len(values), asked))

@@ -258,3 +258,26 @@ def test_a_comprehension_s_own_name_leads_to_no_earlier_branch():
     timeline = joinlab.emulate(rows_for_the_root, (2, 2))
     text = str(joinlab.diagnose(timeline, fix=False))
     assert "float32[3]" in text and "float32[4]" in text and "if rank == 0" not in text
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, torch.ones(3), nn.Linear(1, 1)])
+def test_a_condition_on_one_line_is_true_of_anything_but_none(given):
+    def program(rank, inputs):
+        mask = [None, given][rank]
+        size = 2 if mask is not None else 3
+        dist.all_reduce(torch.ones(size))
+
+    (test,) = parting(joinlab.emulate(program, (1, 1)))["tests"]
+    assert [(side["ranks"], side["how"]) for side in test["sides"]] == [
+        ([0], "past"),
+        ([1], "block"),
+    ]
+
+
+def test_nothing_is_said_of_a_condition_that_its_values_do_not_decide():
+    def program(rank, inputs):
+        mask = [None, torch.ones(3)][rank]
+        size = 2 if torch.is_tensor(mask) else 3
+        dist.all_reduce(torch.ones(size))
+
+    assert not parting(joinlab.emulate(program, (1, 1))).get("tests")

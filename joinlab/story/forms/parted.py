@@ -149,7 +149,8 @@ def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
 def _differing(values: Sequence[Read]) -> list[Value]:
     """The values in a test; without those that are equal on all ranks, unless all are."""
     by_name = by_key((read["name"], repr(read["value"])) for read in values)
-    telling = [read for read in values if len({*by_name[read["name"]]}) > 1] or values
+    telling = [read for read in values if len({*by_name[read["name"]]}) > 1]
+    telling = telling or [read for read in values if not read["name"].startswith("type(")]
     return [Value(tuple(read["ranks"]), read["name"], read["value"]) for read in telling]
 
 
