@@ -233,6 +233,7 @@ class Meta(TypedDict, total=False):
     grouped: list[Grouping]  # calls of new_group that not all ranks made alike
     parting: Divergence  # where the ranks' ways part
     parting_emulated: bool  # of a launch: it was found in an emulation that ended as the launch did
+    not_emulated: str  # of a launch: why the emulation of its program that was tried was refused
     seconds: float  # of a launch: how long it took
     side_effects: dict[int, str]  # of a launch: what a rank did first that would happen again
     ways: bool  # of a recorded job: the lines that its ranks ran were recorded, too

@@ -29,6 +29,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from joinlab.analysis.wording import short_site
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.turns import ActingRank, HostWait
@@ -42,7 +43,7 @@ from joinlab.ops import CallRow
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
 from joinlab.program.log_events import CallIssued, FunctionText, RankBegins, WaitBegins, WaitEnds
-from joinlab.program.misuse import Misuse
+from joinlab.program.misuse import Misuse, program_site
 from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
@@ -161,11 +162,10 @@ class Host(ActingRank):
             raise RankEnded
         mine = current() is self
         if not mine:
-            raise self.orders.broken(
-                THREADED.format(
-                    self.rank, "calls a collective from a thread that its program has started"
-                )
-            )
+            site = short_site(program_site())
+            does = "calls a collective from a thread that its program has started"
+            does += f" ({site})" * bool(site)
+            raise self.orders.broken(THREADED.format(self.rank, does))
         try:
             call = self._describe(group, name, args, sys._getframe(2))
         except NoSuchRank as error:

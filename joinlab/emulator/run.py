@@ -9,6 +9,7 @@ from functools import partial
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.analysis.wording import short_site
 from joinlab.backend.machine import Machine, overtaken, unmodelled
 from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.emulator.group import EmulatedGroup
@@ -21,6 +22,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
 from joinlab.program.host_syncs import observe
+from joinlab.program.misuse import program_site
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.sources import source_of
@@ -258,10 +260,10 @@ class Emulation(Machine):
             )
         elif others != ranks:
             raise self.broken(
-                f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
-                f"of {list(others)}. Real ranks would connect to the wrong peers, with unknown results. Every rank, "
-                "also one outside the group, has to call new_group for every group in the same order, or pass "
-                "use_local_synchronization=True."
+                f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)} "
+                f"({short_site(program_site())}), others that of {list(others)}. Real ranks would connect to "
+                "the wrong peers, with unknown results. Every rank, also one outside the group, has to call "
+                "new_group for every group in the same order, or pass use_local_synchronization=True."
             )
         if self._backend_of.get(name, backend) != backend:
             name = f"{name} on {backend}"  # or asked for different backends

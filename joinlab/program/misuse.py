@@ -76,7 +76,7 @@ class Misuse:
 
     def outside(self, name: str) -> None:
         """A call of a group that the rank is not in."""
-        site = _site()
+        site = program_site()
         if site not in self._sites and len(self._sites) < MOST:
             self._sites.add(site)
             self._take(CalledOutside(name=name, site=site))
@@ -84,11 +84,11 @@ class Misuse:
     def grouped(self, world: Any, ranks: Iterable[int] | None) -> None:
         """The rank has called new_group; `world` is torch's own."""
         members = [*range(world.default_pg.size())] if ranks is None else sorted(ranks)
-        self._take(GroupNamed(name=str(world.group_count), ranks=members, site=_site()))
+        self._take(GroupNamed(name=str(world.group_count), ranks=members, site=program_site()))
 
 
-def _site() -> str:
-    """The line of the program that the rank is in."""
+def program_site() -> str:
+    """The line of the program that this thread is in, as "file:line"; "" outside of it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and kind_of(frame.f_code.co_filename) != "program":
         frame = frame.f_back

@@ -102,7 +102,8 @@ def _look_at_emulation(timeline: Timeline) -> None:
     holds for the launch: where the ways part, and the fixes that were tried."""
     try:
         emulated = timeline.rerun[0]()
-    except (LaunchError, ProgramError):  # the emulator refuses it
+    except (LaunchError, ProgramError) as refusal:
+        timeline.meta["not_emulated"] = str(refusal)
         return
     timeline.rerun[:] = [lambda: emulated]
     if _outcome(emulated) != _outcome(timeline):

@@ -312,7 +312,8 @@ def test_a_collective_from_a_thread_of_the_program_raises():
         in_a_thread(lambda: dist.all_reduce(torch.ones(1)))
 
     with pytest.raises(
-        LaunchError, match=r"rank 0 calls a collective from a thread .* Use joinlab\.launch"
+        LaunchError,
+        match=r"rank 0 calls .* from a thread .* \(test_emulator_ddp\.py:\d+\)\. .* Use joinlab\.launch",
     ):
         emulate(worker, (1, 1))
 

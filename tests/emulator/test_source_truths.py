@@ -47,7 +47,8 @@ def test_groups_that_only_their_members_make_are_refused_where_their_names_are_t
         return tensor.item()
 
     with pytest.raises(
-        LaunchError, match=r"the ranks name different groups '1'.*use_local_synchronization=True"
+        LaunchError,
+        match=r"different groups '1'.*\(test_source_truths\.py:\d+\).*use_local_synchronization=True",
     ):
         emulate(program, (1,) * 4, backend)
     local = emulate(

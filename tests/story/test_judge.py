@@ -81,10 +81,22 @@ def test_case_4_on_gloo_names_both_calls():
         'Rank 0 called "anyone left?", where rank 1 called barrier. Both ranks hang.',
         "WHY    Call 17: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): "
         "on gloo calls of different kinds never meet.",
-        'FIX    No fix was tried: joinlab.emulate(case_4, (2, 3), "gloo") looks for one.',
+        'FIX    No fix was tried: joinlab.emulate(case_4, (2, 3), "gloo") may find one.',
         'ENDED  Rank 0 hangs in "anyone left?", call 17 (train.py:28). Proven: no issued call can end this wait.',
         "       Rank 1 hangs in barrier, call 17 (train.py:33). Proven: no issued call can end this wait.",
     ]
+
+
+def test_the_story_says_why_a_launched_program_cannot_be_emulated():
+    def refused():
+        raise joinlab.LaunchError("rank 0 has a thread (train.py:3). Use joinlab.launch.")
+
+    timeline = case_timeline(4, 2)
+    timeline.meta["seconds"] = 1.0
+    timeline.rerun.append(refused)
+    assert diagnose(timeline).texts(LineKind.FIX) == (
+        "No fix was tried, as the program cannot be emulated: rank 0 has a thread (train.py:3).",
+    )
 
 
 def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():

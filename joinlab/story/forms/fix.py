@@ -192,12 +192,24 @@ class Untried(Fix):
     how: str
 
     def words(self) -> Text:
-        return say("No fix was tried: {} looks for one.", code(self.how))
+        return say("No fix was tried: {} may find one.", code(self.how))
+
+
+@form
+class Refused(Fix):
+    """why: what the emulator said of the program"""
+
+    why: str
+
+    def words(self) -> Text:
+        return say("No fix was tried, as the program cannot be emulated: {}.", self.why)
 
 
 def _untried(evidence: Evidence) -> tuple[Line, ...]:
     meta = evidence.meta
-    if meta.get("engine") != "launched":
+    if meta.get("engine") != "launched" or meta.get("grouped"):  # groups made unlike
         return ()
+    if "not_emulated" in meta:
+        return (Refused(meta["not_emulated"].splitlines()[0].partition(". ")[0].rstrip(".")),)
     arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
     return (Untried(f"joinlab.emulate({arguments})"),)
