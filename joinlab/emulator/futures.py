@@ -54,11 +54,23 @@ class Futures:
             before, self._fulfilling = self._fulfilling, True
             try:
                 if call.error is not None:
-                    call.future.set_exception(RuntimeError(call.error))
+                    call.future.set_exception(failure(call.error))
                 else:
                     call.future.set_result(outputs(call))
             finally:
                 self._fulfilling = before
+
+
+def failure(text: str) -> RuntimeError:
+    """The error of a call. C++ that looks for tensors in it, as if it were the call's result, raises
+    another one."""
+
+    def reduce(protocol: int) -> None:
+        raise RuntimeError(text)
+
+    error = RuntimeError(text)
+    vars(error)["__reduce_ex__"] = reduce
+    return error
 
 
 def outputs(call: EmulatedCall) -> list[torch.Tensor]:

@@ -97,6 +97,10 @@ class InputProgress:
         try:
             run(*args, **kwargs)
             self._spend(self._budgets[-1])
+        except RuntimeError:
+            if self._reducer.failed is None:
+                raise
+            raise self._reducer.failed from None  # C++ words it otherwise
         finally:
             self._budgets.pop()
             self.steps.end_backward()

@@ -52,6 +52,7 @@ class Reducer:
         self._in_backward: list[EmulatedCall] | None = (
             None  # what this backward pass has issued; None outside of one
         )
+        self.failed: RuntimeError | None = None  # the error of one of these
         self._rebuild = BucketRebuild()
 
     def disbelief(self, call: EmulatedCall) -> str:
@@ -109,6 +110,7 @@ class Reducer:
     def backward_over(self) -> None:
         """The backward pass has returned, or raised."""
         self._in_backward = None
+        self.failed = None
 
     def _in_finalize(self) -> bool:
         """Whether this is an engine callback: the Reducer, with a static graph, waits for its
@@ -122,11 +124,17 @@ class Reducer:
 
         A Reducer that no forward pass has prepared (a static graph whose first one is in no_sync)
         raises instead, before it waits (expect_autograd_hooks_ in finalize_backward, reducer.cpp,
-        v2.13.0)."""
+        v2.13.0). Nor is the error of a call raised here: finalize_backward does so, after it has
+        made the Reducer ready for another forward pass."""
         while self._in_backward and not self._unprepared:
             calls, self._in_backward = self._in_backward, []
             asked = [call for call in calls if call.future is not None]
-            if asked:
-                self._host.await_end(asked)
+            try:
+                if asked:
+                    self._host.await_end(asked)
+            except RuntimeError as error:
+                if all(call.error is None for call in asked):
+                    raise
+                self.failed = error
             self._handed_out = [call for call in self._handed_out if call not in asked]
         self._in_backward = None

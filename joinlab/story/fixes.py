@@ -35,11 +35,11 @@ from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.even import AllFinished
-from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup
+from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup, Overwritten
 from joinlab.story.forms.silent import ReplicasDiffer
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
-GOOD = (AllFinished, ReplicasDiffer, NotWaited, OutsideGroup, Grouped)
+GOOD = (AllFinished, ReplicasDiffer, NotWaited, Overwritten, OutsideGroup, Grouped)
 """Headlines of runs whose calls all met: no edit is sought for them."""
 
 MAX_COUNTS = 24

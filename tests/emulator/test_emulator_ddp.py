@@ -301,6 +301,24 @@ def test_a_send_arrives_if_it_precedes_the_end_of_its_process():
     assert [str(end) for end in ends] == ["raised", "finished", "finished"]
 
 
+def test_after_a_backward_pass_that_failed_there_may_be_another_forward_pass():
+    """finalize_backward has reset the Reducer before it raises."""
+
+    def worker(rank, inputs):
+        model, text = DDP(nn.Linear(1, 1)), ""
+        for _ in inputs:
+            try:
+                model(torch.ones(1, 1)).sum().backward()
+            except RuntimeError as error:
+                text = str(error)
+                model(torch.ones(1, 1))
+        return text
+
+    timeline = emulate(worker, (1, 2), backend="gloo")
+    assert [end.kind for end in timeline.ends] == ["finished", "finished"]
+    assert "onnection" in timeline.returns[1]
+
+
 def in_a_thread(work):
     thread = threading.Thread(target=work)
     thread.start()

@@ -59,6 +59,27 @@ def test_a_launched_rank_tells_of_the_work_that_it_dropped():
     assert "Call wait() on what the call returned" in str(story)
 
 
+def sends(rank, inputs, waits_before):
+    buffer, works = torch.zeros(2), []
+    for i in range(3):
+        if rank == 1:
+            dist.recv(buffer, 0)
+            continue
+        if waits_before:
+            works and works[-1].wait()
+        buffer[1] = i
+        works.append(dist.isend(buffer, 1))
+    works and works[-1].wait()
+
+
+@pytest.mark.parametrize("waits_before", [True, False])
+def test_a_send_whose_tensor_was_changed_before_its_wait_is_no_good_news(waits_before):
+    story = joinlab.diagnose(meta_of(partial(sends, waits_before=waits_before), "nccl"))
+    assert waits_before == story.sentence.endswith("every call met its counterpart.")
+    changed = "rank 1's recv got 2.0, and rank 0's send was issued with 1.0: a tensor was changed"
+    assert waits_before != (changed in story.sentence)
+
+
 def calls_outside(rank, inputs):
     alone = dist.new_group([0])
     dist.all_reduce(torch.ones(1), group=alone)

@@ -1,14 +1,17 @@
 """Calls that all met, in a run that finished, and that were used in a way that PyTorch forbids: a
-Work that nobody waited for, a call of a group that its rank is not in."""
+Work that nobody waited for, a tensor that was changed before, a call of a group that its rank is
+not in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from joinlab.analysis.wording import by_key, good, short_site
+from joinlab.ops import decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Fix, Headline, Line, SourceLine, form
-from joinlab.story.words import Text, every_rank, listing, say
+from joinlab.story.words import Part, Text, every_rank, listing, say
 from joinlab.timeline import EndKind
 
 
@@ -16,7 +19,12 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     """The headline, and what to do about a Work."""
     if not all(good(end) and end.kind is EndKind.FINISHED for end in evidence.ends):
         return ()
-    return _unwaited(evidence) or _outside(evidence) or grouped(evidence, unlike=False)
+    return (
+        _unwaited(evidence)
+        or _overwritten(evidence)
+        or _outside(evidence)
+        or grouped(evidence, unlike=False)
+    )
 
 
 @form
@@ -59,6 +67,48 @@ def _unwaited(evidence: Evidence) -> tuple[Line, ...]:
     if evidence.meta.get("fixes_hidden"):
         return (headline,)
     return (headline, WaitForWork(site, ranks=tuple(ranks)))
+
+
+@form
+class Overwritten(Headline):
+    """A recv and the send that it met. elements: the first that differ of what came and of what the
+    send was issued with"""
+
+    world: int
+    elements: Sequence[object]
+
+    def words(self) -> Text:
+        template = (
+            "{} finished, but {}'s {} got {}, and {}'s {} was issued with {}: "
+            "a tensor was changed before wait()."
+        )
+        texts: list[Part] = [every_rank(self.world)]
+        for index, element in enumerate(self.elements):
+            texts += [self.sides[index], self.noun(index), str(element)]
+        return say(template, *texts)
+
+
+class WaitToChange(Fix):
+    def words(self) -> Text:
+        return say("Call wait() on what isend or irecv returned before its tensor is changed.")
+
+
+def _overwritten(evidence: Evidence) -> tuple[Line, ...]:
+    """The first recv whose data is not what the send that it met was issued with."""
+    for slot in evidence.matched.slots:
+        if not slot.pair or not slot.met or slot.differs:
+            continue
+        rows = sorted(evidence.matched.calls_of(slot).values(), key=lambda row: row["op"])
+        came, issued = decode_values(rows[0]["value_out"]), decode_values(rows[1]["value_in"])
+        for elements in zip(chain(*came or ()), chain(*issued or ()), strict=False):
+            if repr(elements[0]) != repr(elements[1]):  # nan is nan
+                lines = [evidence.line_of(row, [row["rank"]]) for row in rows]
+                about = evidence.about([[row["rank"]] for row in rows], rows)
+                headline = Overwritten(
+                    len(evidence.ends), elements, lines=tuple(filter(None, lines)), **about
+                )
+                return (headline, *([] if evidence.meta.get("fixes_hidden") else [WaitToChange()]))
+    return ()
 
 
 @form
