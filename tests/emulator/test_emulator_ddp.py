@@ -305,7 +305,7 @@ def test_after_a_backward_pass_that_failed_there_may_be_another_forward_pass():
     """finalize_backward has reset the Reducer before it raises."""
 
     def worker(rank, inputs):
-        model, text = DDP(nn.Linear(1, 1)), ""
+        model, text = DDP(torch.nn.Linear(1, 1)), ""
         for _ in inputs:
             try:
                 model(torch.ones(1, 1)).sum().backward()
@@ -314,7 +314,7 @@ def test_after_a_backward_pass_that_failed_there_may_be_another_forward_pass():
                 model(torch.ones(1, 1))
         return text
 
-    timeline = emulate(worker, (1, 2), backend="gloo")
+    timeline = emulate(worker, (2, 3), backend="gloo")
     assert [end.kind for end in timeline.ends] == ["finished", "finished"]
     assert "onnection" in timeline.returns[1]
 
