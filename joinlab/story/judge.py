@@ -22,6 +22,10 @@ from joinlab.timeline import EndKind, Timeline, TraceSource, expect_timeline
 SHORT_S = 10.0
 """A launch that took longer is not emulated unasked."""
 
+_OVERRUN = "op.preamble.length <= op.nbytes"
+"""Gloo's own words for aborting a process that is sent more than its call has room for; what else
+killed a rank may do more harm in an emulation."""
+
 _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
 _PROVENANCE |= {"not run yet": "not run yet"}  # a bench before its first launch
 
@@ -92,7 +96,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
         and meta["seconds"] <= SHORT_S
         and not meta.get("side_effects")
         and (not all(map(good, timeline.ends)) or has_keys(timeline))
-        and all(end.kind is not EndKind.KILLED for end in timeline.ends)
+        and all(_OVERRUN in end.text for end in timeline.ends if end.kind is EndKind.KILLED)
         and all(end.proven for end in timeline.ends if end.kind is EndKind.HUNG)
     )
 

@@ -135,3 +135,17 @@ def test_a_program_that_may_be_in_an_endless_loop_is_not_run_again() -> None:
     again = list(timeline.rerun)
     assert joinlab.diagnose(timeline).of(LineKind.FIX)[0].form == "untried"
     assert timeline.rerun == again
+
+
+def test_a_launch_that_gloo_itself_aborted_has_its_parting() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 1:
+            kind = torch.float64
+        else:
+            kind = torch.float32
+        dist.all_reduce(torch.ones(1, dtype=kind))
+
+    timeline = joinlab.launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    timeline.meta["seconds"] = 1.0
+    assert any(end.kind == "killed" for end in timeline.ends)
+    assert len(joinlab.diagnose(timeline).of(LineKind.PARTING)) == 1
