@@ -283,6 +283,11 @@ NO_END = (
 ABRUPT = "abrupt"
 """In place of the kind of an ending with the text NO_END, where it is told."""
 
+ON_REQUEST = "stopped on request", "interrupted by the user"
+"""The last words of an ending that the user of `launch` or `emulate` brought about."""
+STOPPED = "stopped"
+"""In place of the kind of such an ending."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -311,7 +316,9 @@ class Ending:
 
     @property
     def how(self) -> str:
-        """Its kind; ABRUPT if no more than the missing end is known."""
+        """Its kind; ABRUPT if no more than the missing end is known; STOPPED if its user ended it."""
+        if self.kind is EndKind.KILLED and self.text.endswith(ON_REQUEST):
+            return STOPPED
         return ABRUPT if self.text == NO_END else self.kind
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joinlab.timeline import Ending, EndKind
+from joinlab.timeline import ON_REQUEST, Ending, EndKind
 
 WORDS = ("finishes", "hangs", "raises")
 """Possible predictions for a rank. One that the backend aborts counts as one that raises, since an
 error ended it."""
 
-STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
+STOPPED = (*ON_REQUEST, "ended by joinlab")
 """Prefixes of endings that joinlab caused; excluded from scoring."""
 
 

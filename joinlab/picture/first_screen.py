@@ -34,7 +34,7 @@ from joinlab.story.forms.mismatch import WrongAnswer
 from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import STOPPED, EndKind, Timeline
 
 Flag = Literal["met", "wrong", "apart", "open"]
 """How the calls of a column fit: as meant; met, but should not have; never meet; somebody never
@@ -716,7 +716,8 @@ class _ScreenBuilder:
             case EndKind.RAISED:
                 return "✕", f"{many}raise{'s' * (count == 1)}", "bad", end.text.partition(":")[0]
             case EndKind.KILLED:
-                return "✕", f"{many}killed", "bad", ""
+                verb = "stopped" if end.how == STOPPED else "killed"
+                return "✕", f"{many}{verb}", "bad", ""
         return "?", f"{many}not known", "warn", ""
 
     def _lines_of_boxes(self, texts: SourceTexts, source: SourceText) -> set[int]:

@@ -27,7 +27,7 @@ _OVERRUN = "op.preamble.length <= op.nbytes"
 killed a rank may do more harm in an emulation."""
 
 _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
-_PROVENANCE |= {"not run yet": "not run yet"}  # a bench before its first launch
+_PROVENANCE |= {state: state for state in ("not run yet", "running")}  # of a bench that launches
 
 
 def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = True) -> Story:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text
-from joinlab.timeline import ABRUPT, EndKind
+from joinlab.timeline import ABRUPT, STOPPED, EndKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ ENDINGS: Mapping[str, EndWords] = {
     EndKind.RAISED: EndWords("raised an error", "raised an error", "raised an error", "raises"),
     EndKind.KILLED: EndWords("was killed", "were killed", "been killed", "is killed"),
     ABRUPT: EndWords("ended abruptly", "ended abruptly", "ended abruptly", "is killed"),
+    STOPPED: EndWords("was stopped", "were stopped", "been stopped", "is stopped"),
     EndKind.UNKNOWN: EndWords(
         "has no known ending", "have no known ending", "no known ending", "unknown"
     ),

@@ -491,8 +491,13 @@ def everyone(value):
 
 
 def test_an_error_behind_a_call_that_met_another_leads_to_the_branch():
-    text = str(joinlab.diagnose(joinlab.emulate(gathers_on_one_rank, (1, 1))))
+    timeline = joinlab.emulate(gathers_on_one_rank, (1, 1))
+    text = str(joinlab.diagnose(timeline))
     assert "where the ranks part: rank 0's error came behind a call that met another" in text
+    del timeline.meta["parting"]
+    text = str(joinlab.diagnose(replace(timeline)))
+    assert "the ranks part" not in text
+    assert "rank 0's error came behind a call that met rank 1's call there" in text
 
 
 def reduces_in_its_own_order(rank, inputs):

@@ -127,6 +127,19 @@ class RaisedBehind(Fix):
         )
 
 
+class RaisedBehindOther(Fix):
+    """The same where it is not known where the ranks part. `lines`: where the foreign call is."""
+
+    def words(self) -> Text:
+        (line,) = self.lines
+        return say(
+            "Look at {}: {}'s error came behind a call that met {}'s call there.",
+            code(short_site(line.site)),
+            self.ranks,
+            line.ranks,
+        )
+
+
 def _raised(evidence: Evidence) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once; of an exception behind
     a call that met a foreign one, where the ranks part."""
@@ -142,9 +155,13 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         if rank not in follows
         for site in raised_at(evidence.timeline.output[rank])[:1]
     )
-    if follows and (site := _parts_at(evidence, follows[0])):
+    tests = evidence.meta.get("parting", {}).get("tests", ())
+    if follows and tests:
+        site = f"{tests[-1]['file']}:{tests[-1]['line']}"
         lines = (SourceLine(site, "", tuple(follows)),)
         yield RaisedBehind(ranks=tuple(follows), lines=lines)
+    elif follows:
+        yield from _behind_another(evidence, follows[0])
     for site, ranks in sites.items():
         yield RaisedHere(ranks=tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
@@ -174,15 +191,14 @@ def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
     return False
 
 
-def _parts_at(evidence: Evidence, rank: int) -> str:
-    """Where the ranks part; where that is unknown, the line of the call that the rank's last one
-    met."""
-    tests = evidence.meta.get("parting", {}).get("tests", ())
-    if tests:
-        return f"{tests[-1]['file']}:{tests[-1]['line']}"
+def _behind_another(evidence: Evidence, rank: int) -> Iterator[Line]:
+    """The line of the call that the rank's last one met."""
     slot = evidence.slot_of(evidence.last[rank])
-    rows = evidence.matched.calls_of(slot).values()
-    return next((row["call_site"] or "" for row in rows if row["rank"] != rank), "")
+    for other, row in evidence.matched.calls_of(slot).items():
+        if other != rank and row["call_site"]:
+            lines = (SourceLine(row["call_site"], "", (other,)),)
+            yield RaisedBehindOther(ranks=(rank,), lines=lines)
+            return
 
 
 @form

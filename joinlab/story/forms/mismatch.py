@@ -20,7 +20,7 @@ from joinlab.story.forms import meeting, silent
 from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Cause, Headline, Line, RankEnds, form
 from joinlab.story.words import Part, Piece, Text, as_sentence, ends, every_rank, listing, say, who
-from joinlab.timeline import CallRow, Ending, EndKind
+from joinlab.timeline import STOPPED, CallRow, Ending, EndKind
 
 FEW = 3
 """Up to this many sides, the headline says what each side gave."""
@@ -284,7 +284,7 @@ class Alone(Mismatch):
 
     def bad_ends(self) -> list[RankEnds]:
         """Without what its words say."""
-        if self.how in ("timed_out", "all_killed"):
+        if self.how in ("timed_out", "all_killed", "all_stopped"):
             return []
         groups = []
         for group in Headline.bad_ends(self):
@@ -296,6 +296,7 @@ class Alone(Mismatch):
 
 _ALONE = {
     "nothing": "No call meets {mine}'s {call}.",
+    "all_stopped": "{ranks} [was|were] stopped; {absent} had not come to {mine}'s {call}.",
     "all_killed": "{ranks} ended abruptly; {absent} had not come to {mine}'s {call}.",
     "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
     "completed": "There is no record of {absent}; {mine} completed {call}.",
@@ -342,6 +343,8 @@ def alone(evidence: Evidence) -> tuple[Line, ...]:
         ):
             # perhaps one was killed first, and its launcher then killed the others
             state = "all_killed"
+            if {evidence.ends[rank].how for rank in (*which, *alongside)} == {STOPPED}:
+                state = "all_stopped"
         if state == EndKind.KILLED:
             state = end.how
     ranks = sorted({*which, *alongside})
