@@ -9,15 +9,17 @@ where a rank issues another call, or where a call ends in only one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import conclusion, quoted
 from joinlab.analysis.wording import at_input, by_key, input_or_step, ranks_text, tensor
+from joinlab.ops import Op
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
@@ -63,13 +65,20 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         str, tuple[ComparedRow, str]
     ] = {}  # by kind: the first row with such a difference, and what it is
     parting = None
+    left_start = right_start = 0
     for index, row in enumerate(rows):
         calls = (
             {} if row.left is None else left_side.calls[row.left],
             {} if row.right is None else right_side.calls[row.right],
         )
-        for kind, text in _differences(*calls, left_run, right_run):
+        next_calls = (
+            partial(left_side.next_calls, left_start),
+            partial(right_side.next_calls, right_start),
+        )
+        for kind, text in _differences(*calls, next_calls, left_run, right_run):
             first.setdefault(kind, (row, text))
+        left_start += row.left is not None
+        right_start += row.right is not None
         if "parts" in first:
             parting = index
             break
@@ -152,6 +161,13 @@ class _ComparedRun:
             for slot, calls in zip(matched.slots, self.calls, strict=True)
         ]
 
+    def next_calls(self, start: int) -> Calls:
+        """Each rank's first call from this slot on."""
+        first: Calls = {}
+        for calls in self.calls[start:]:
+            first = {**calls, **first}
+        return first
+
 
 BEFORE, AFTER = -1, 1 << 62
 """Places of the rows before the first input and after the last."""
@@ -199,7 +215,11 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
 
 
 def _differences(
-    ours: Calls, right_calls: Calls, left_run: str, right_run: str
+    ours: Calls,
+    right_calls: Calls,
+    next_calls: tuple[Callable[[], Calls], Callable[[], Calls]],
+    left_run: str,
+    right_run: str,
 ) -> Iterator[tuple[str, str]]:
     """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends
     in only one run).
@@ -215,10 +235,8 @@ def _differences(
     }
     ranks = sorted((ours.keys() | right_calls.keys()) - pairs.keys())
     if ranks:
-        yield (
-            "parts",
-            f"{left_run} {_issued(ours, ranks)}; {right_run} {_issued(right_calls, ranks)}",
-        )
+        left_text, right_text = (_issued(calls(), ranks) for calls in next_calls)
+        yield "parts", f"{left_run} {left_text}; {right_run} {right_text}"
     fates = [
         f"rank {rank}'s {quoted(left_call)} {_fate(left_call)} {left_run} and {_fate(two)} {right_run}"
         for rank, (left_call, two) in pairs.items()
@@ -240,14 +258,20 @@ def _differences(
 
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
-    """Which calls these ranks issue: "rank 0 issues barrier"."""
-    ranks_by_call = by_key(
-        (quoted(calls[rank]) if rank in calls else "no call here", rank) for rank in ranks
-    )
+    """Which of these calls the ranks issue: "rank 0 issues barrier"."""
+    names = {rank: _called(call) for rank, call in calls.items()}
+    ranks_by_call = by_key((names.get(rank, "no more calls"), rank) for rank in ranks)
     return ", ".join(
         f"{ranks_text(issuers)} issue{'s' * (len(issuers) == 1)} {name}"
         for name, issuers in ranks_by_call.items()
     )
+
+
+def _called(call: Call) -> str:
+    """A call in words, a send or recv with its peer."""
+    if call["peer"] is None:
+        return quoted(call)
+    return f"{quoted(call)} {'to' if call['op'] == Op.SEND else 'from'} rank {call['peer']}"
 
 
 def _where(place: int, timeline: Timeline) -> str:

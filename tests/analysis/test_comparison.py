@@ -100,7 +100,7 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
     assert len(alone) == 1 and alone[0].left is None
     assert parts_at(found, having, "right") == dict.fromkeys((0, 1), "all-reduce (barrier)")
     assert (
-        "after the last input: with case_1 ranks 0, 1 issue no call here; with case_6"
+        "after the last input: with case_1 ranks 0, 1 issue no more calls; with case_6"
         in found.sentence
     )
 
@@ -152,11 +152,24 @@ def test_different_endings_after_the_same_calls_are_reported():
     assert found.parting is None and found.sentence.endswith("; only how the ranks end differs.")
 
 
+def test_a_rank_s_next_call_is_named_where_its_calls_are_in_other_rows():
+    sends = Writer(), Writer()
+    for first, writer in enumerate(sends):
+        ways = [(0, "send", 1), (1, "recv", 0)], [(1, "send", 0), (0, "recv", 1)]
+        for rank, op, peer in (*ways[first], *ways[1 - first]):
+            writer.call(rank, op, peer=peer)
+    found = compare(*(writer.timeline([FINISHED] * 2) for writer in sends))
+    assert "with the first rank 0 issues send to rank 1, rank 1 issues recv from rank 0" in (
+        found.sentence
+    )
+    assert "with the second rank 0 issues recv from rank 1, rank 1 issues send" in found.sentence
+
+
 def test_different_world_sizes_are_reported():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce")
     found = compare(pair(), writer.timeline([FINISHED]))
     assert (
-        "with the first rank 1 issues all-reduce; with the second rank 1 issues no call here"
+        "with the first rank 1 issues all-reduce; with the second rank 1 issues no more calls"
         in found.sentence
     )
