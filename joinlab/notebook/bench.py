@@ -414,10 +414,12 @@ class Bench(View):
     def _cover(self) -> None:
         """Show the program and the ranks, but no call and no ending."""
         meta: Meta = {
-            "engine": "not run yet" if self._now.launched else "emulated",
+            "engine": "emulated",
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
+        if self._now.launched:
+            meta["engine"] = "running" if self.running else "not run yet"
         run_recorded = recorded(self.case, (0, 0))
         if run_recorded:
             meta["program"], meta["source"] = (
@@ -548,6 +550,7 @@ class Bench(View):
             self._tell(f"Starting {len(self.counts)} processes …")
             self._asked_to_stop.clear()
             self.running = True
+            self._cover()
             self._thread = threading.Thread(
                 target=self._launch, args=(self._setting(),), daemon=True
             )
@@ -640,9 +643,6 @@ class Bench(View):
                     f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{form.lower()}"
                 )
                 self.send({"save": form, "name": name, "text": drawn(self._seen)})
-            case {"counts": counts}:
-                with self._asked_by_page():
-                    self.counts = tuple(counts)
 
     def _send_positions(self) -> None:
         """Send the picture of each case with these inputs whose run is at hand: those of the places

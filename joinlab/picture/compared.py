@@ -36,12 +36,13 @@ def compared(first: Timeline, second: Timeline) -> Compared:
         compare(first, second),
         (first_screen(first, ranks=False), first_screen(second, ranks=False)),
     )
-    pairs = _pairs(
-        *(
-            _spans(screen, comparison, side)
-            for screen, side in zip(both, ("left", "right"), strict=True)
-        )
+    left, right = (
+        _spans(screen, comparison, side)
+        for screen, side in zip(both, ("left", "right"), strict=True)
     )
+    pairs = _pairs(left, right)
+    if comparison.parting is not None:
+        both = _parting_marked(both, (left, right), comparison.parting)
     names = distinct_names(first, second)
     made = [_laid(both, side, pairs, name) for side, name in enumerate(names)]
     return Compared((made[0], made[1]), comparison.sentence, max(map(behind, made)))
@@ -72,6 +73,23 @@ def _pairs(first: Sequence[Span], second: Sequence[Span]) -> list[Pair]:
         pairs.append((i if ours else None, j if takes_right else None))
         i, j = i + ours, j + takes_right
     return pairs
+
+
+def _parting_marked(
+    both: tuple[FirstScreen, FirstScreen], spans: tuple[list[Span], list[Span]], parting: int
+) -> tuple[FirstScreen, FirstScreen]:
+    """Both, where they part within stacks: each stack says so, and how many calls it holds."""
+    marked = []
+    for screen, columns in zip(both, spans, strict=True):
+        index = sum(first <= parting for first, _ in columns) - 1
+        column = screen.columns[index]
+        if index < 0 or not column.stack:
+            return both
+        count = column.until - column.slot + 1
+        stack = replace(column, stack=f"{count} calls", said="they part here", flag="wrong")
+        before, after = screen.columns[:index], screen.columns[index + 1 :]
+        marked.append(replace(screen, columns=(*before, stack, *after)))
+    return marked[0], marked[1]
 
 
 def _laid(

@@ -41,7 +41,7 @@ def test_it_says_how_every_cell_ends(made):
 
 def test_a_mapped_run_is_not_emulated_again(made, monkeypatch):
     monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
-    made._handle_custom_msg({"counts": [2, 2]}, [])
+    made.set_state({"counts": [2, 2]})
     assert made.counts == (2, 2)
     assert [str(end) for end in made.timeline.ends] == ["finished", "finished"]
 

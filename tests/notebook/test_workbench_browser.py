@@ -44,7 +44,9 @@ FOLLOWS, HOLDS, ASKS, RUNS, KEPT = range(1, 6)
 @pytest.fixture(scope="module")
 def notebook(browser, served):
     write_notebook(served.folder / "bench.ipynb", CELLS)
-    with watched(browser, [served.url], viewport={"width": 1400, "height": 1300}) as page:
+    restarts = ("reconnecting",)  # what JupyterLab says of them
+    size = {"width": 1400, "height": 1300}
+    with watched(browser, [served.url], restarts, viewport=size) as page:
         opened = Notebook(page, served.url, served.token, "bench.ipynb")
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-scene').length === 5")
@@ -163,10 +165,13 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")
     where.get_by_text("Running for").wait_for()
     expect(where.locator(".jl-headline")).to_have_text("2 processes run …")
+    expect(where.locator(".jl-opener span")).to_have_text("running")
+    expect(where.locator(".jl-stage .jl-cover + text")).to_have_text(["running"] * 2)
     assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
     expect(where.get_by_label("rank 0: inputs")).to_have_attribute("aria-disabled", "true")
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")
-    where.locator(".jl-stage .jl-end", has_text="killed").first.wait_for()
+    where.locator(".jl-stage .jl-end", has_text="stopped").first.wait_for()
+    expect(where.locator(".jl-headline")).to_contain_text("were stopped")
     assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
     where.get_by_role("combobox", name="Program").select_option(
         label="Case 4: join(), and a barrier inside the loop"
@@ -321,3 +326,17 @@ def test_nothing_is_wider_than_its_notebook(notebook, width):
             return all('.jp-WindowedPanel-outer').every((one) => one.getBoundingClientRect().right <= innerWidth)
                 && all('.jp-OutputArea-output').every((one) => one.scrollWidth - one.clientWidth <= 1); }"""
     )
+
+
+def test_a_bench_whose_python_is_gone_says_so_and_takes_no_more(notebook):
+    press(notebook, cell(notebook, RUNS).get_by_role("button", name="▶ Run"), "Enter")
+    cell(notebook, RUNS).get_by_text("Running for").wait_for()
+    notebook.page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()"
+    )
+    for at in (FOLLOWS, ASKS, RUNS):
+        where = cell(notebook, at)
+        expect(where.locator(".jlb-status")).to_have_text("✕ Python is gone: run the cell again.")
+        expect(where.get_by_label("rank 0: inputs")).to_have_attribute("aria-disabled", "true")
+    expect(where.locator(".jl-headline")).to_have_text("Python is gone.")
+    expect(where.get_by_role("button", name="Stop")).to_be_disabled()

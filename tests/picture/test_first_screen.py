@@ -253,6 +253,18 @@ def test_a_comparison_says_how_each_run_ends(opened):
     expect(told).to_have_text(["1.9: Rank 0 hangs.", "today: Rank 1 hangs."])
 
 
+def test_a_comparison_on_a_phone_tells_each_run_above_its_ranks_and_its_fix(opened):
+    page = opened("compared", viewport=PHONE)
+    expect(page.locator(".jl-do")).to_contain_text("today: Tried: both finish.")
+    told, ranks = page.locator(".jl-which"), page.locator(".jl-picture .jl-rank:first-child")
+    for at in (0, 1):
+        above, below = told.nth(at).bounding_box(), ranks.nth(at).bounding_box()
+        assert above["y"] + above["height"] <= below["y"]
+    page.locator(".jl-scrub").press("Home")
+    for verdict in told.locator("span").all():
+        expect(verdict).to_be_hidden()
+
+
 def test_what_never_ends_fades_within_its_column_and_numbers_stand_clear(opened):
     page = opened("case_2")
     ground = page.locator(".jl-ground").bounding_box()
@@ -427,6 +439,7 @@ def test_a_phone_scrolls_the_gallery_one_way(opened):
 
 def test_a_cell_of_a_map_of_endings_leads_to_its_run(opened):
     frame = opened("sweep", frame="iframe")
+    assert frame.locator("body").evaluate("(body) => innerHeight >= body.offsetHeight")
     headline = frame.locator(".jl-headline")
     expect(headline).to_contain_text("Rank 1 hangs.")  # with 0 and 1 inputs, the fewest that hang
     frame.locator("[data-cell='1,1']").click()

@@ -355,3 +355,16 @@ def test_who_predicts_is_told_no_ending(notebook):
     notebook.wait_for("asks.case", 6)
     expect(bench.locator(".jl-headline")).to_have_text("What will each rank do?")
     assert notebook.ask("[asks.endings, len(asks.covered)]") == ["", 2]
+
+
+@pytest.mark.parametrize("width", [360, 640, 844, 1200])
+def test_the_lines_of_the_program_stand_one_below_the_other(browser, handout, width):
+    with opened(browser, handout, viewport={"width": width, "height": 800}) as page:
+        overlaps = page.locator(".jl-hand > div").evaluate_all(
+            """(rows) => {
+                const part = (row, by) => Math[by](...[...row.querySelectorAll("span, i, button")]
+                    .map((one) => one.getBoundingClientRect()).filter(({ width }) => width)
+                    .map(({ top, bottom }) => (by === "min" ? top : bottom)));
+                return rows.slice(1).filter((row, i) => part(rows[i], "max") > part(row, "min") + 6).length }"""
+        )
+        assert overlaps == 0

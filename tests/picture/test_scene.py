@@ -16,6 +16,7 @@ from joinlab.analysis.reading import read
 from joinlab.cases import CASES, case_4, case_6
 from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
+from joinlab.picture.compared import compared
 from joinlab.picture.first_screen import LANES, MOST, NARROW, first_screen
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
@@ -415,3 +416,10 @@ def test_an_edit_of_a_method_stands_as_deep_as_what_it_replaces():
     removed, added = (next(line.text for line in code if line.sign == sign) for sign in "-+")
     assert removed.strip() != added.strip()
     assert re.match(" *", removed)[0] == re.match(" *", added)[0]
+
+
+def test_stacks_within_which_two_runs_part_say_so_and_how_many_calls_they_hold():
+    runs = [emulate(case, (5, 6)) for case in (case_4, case_6)]
+    for scene, count in zip(compared(*runs).scenes, (25, 20), strict=True):
+        stack = scene.columns[0]
+        assert (stack.stack, stack.said) == (f"{count} calls", "they part here")

@@ -46,6 +46,7 @@ export class Board extends First {
     let due = false;
     this.follow("change", () => {
       // once for all that a message changes
+      this.controls.asks = false;
       if (!due)
         queueMicrotask(() => {
           due = false;
@@ -65,6 +66,7 @@ export class Board extends First {
       if (message?.ahead) this.keep(buffers[0]);
     });
     const followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
+    this.follow("comm_live_update", () => this.controls.draw());
     for (const name of ["counts", "case"]) this.follow(`change:${name}`, followed);
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
@@ -109,6 +111,7 @@ export class Board extends First {
 
   get question() {
     if (this.asks) return super.question;
+    if (this.gone) return "Python is gone.";
     return this.busy ? `${this.counts.length} processes run …` : "Not run yet.";
   }
 
@@ -117,7 +120,7 @@ export class Board extends First {
   }
 
   get cover() {
-    return this.asks ? super.cover : "not run yet";
+    return this.asks ? super.cover : this.word;
   }
 
   /** @returns {number} */
@@ -138,7 +141,7 @@ export class Board extends First {
       "said",
       counts.map(() => ""),
     );
-    this.set("counts", counts);
+    this.controls.set("counts", counts);
   }
 
   /** What Python has sent ahead of a key, if it can be drawn. @param {string} key */
@@ -154,6 +157,7 @@ export class Board extends First {
       early = this.sent(key);
     if (!early || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
+    this.controls.asks = false;
     this.show(early.data, early.run);
   }
 
@@ -183,7 +187,7 @@ export class Board extends First {
   }
 
   get busy() {
-    return this.get("running");
+    return this.gone || this.get("running");
   }
 
   /** What is said of a place whose picture is not here. */

@@ -18,6 +18,9 @@ const KNOBS = {
 const ASKS = "Asking Python …";
 
 export class Controls {
+  /** Whether Python has not answered yet. */
+  asks = false;
+
   /** @param {import("./board.js").Board} board */
   constructor(board) {
     this.board = board;
@@ -66,10 +69,7 @@ export class Controls {
       knobs.append(element("label", { title }, `${label} `, input));
       return input;
     });
-    this.map = new EndingMap((counts) => {
-      this.say(ASKS);
-      board.model.send({ counts });
-    });
+    this.map = new EndingMap((counts) => board.go(counts));
     const bar = [this.fewer, this.more, this.compare, ...this.saves, knobs];
     this.below = [element("div.jl-bar", {}, ...bar), this.map.whole];
     this.draw();
@@ -78,8 +78,8 @@ export class Controls {
   /** @param {string} trait @param {unknown} value */
   set(trait, value) {
     this.board.set(trait, value);
+    this.asks = true;
     this.draw();
-    this.say(ASKS);
   }
 
   /** @param {string} said */
@@ -89,7 +89,7 @@ export class Controls {
 
   draw() {
     const get = (/** @type {string} */ name) => this.board.get(name),
-      { busy, counts } = this.board;
+      { busy, counts, gone } = this.board;
     this.options(this.program, get("programs"), get("case"));
     this.options(
       this.engine,
@@ -100,7 +100,7 @@ export class Controls {
     this.run.textContent = get("go");
     this.run.disabled = busy || !get("can_go");
     this.stop.hidden = !get("launches");
-    this.stop.disabled = !busy;
+    this.stop.disabled = !busy || gone;
     this.compare.ariaPressed = String(get("comparing"));
     for (const one of [this.compare, ...this.saves])
       one.disabled = busy || get("covered").length > 0;
@@ -111,7 +111,9 @@ export class Controls {
       input.disabled = busy;
       if (input !== document.activeElement) input.value = get(input.name);
     }
-    const { text, bad, done, of } = get("status"),
+    const asked = this.asks && { text: ASKS },
+      lost = gone && { text: "Python is gone: run the cell again.", bad: true },
+      { text, bad, done, of } = lost || asked || get("status"),
       bar = { "aria-label": "inputs done", max: Math.max(of, 1), value: done };
     write(
       this.status,

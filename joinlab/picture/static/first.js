@@ -50,6 +50,8 @@ export class First {
   /** Where the pointer is, on the axis of the grid. @type {?number} */
   pointed = null;
   turn = false;
+  /** Whether Python is. */
+  gone = false;
   /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
   hand = null;
   alive = true;
@@ -122,6 +124,11 @@ export class First {
     return "hidden";
   }
 
+  /** How the run was made. */
+  get word() {
+    return this.gone && this.covered.length ? "unknown" : this.run.scene.word;
+  }
+
   /** px before the first call, where more stands there than names. */
   get before() {
     return 0;
@@ -134,7 +141,12 @@ export class First {
   /** Whether there is one run to be seen, whose times are on one clock. */
   get clocked() {
     const { covered, run } = this;
-    return !covered.length && run?.beside === undefined && !!run?.scene.columns.length;
+    if (covered.length || !run || (this.gone && !run.columns)) return false;
+    return run.beside === undefined && !!run.scene.columns.length;
+  }
+
+  get pictures() {
+    return findAll(this.stage, ".jl-picture");
   }
 
   /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */
@@ -242,6 +254,10 @@ export class First {
     this.follow("change:_packed", () => this.load());
     for (const trait of ["covered", "heading"]) this.follow(`change:${trait}`, () => this.draw());
     this.follow("change:_still", () => this.hideStill());
+    this.follow("comm_live_update", () => {
+      this.gone = true; // its kernel was restarted
+      this.draw();
+    });
     this.follow("change:axis", () => this.changeAxis());
     this.follow("change:mended", () => this.main && this.show(this.data, this.main));
     this.follow("change:selected", () => this.face === this.grid && this.grid.draw());
@@ -331,14 +347,14 @@ export class First {
   draw() {
     if (!this.run) return;
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
-    const { data, run, turned, phone, covered, beside, width } = this,
-      { title, scene } = run,
+    const { data, run, turned, phone, covered, beside, width, word } = this,
+      { title } = run,
       runs = covered.length ? [run] : this.drawn,
       pictures = turned && !phone ? runs.length : 1; // beside each other
     this.view.ariaLabel = `Swimlanes: ${title}`;
     this.turner.ariaPressed = String(this.turn);
-    this.opener.firstElementChild.textContent = scene.word;
-    this.opener.ariaLabel = `${scene.word}. More: ${MORE}`;
+    this.opener.firstElementChild.textContent = word;
+    this.opener.ariaLabel = `${word}. More: ${MORE}`;
     this.tellHeadline();
     if (covered.length) {
       this.details.hidden = true;
@@ -362,6 +378,8 @@ export class First {
           below: i < runs.length - 1,
         }),
     );
+    const rest = this.scenes.find(({ focus }) => focus >= 0)?.focus;
+    for (const scene of this.scenes) scene.rest = rest; // one head for both
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
     this.mark({ turned, phone, beside: aside });
@@ -390,16 +408,20 @@ export class First {
       scrubs = find(stage, ".jl-scrub:focus");
     if (stage.children.length !== runs.length || stage.dataset.whole !== String(whole)) {
       const parts = () => [element("div"), element("div"), element("div")];
-      stage.replaceChildren(...runs.map(() => element("div.jl-picture", {}, ...parts())));
+      const pictures = runs.map(() => element("div.jl-picture", {}, ...parts()));
+      stage.replaceChildren(
+        ...pictures.map((one) => element("div", {}, element("p.jl-which"), one)),
+      );
       stage.dataset.whole = String(whole);
-      if (whole) stage.firstElementChild.children[1].append(grid.strip, grid.chart);
+      if (whole) pictures[0].children[1].append(grid.strip, grid.chart);
     }
     if (whole) grid.fit();
     this.drawHeads();
-    for (const [i, scene] of scenes.entries()) {
-      const [, body, below] = stage.children[i].children;
-      const which = tag("p", { class: "jl-which" }, this.pieces(scene.scene.head));
-      if (!whole) write(body, scene.svg() + (runs.length > 1 ? which : ""));
+    for (const [i, picture] of this.pictures.entries()) {
+      const [, body, below] = picture.children,
+        scene = scenes[i];
+      write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.scene.head) : "");
+      if (!whole) write(body, scene.svg());
       write(below, i === last && scene.columns.length ? this.scrubber(whole ? grid : scene) : "");
     }
     if (scrubs) find(stage, ".jl-scrub")?.focus({ preventScroll: true });
@@ -455,7 +477,7 @@ export class First {
   drawHeads() {
     if (this.waits) return;
     for (const [i, face] of this.faces.entries())
-      write(this.stage.children[i].firstElementChild, this.heads(face));
+      write(this.pictures[i].firstElementChild, this.heads(face));
   }
 
   /** @param {Scene | Grid} face */
@@ -550,8 +572,8 @@ export class First {
     if (this.waits) return;
     this.at = at;
     const { face, faces, stage } = this;
-    findAll(stage, ".jl-picture").forEach((picture, i) => faces[i].pose(picture, at, glimpse));
-    this.mark({ before: at !== null && at < face.verdict });
+    this.pictures.forEach((picture, i) => faces[i].pose(picture, at, glimpse));
+    this.mark({ before: at !== null && faces.some(({ verdict }) => at < verdict) });
     this.tellStep();
     const scrub = find(stage, ".jl-scrub");
     if (!scrub) return;
@@ -632,7 +654,7 @@ export class First {
       if (hit(event, ".jl-play")) return this.playOrStop();
       const call = hit(event, ".jl-col");
       if (!call) return;
-      const at = [...stage.children].indexOf(hit(event, ".jl-picture")),
+      const at = this.pictures.indexOf(hit(event, ".jl-picture")),
         { columns, run } = this.scenes[at];
       this.open(columns[Number(call.dataset.i)], run);
     });
@@ -749,7 +771,8 @@ export class First {
     const { main, run, covered } = this,
       mended = run !== main,
       alone = run.beside === undefined,
-      { code, head, tried } = ((!alone && this.drawn.find(mends)) || main).scene;
+      { code, tried } = ((!alone && this.drawn.find(mends)) || main).scene,
+      alike = this.drawn.filter(({ scene }) => String(scene.code) === String(code));
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, line, here], i) => {
       const before = code[i - 1]?.[1],
@@ -764,7 +787,9 @@ export class First {
     });
     // only Python can look
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
-      cure = alone ? this.cure : this.pieces([head[0], ...tried]),
+      cure = alone
+        ? this.cure
+        : alike.map(({ scene }) => this.pieces([scene.head[0], ...scene.tried])).join("<br>"),
       below = (tried[0][0] || able) && !covered.length ? `<p class="jl-do">${cure}</p>` : "";
     this.low.innerHTML = (lines.length ? tag("div", { class: "jl-code" }, lines) : "") + below;
     if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
@@ -787,7 +812,7 @@ export class First {
       this.set("mended", !mended);
       find(this.low, ".jl-do button")?.focus({ preventScroll: true });
     });
-    made.disabled = waits;
+    made.disabled = waits || (this.gone && main.mended === undefined);
     return made;
   }
 

@@ -27,6 +27,13 @@ export function follow(view) {
   addEventListener("hashchange", () => view.goTo(asked()));
 }
 
+const frame = /** @type {?HTMLElement} */ (window.frameElement), // in a notebook's cell
+  { body } = document;
+if (frame) {
+  body.dataset.jpThemeLight = frame.ownerDocument.body.dataset.jpThemeLight;
+  new ResizeObserver(() => (frame.style.height = `${body.offsetHeight}px`)).observe(body);
+}
+
 const all = findAll(document, "[data-run]");
 const inSight = new IntersectionObserver(
   (entries) => {

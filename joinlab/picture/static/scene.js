@@ -72,6 +72,9 @@ export const FOOT = 48; // px below columns, for endings
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
 export class Scene extends Lanes {
+  /** The column that is shown at rest. @type {number | undefined} */
+  rest;
+
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids */
   constructor(
     data,
@@ -270,7 +273,9 @@ export class Scene extends Lanes {
   /** @param {?number} at */
   here(at) {
     const last = this.columns.length - 1;
-    return at === null ? (this.focus < 0 ? last : this.focus) : clamp(Math.floor(at), 0, last);
+    return at === null
+      ? (this.rest ?? (this.focus < 0 ? last : this.focus))
+      : clamp(Math.floor(at), 0, last);
   }
 
   /** @param {number} at @param {number} ms */
