@@ -274,6 +274,9 @@ UNTOLD = "no line says how it ended"
 INTERRUPTED = "the job was interrupted (Ctrl-C)"
 """The text of an ending: the user ended the job, which may have hung."""
 
+LOST = "its record ends early"
+"""The text of an ending: the rank did more than its record has."""
+
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 

@@ -37,7 +37,7 @@ from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Headline, Line
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
-from joinlab.timeline import FROM_TEXT, Ending, EndKind, Timeline
+from joinlab.timeline import FROM_TEXT, LOST, Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import (
@@ -397,8 +397,9 @@ class _CallTable:
             remarks.append("can never meet")
         if slot.pair and not slot.met and not slot.refused and not self._was_taken(slot):
             remarks.append("nothing meets it")
-        elif slot.absent and not slot.pair:
-            remarks.append(f"no call of {ranks_text(slot.absent)}")
+        elif not slot.pair:
+            absent = [rank for rank in slot.absent if self.run.ends[rank].text != LOST]
+            remarks += [f"no call of {ranks_text(absent)}"] * bool(absent)
         open_ranks = by_key(
             (self._state(slot, row), rank)
             for rank, row in rows.items()

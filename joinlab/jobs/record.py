@@ -99,7 +99,8 @@ class Recording:
         It keeps texts: an exception would keep the program's tensors from being freed."""
         caller = sys._getframe(1)
         passes_on = caller.f_globals.get("__name__") == "multiprocessing.spawn"
-        if not (passes_on and self._left is not None and self._left[1] == code):
+        again = self._left is not None and self._left[1] == code
+        if not (passes_on and (again or not code)):
             error = sys.exc_info()[1]
             ending = _ending(error) if code and error else _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending

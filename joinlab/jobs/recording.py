@@ -23,7 +23,8 @@ from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
-from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow, Stood
+from joinlab.jobs.job import NOTHING_RECORDED
+from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Needs, Op, SpanRow, Stood
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
 from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -32,6 +33,7 @@ from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_
 from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.timeline import (
     INTERRUPTED,
+    LOST,
     NO_END,
     RUNNING,
     Clock,
@@ -52,7 +54,6 @@ FIRST_BYTES = 1 << 20
 MOST_CALLS = 2000
 """Of a bounded log that has dropped segments, this many last calls per group and rank are read."""
 
-LOST = "its record ends early"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end: it may still be running on its host"
 GONE = "its process has been ended since"
@@ -281,6 +282,8 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
         last = log.last_ns + _behind(log)
         if log.lost is not None:
             cuts.append(ReadUntil(last, LOST))
+        elif _is_short(log, logs):
+            cuts.append(ReadUntil(last + 1, LOST))
         elif log.raised is None:
             continue
         elif log.raised.text.startswith("KeyboardInterrupt"):
@@ -291,6 +294,27 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     if first is None or min(failed, default=first.time_ns) < first.time_ns:
         return None
     return first
+
+
+def _is_short(log: RankLog, logs: dict[int, RankLog]) -> bool:
+    """Whether a rank did more than its record has, as in a copy that broke off: another rank has
+    completed a collective, a while ago, that needs every rank and is not in it."""
+    if log.returned or log.raised or _lives(log):
+        return False
+    last = dict(log.issued)
+    for call in log.calls.values():
+        if call["op"] not in POINT_TO_POINT:
+            last[call["group"]] = max(last.get(call["group"], 0), call.get("number") or 0)
+    for other in logs.values():
+        until = time.time_ns() - MOVING_NS - _behind(other)
+        for call in other.calls.values():
+            if (
+                (call.get("number") or 0) > last.get(call["group"], 1 << 62)
+                and (call.get("completed_ns") or until) < until
+                and FACTS[Op(call["op"])].needs is Needs.EVERYONE
+            ):
+                return True
+    return False
 
 
 def _has_only_ended(log: RankLog, before: RankLog) -> bool:
@@ -374,6 +398,9 @@ def _timeline(
         "missing_ranks": missing,
         "problems": problems,
     }
+    for group, ranks in groups.items():
+        for rank in set(missing).intersection(ranks):
+            skipped.setdefault(group, {})[rank] = NOTHING_RECORDED
     meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
     if any(log.way for log in logs.values()):
         meta["ways"] = True

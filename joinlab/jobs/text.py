@@ -116,7 +116,7 @@ PATTERNS: Mapping[str, str] = {
 """The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
 match at lines.
 
-timeout   PyTorch 1.10 to 2.14; the number since 2.0, the sizes since 2.2, truncated in some pastes
+timeout   PyTorch 1.9 to 2.14; old ones without the number; the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
 prefix    torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "
 """
@@ -512,7 +512,8 @@ class TextFacts:
         signals, children, first_ones = (
             _all(name, text) for name in ("signalled", "child", "first")
         )
-        self.first += [(int(match["rank"]), _exit(match)) for match in first_ones]
+        for match in first_ones:
+            self.first.append((int(match["rank"]), _exit(match)))
         for match in signals:
             self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
         for match in children:

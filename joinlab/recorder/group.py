@@ -247,7 +247,7 @@ class RecordingGroup(dist.ProcessGroup):
     def _wrapped(self, split: dist.ProcessGroup, places: list[int]) -> RecordingGroup:
         ranks = [self.record.ranks[place] for place in places]
         readers = {name: (record.backend, record.reader) for name, record in self.records.items()}
-        label, desc = str(split.group_name), str(split.group_desc)
+        label, desc = self.recorder.label_of(str(split.group_name)), str(split.group_desc)
         timeout = timedelta(microseconds=self.record.limit_ns / 1000)
         group = RecordingGroup(self.recorder, split, label, ranks, readers, desc, True, timeout)
         group._set_default_backend(KINDS[group.backend])

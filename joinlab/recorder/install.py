@@ -148,7 +148,7 @@ def _create_group(
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     real, inner = _real_group(backends, ranks, device, options, backend_options)
     try:
-        label = str(options.group_id)
+        label = recorder.label_of(str(options.group_id))
         readers = {
             device: (name, recorder.cuda_reader() if name == "nccl" else ValueReader())
             for device, name in backends.items()

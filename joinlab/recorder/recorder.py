@@ -176,6 +176,14 @@ class Recorder:
             )
         )
 
+    def label_of(self, name: str) -> str:
+        """The name of a new group in the record: after destroy_process_group, torch gives the same
+        names again."""
+        label, init = name, itertools.count(2)
+        while label in self._numberings:
+            label = f"{name} of init {next(init)}"
+        return label
+
     def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
         """Record that this rank is in a new process group, or that the timeout of one has
         changed."""

@@ -27,15 +27,16 @@ import joinlab
 from joinlab.analysis.source import SourceTexts
 from joinlab.cli import watch
 from joinlab.cli.main import main
+from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import record
 from joinlab.jobs.clocks import offsets
-from joinlab.jobs.recording import GONE, LOST, RecordedFolder, is_over, load_recording
+from joinlab.jobs.recording import GONE, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
-from joinlab.timeline import RUNNING, EndKind, Timeline
+from joinlab.timeline import LOST, RUNNING, EndKind, Timeline
 from tests.forked import Job, forked, starter
 from tests.nightly import sampled
 from tests.segments import begin, call, write
@@ -300,7 +301,7 @@ HUNG, KILLED, RAISED = EndKind.HUNG, EndKind.KILLED, EndKind.RAISED
         ),
         pytest.param(
             waiting("barrier"),
-            failing("all_reduce") + call(2, 8000, 8100) + raising("ValueError: alone"),
+            failing("all_reduce") + call(2, 8000, 8100, "send") + raising("ValueError: alone"),
             [KILLED, RAISED],
             id="the other went on alone",
         ),
@@ -595,6 +596,46 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
     rows = timeline.calls.filter(pl.col("rank") == 0).select("op", "peer", "value_out").rows()
     assert rows == [("recv", 1, "[[2.0]]"), ("all_reduce", None, "[[4.0]]")]
     assert len(timeline.meta["groups"]) == 2
+    assert "Ranks 0, 1 finished." in str(joinlab.diagnose(timeline))
+
+
+AGAIN = """
+import sys
+import joinlab, torch, torch.distributed as dist
+
+joinlab.record(sys.argv[1])
+for again in range(3):
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}{again}", rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+"""
+
+
+def test_groups_that_a_process_makes_again_are_told_apart(tmp_path: Path) -> None:
+    assert alone(tmp_path, script=AGAIN).returncode == 0
+    timeline = loaded(tmp_path)
+    assert timeline.calls["group"].to_list() == ["0", "0 of init 2", "0 of init 3"]
+    assert timeline.meta["problems"] == []
+
+
+def test_a_record_without_a_call_that_the_others_completed_ends_early(tmp_path: Path) -> None:
+    calls = call(0, 1500, 1600) + call(1, 1700, 1800)
+    write(tmp_path, 0, begin(0, 2) + calls + '{"e":"return","t":1900}\n')
+    for last, reach in ((call(0, 1500, 1600), "after all_reduce, call 1"), (calls, "call 2")):
+        write(tmp_path, 1, begin(1, 2) + last)
+        story = str(joinlab.diagnose(loaded(tmp_path, ".")))
+        assert ("their records end early" in story) == (last != calls) and reach in story
+        assert "FIX" not in story and "nothing meets" not in story
+
+
+def test_the_calls_of_ranks_without_a_record_are_not_known(tmp_path: Path) -> None:
+    for rank, op in ((1, "all_reduce"), (2, "barrier")):
+        calls = call(0, 1500, 1600) + call(1, 1700, None, op)
+        write(tmp_path, rank, begin(rank, 3) + calls)
+    timeline = loaded(tmp_path, ".")
+    assert timeline.meta["missing_ranks"] == [0]
+    shown = str(run_report(timeline))
+    assert "no call of rank 0" not in shown and "not rank 0" not in shown
 
 
 @pytest.mark.parametrize(

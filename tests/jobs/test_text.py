@@ -16,8 +16,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
-from joinlab.jobs.recording import LOST
-from joinlab.timeline import INTERRUPTED, NO_END, UNTOLD, EndKind
+from joinlab.timeline import INTERRUPTED, LOST, NO_END, UNTOLD, EndKind
 from tests import logs
 from tests.dumps import quietly, write
 from tests.parallel_jobs import dumps, standing

@@ -15,7 +15,7 @@ from joinlab.story.forms import even, meeting, parted, standing
 from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
-from joinlab.timeline import NO_END, EndKind
+from joinlab.timeline import LOST, NO_END, EndKind
 
 
 def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
@@ -190,6 +190,8 @@ def _what_leads(evidence: Evidence) -> Iterator[Line]:
     died, unless its peers had waited for it until their time was up."""
     slot, ends, ways = evidence.mismatch, evidence.ends, bool(evidence.meta.get("ways"))
     killed = _killed(evidence)
+    if slot and any(ends[rank].text == LOST for rank in slot.absent):
+        return  # what they did is not known
     if slot is None:
         if any(end.kind is EndKind.HUNG for end in ends):
             yield InTurn(ways)

@@ -173,7 +173,8 @@ class Hung(Fate):
             proof = "in the model no rank can go on"
         else:
             proof = "no issued call can end this wait"
-        detail = f" {self.text[:1].upper()}{self.text[1:]}." if self.text else ""
+        text = _of_several(self.text, self.ranks)
+        detail = f" {text[:1].upper()}{text[1:]}." if text else ""
         location = self.inside() or say(" outside any recorded call{}", self.last_seen())
         return say("{} hang[s|]{}.{} Proven: {}.", self.ranks, location, detail, proof)
 
@@ -244,6 +245,7 @@ _FORMS: Mapping[EndKind, type[Fate]] = {
 _PLURAL = (
     ("its process was", "their processes were"),
     ("its process is", "their processes are"),
+    ("its process has", "their processes have"),
     ("its process", "their processes"),
     ("its record has", "their records have"),
     ("its record ends", "their records end"),
