@@ -167,6 +167,7 @@ class PlainFix(TypedDict):
     uneven  by rank the inputs that it then trains on, where they got as many and differ
     often   how often a rank made the moved call before, and makes it now, if that is more
     root    the expression in whose place the edit puts one root
+    lost    the ranks that sent their data as root, and do not with the edit
     apart   with it, every call meets its counterpart, and the replicas differ
     """
 
@@ -177,6 +178,7 @@ class PlainFix(TypedDict):
     uneven: NotRequired[list[int]]
     often: NotRequired[list[int]]
     root: NotRequired[str]
+    lost: NotRequired[list[int]]
     apart: NotRequired[bool]
 
 

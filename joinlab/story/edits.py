@@ -16,6 +16,7 @@ import inspect
 import itertools
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -174,13 +175,13 @@ class FixTarget:
         if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
             return ""
         same = self.same_names()
-        stores = _touched(branch.body, stores=True)
+        stores = _stores(branch.body)
         terms = [
             term
             for term in test.values
             if same.issuperset(names_in(term))
             and not any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(term))
-            and not stores & _touched([term], stores=False)
+            and not _overlap(stores, _names([term]))
         ]
         if not terms or len(terms) == len(test.values):
             return ""
@@ -391,6 +392,7 @@ def candidates(
         _late,
         _flag,
         _join,
+        _most,
         _root,
         _same,
     ):
@@ -468,18 +470,44 @@ def _under(test: str, lines: list[str]) -> list[str]:
     return [f"if {test}:", *("    " + line for line in lines)] if test else lines
 
 
-def _data(place: FixTarget, call: ast.Expr) -> set[str]:
+def _data(place: FixTarget, call: ast.stmt) -> set[str]:
     """The names of what a call works on: not those of modules and functions."""
-    names = {name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)}
-    return names - place.names.keys()
+    return {name for name in _names([call]) if name.partition(".")[0] not in place.names}
 
 
-def _touched(nodes: Iterable[ast.AST], stores: bool) -> set[str]:
-    """The first names that statements write to, or read and write to."""
-    if stores:
-        return {name.partition(".")[0] for node in nodes for name in stored_in(node)}
-    inner_nodes = (name for node in nodes for name in ast.walk(node))
-    return {name.id for name in inner_nodes if isinstance(name, ast.Name)}
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that nodes read or write, with their attributes: "self.best", not "self"."""
+    names = set[str]()
+    for node in nodes:
+        for text in names_in(node):
+            names.update(re.findall(r"[^\W\d][\w.]*", text))
+    return names
+
+
+def _stores(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that statements write to, also by a call within an expression: x = seen.pop()."""
+    names = set[str]()
+    for node in nodes:
+        names.update(stored_in(node))
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                names.update(stored_in(ast.Expr(part)))
+    return names - {""}
+
+
+def _variables(nodes: Iterable[ast.AST]) -> Counter[str]:
+    """How often each variable stands in these nodes."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return Counter(part.id for part in parts if isinstance(part, ast.Name))
+
+
+def _overlap(names: Iterable[str], others: Iterable[str]) -> set[str]:
+    """The names that are also among the others, or an attribute, or the owner, of one of these."""
+    return {
+        name
+        for name, owner in itertools.product(names, others)
+        if f"{name}.".startswith(f"{owner}.") or f"{owner}.".startswith(f"{name}.")
+    }
 
 
 def _beside(
@@ -505,7 +533,7 @@ def _behind(place: FixTarget) -> Iterator[Edited]:
     for call in place.own_calls(place.tree):
         for block in place.joins(call):
             _, after = _beside(place, call, block)
-            free = not _data(place, call) & _touched(after, stores=False)
+            free = not _overlap(_data(place, call), _names(after))
             if free and (text := _moved(place, call, block)):
                 yield Edited("behind", place, text, moves=True)
 
@@ -518,6 +546,7 @@ def _out(place: FixTarget) -> Iterator[Edited]:
     if branch is None:
         return
     collectives, test = place.own_calls(branch), place.shared(branch)
+    asked = _names([branch.test])
     # A test of anything else may guard what a function of the program does.
     by_rank = _is_for_some_ranks(place, place.same_names())
     calls = [
@@ -532,27 +561,26 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         data = _data(place, call)
         before, after = _beside(place, call, branch)
         # in the next round, ranks that skip the branch would send what they had in this one
-        free = not data & _touched(after, stores=False)
-        free = free and not (repeats and data & _touched(before, stores=True))
+        free = not _overlap(data, _names(after))
+        free = free and not (repeats and _overlap(data, _stores(before)))
         if free and (text := _moved(place, call, branch, test=test)):
             yield Edited("out", place, text, moves=True)
-        elif not data & (_touched(before, stores=True) | _touched([branch.test], stores=False)):
+        elif not _overlap(data, _stores(before) | asked):
             text = _moved(place, call, branch, behind=False, test=test)
             if text:
                 yield Edited("out", place, text, moves=True)
-        elif call in branch.body and 1 < len(moved := _making(call, branch, data)) < len(
-            branch.body
-        ):
+        elif 1 < len(moved := _making(place, call, branch)) < len(branch.body):
             new = [line for statement in moved for line in place.text_of(statement)]
             cuts = [(*place.lines(statement), "") for statement in moved]
             put = place.put(branch, *_under(test, new))
             yield Edited("out", place, place.changed(put, *cuts), moves=True)
-    if calls and not (branch.orelse or _leaves(branch)):
+    # Where a block sets what its test reads, each run of it depends on the last.
+    if calls and not (branch.orelse or _leaves(branch) or _overlap(_stores(branch.body), asked)):
         body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
         block = textwrap.indent(
             textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
         )
-        whole = len(_making(calls[-1], branch, _data(place, calls[-1]))) == len(branch.body)
+        whole = len(_making(place, calls[-1], branch)) == len(branch.body)
         through = calls[-1] not in collectives  # a function of the program
         kind = "out" if whole and not through else "block"
         if test:
@@ -562,20 +590,21 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         yield Edited(kind, place, place.changed(change), moves=through)
 
 
-def _making(call: ast.Expr, branch: ast.If, data: set[str]) -> list[ast.stmt]:
-    """A call in a branch with the assignments before it that make its data; [] if other statements
-    do."""
+def _making(place: FixTarget, call: ast.Expr, branch: ast.If) -> list[ast.stmt]:
+    """A call in a branch with the assignments before it that make its data, to variables that only
+    the branch uses; [] if other statements do, or others read what they set."""
     if call not in branch.body:
         return []
-    needed, moved = set(data), list[ast.stmt]([call])
+    private = dict(_variables(branch.body).items() & _variables([place.tree]).items()).keys()
+    needed, moved = _data(place, call), list[ast.stmt]([call])
     for statement in reversed(branch.body[: branch.body.index(call)]):
-        stores = _touched([statement], stores=True)
-        if not needed & stores:
+        stores = _stores([statement])
+        if not _overlap(needed, stores):
             continue
-        if not isinstance(statement, ast.Assign) or not stores <= needed | {""}:
+        if not isinstance(statement, ast.Assign) or not stores <= private:
             return []
         moved.insert(0, statement)
-        needed |= _touched([statement.value], stores=False)
+        needed |= _names([statement.value])
     return moved
 
 
@@ -590,7 +619,7 @@ def _late(place: FixTarget) -> Iterator[Edited]:
     if last is None:
         return
     between = below[: last + 1]
-    if _touched(between, stores=True) & _touched([branch.test], stores=False):
+    if _overlap(_stores(between) | _data(place, between[-1]), _names([branch])):
         return
     put = place.put(between[-1], *place.text_of(branch), behind=True)
     yield Edited("late", place, place.changed((*place.lines(branch), ""), put), moves=True)
@@ -622,8 +651,8 @@ def _module(place: FixTarget) -> Iterator[Edited]:
 def _flag(place: FixTarget) -> Iterator[Edited]:
     """Let all ranks leave a loop, skip the rest of a step, or go on, together.
 
-    One rank's wish is enough (MAX), except where the test is the only regular way out of its loop:
-    then each rank has to pass it (MIN).
+    One rank's wish is enough (MAX), except where the test is the only regular way out of its loop,
+    or what follows reads what the test asks for: then each rank has to pass it (MIN).
     """
     node = place.diverging()
     if node is None or place.joins(node):
@@ -638,9 +667,11 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
             yield Edited("together", place, text)
     elif isinstance(node, ast.If) and _leaves(node) and not _is_for_some_ranks(place):
         loops = place.within(node, ast.For, ast.While)
-        breaks = isinstance(node.body[-1], ast.Break)
-        if breaks and loops and _is_only_way_out(loops[0]):
+        wanted = _is_wanted(place, node, loops)
+        if isinstance(node.body[-1], ast.Break) and (wanted or _is_only_way_out(loops[0])):
             op = "MIN"
+        elif wanted:
+            return
         else:
             op = "MAX"
         made = place.agree("flag", f"float({ast.unparse(node.test)})", op)
@@ -648,6 +679,24 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
             changes = place.put(node, *made), (*place.span(node.test), "flag.item()")
             kind = "all ready" if op == "MIN" else "flag"
             yield Edited(kind, place, place.changed(*changes))
+
+
+def _is_wanted(place: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:
+    """Whether what its test asks for is used where a branch leads: another rank lacks it.
+
+    path = fetch()
+    if path is not None:
+        break
+    """
+    asked, follows = _names([branch.test]), list[ast.AST](branch.body)
+    if loops:
+        asked = _overlap(asked, _stores(loops[:1]))
+    if isinstance(branch.body[-1], ast.Break):
+        end = loops[0].end_lineno or 0
+        for node in ast.walk(place.tree):
+            if isinstance(node, ast.stmt) and node.lineno > end:
+                follows.append(node)
+    return bool(_overlap(asked, _names(follows)))
 
 
 def _is_only_way_out(loop: ast.For | ast.While) -> bool:
@@ -670,7 +719,9 @@ def _is_for_some_ranks(place: FixTarget, ignored: Collection[str] = ()) -> bool:
     return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
 
 
-def _agree(place: FixTarget) -> Iterator[Edited]:
+def _agree(
+    place: FixTarget, kind: str = "agree", agreed: str = "least", op: str = "MIN"
+) -> Iterator[Edited]:
     """Let all ranks use the smallest of their values for a number that decides how often a loop
     runs."""
     loop = place.diverging()
@@ -686,10 +737,18 @@ def _agree(place: FixTarget) -> Iterator[Edited]:
             or any(type(value) is not int for value in values)
         ):
             continue
-        made = place.agree("least", name, "MIN")
+        made = place.agree(agreed, name, op)
         if made:
-            text = place.changed(place.put(loop, *made, f"{name} = int(least)"))
-            yield Edited("agree", place, text)
+            text = place.changed(place.put(loop, *made, f"{name} = int({agreed})"))
+            yield Edited(kind, place, text)
+
+
+def _most(place: FixTarget) -> Iterator[Edited]:
+    """Let all ranks use the greatest value for a number of rounds: not for one of inputs, which a
+    rank may not have."""
+    loop = place.diverging()
+    if isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("range("):
+        yield from _agree(place, "most", "most", "MAX")
 
 
 def _same(place: FixTarget) -> Iterator[Edited]:
@@ -758,7 +817,7 @@ def _batch(place: FixTarget) -> Iterator[Edited]:
         behind = block[block.index(exchanges[0]) :]
         row: list[Any] = list(itertools.takewhile(exchanges.__contains__, behind))
         exchanges = [call for call in exchanges if call not in row]
-        names = [_touched([calls[call]["tensor"]], stores=False) for call in row]
+        names = [_names([calls[call]["tensor"]]) for call in row]
         if len(row) > 1 and sum(map(len, names)) == len(set().union(*names)):
             module = dotted(calls[row[0]]["op"]).rpartition(".")[0]
             begin = f"for work in {module}.batch_isend_irecv(["

@@ -31,6 +31,7 @@ from joinlab.analysis.reading import read
 from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
+from joinlab.ops import Op, decode_values
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
@@ -41,6 +42,8 @@ from joinlab.timeline import EndKind, PlainFix, Timeline
 
 GOOD = (AllFinished, ReplicasDiffer, NotWaited, Overwritten, OutsideGroup, Grouped)
 """Headlines of runs whose calls all met: no edit is sought for them."""
+
+_GIVEN_BY_ROOT = (Op.BROADCAST, Op.SCATTER)
 
 MAX_COUNTS = 24
 MAX_CALLS = 1500
@@ -97,6 +100,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     added = {line.strip() for edit in edited.edits() for line in edit.added} - moved
     if not _good(first) or not _keeps_values(timeline, first, edited, added):
         return None
+    if edited.kind == "all ready" and not _was_passed(first, edited, added):
+        return None
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
     if not {line for _, line in calls_before} - moved <= {line for _, line in now}:
         return None  # no rank makes the call any more
@@ -142,9 +147,21 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
             for edit in edited.edits()
             for line in range(len(edit.removed))
         ]
-        if timeline.calls.filter(pl.col("call_site").is_in(sites))["root"].n_unique() == 1:
+        rows = timeline.calls.filter(pl.col("call_site").is_in(sites))
+        if rows["root"].n_unique() == 1:
             fix["kind"] = "other root"
+        gave = rows.filter(pl.col("root") == pl.col("rank"), pl.col("op").is_in(_GIVEN_BY_ROOT))
+        fix["lost"] = sorted({*gave["rank"]} - {0})
     return fix, first
+
+
+def _was_passed(timeline: Timeline, edited: Edited, added: set[str]) -> bool:
+    """Whether the flag was set in the end: the ranks did not leave the loop without it."""
+    last = None
+    for site, value in timeline.calls.select("call_site", "value_out").iter_rows():
+        if _text_of(site, edited.after) in added:
+            last = value
+    return decode_values(last) == [[1.0]]
 
 
 def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[str]) -> bool:

@@ -134,6 +134,40 @@ def test_the_edit_that_helps_is_shown(program, inputs, kind, line):
     assert fix["kind"] == kind and line in added
 
 
+def own_root(rank, inputs):
+    value = torch.tensor([float(rank)])
+    dist.broadcast(value, src=rank)
+    dist.barrier()
+
+
+def returns_its_own(rank, inputs):
+    cached = [1] if rank == 0 else None
+    if cached is not None:
+        return cached
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, [rank])
+    return parts
+
+
+def meets_every_second_step(rank, inputs):
+    for step in range(4):
+        if (step + rank) % 2:
+            dist.barrier()
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("program", "price"),
+    [
+        (own_root, "whatever rank is, and what rank 1 had to give as root is lost."),
+        (returns_its_own, "Those that return do not use its result."),
+        (meets_every_second_step, "every rank then makes it each time, whether the test holds"),
+    ],
+)
+def test_an_edit_says_its_price(program, price):
+    assert price in fix_of(joinlab.emulate(program, (1, 1), "gloo")).sentence
+
+
 def test_a_root_that_all_ranks_name_alike_is_not_called_unlike():
     story = joinlab.diagnose(joinlab.emulate(names_an_empty_rank_as_root, (2, 2), "gloo"))
     told = "Give another root, the same on every rank. It is then always rank 0, whatever "
@@ -192,12 +226,63 @@ def add_up(x):
     x.item()
 
 
+def stops_by_its_own_state(rank, inputs):
+    state = {"bad": 0, "stop": False}
+    for step in range(3):
+        dist.all_reduce(torch.ones(2))
+        state["bad"] += step >= 1 - rank
+        if state["bad"] > 1:
+            state["stop"] = True
+            bad = torch.tensor([float(state["bad"])])
+            dist.all_reduce(bad)
+        if state["stop"]:
+            break
+    dist.barrier()
+
+
+def meets_what_it_took(rank, inputs):
+    waiting = [torch.ones(1)] * (3 - rank)
+    for _ in inputs:
+        if len(waiting) > 1:
+            item = waiting.pop()
+            dist.all_reduce(item)
+            item.item()
+
+
+def returns_the_rate_that_fits(rank, inputs):
+    for rate in (1.0, 0.5, 0.25):
+        dist.all_reduce(torch.ones(1))
+        if rate < 2 - rank * 1.4:
+            return rate
+
+
+def takes_turns_to_read(rank, inputs):
+    for attempt in range(3):
+        shard = "shard" if attempt == rank else None
+        dist.all_reduce(torch.ones(1))
+        if shard is not None:
+            break
+    dist.barrier()
+    return shard
+
+
 @pytest.mark.parametrize(
-    "program", [returns_before_the_norm, callbacks_of_one_rank, steps_on_finite_inputs]
+    "program",
+    [
+        returns_before_the_norm,
+        callbacks_of_one_rank,
+        steps_on_finite_inputs,
+        stops_by_its_own_state,
+        meets_what_it_took,
+        returns_the_rate_that_fits,
+        takes_turns_to_read,
+    ],
 )
-def test_no_fix_takes_a_call_away_or_a_guard_of_it(program):
+def test_no_fix_takes_a_call_away_or_a_guard_or_a_result(program):
     """With a flag, both ranks would return before the call in every step; with as many callbacks on
-    each rank, none would make it; and outside its branch, it would add up infinite values."""
+    each rank, none would make it; and outside its branch, it would add up infinite values. With its
+    state set before each test, the loop would end at once; and with a flag, a rank would go on
+    without the rate, or the shard, that its test asks for."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
 
@@ -352,10 +437,55 @@ def returns_too_early(rank, inputs):
     return len(gathered)
 
 
+class Window:
+    def __init__(self):
+        self.count, self.total, self.means = 0, 0.0, []
+
+    def add(self, value):
+        self.total += value
+        self.count += value > 0
+        if self.count == 2:
+            self.count = 0
+            mean = torch.tensor([self.total / 2])
+            dist.all_reduce(mean)
+            self.means.append(mean.item())
+
+
+def counts_in_windows(rank, inputs):
+    window = Window()
+    for step in range(4):
+        dist.all_reduce(torch.ones(2))
+        window.add(1.0 if (rank, step) != (1, 1) else 0.0)
+    return len(window.means)
+
+
+def reads_a_shard(rank, inputs):
+    for attempt in range(3):
+        shard = "shard" if attempt >= rank else None
+        dist.all_reduce(torch.ones(1))
+        if shard is not None:
+            break
+    dist.barrier()
+    return shard
+
+
+def counts_by_class(rank, inputs):
+    totals, classes = [], 3 - rank
+    for _ in range(classes):
+        seen = torch.ones(1)
+        dist.all_reduce(seen)
+        totals.append(seen.item())
+    dist.barrier()
+    return len(totals)
+
+
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize(
     ("program", "kind", "returns"),
     [
+        (counts_in_windows, "out", (2, 1)),
+        (reads_a_shard, "all ready", ("shard", "shard")),
+        (counts_by_class, "most", (3, 3)),
         (filled_by_one, "out", (0.25, 0.25)),
         (used_in_the_branch, "out", (6.0, 0.0)),
         (in_a_method, "out", (2, 0)),
@@ -525,3 +655,34 @@ def test_without_the_program_s_text_nothing_is_said_of_what_an_error_came_behind
     output = tuple(text.replace(here, "/nowhere/else") for text in timeline.output)
     text = str(joinlab.diagnose(replace(timeline, output=output)))
     assert "came behind" not in text and "where rank 0 raised" in text
+
+
+def broadcasts_on_some(rank, inputs):
+    seed = torch.zeros(1)
+    if rank != 1:
+        dist.broadcast(seed, src=0)
+    DDP(nn.Linear(2, 1))
+
+
+def broadcasts_from_two(rank, inputs):
+    dist.broadcast(torch.ones(1) * rank, src=rank % 2)
+    DDP(nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "counts"), [(broadcasts_on_some, (1, 1, 1)), (broadcasts_from_two, (1, 1))]
+)
+def test_no_error_behind_a_foreign_call_leads_to_its_own_line(program, counts):
+    text = str(joinlab.diagnose(joinlab.emulate(program, counts)))
+    assert "error came behind a call that met" in text and "raised.\n" not in text
+
+
+def test_the_rank_as_a_key_is_no_reason():
+    story = joinlab.diagnose(joinlab.emulate(sums_its_shard, (1, 1), "gloo"))
+    assert "keys of their data" not in str(story)
+
+
+def sums_its_shard(rank, inputs):
+    shards = [[1.0, 2.0, 3.0], [4.0, 5.0]]
+    total = torch.tensor(shards[rank])
+    dist.all_reduce(total)

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from joinlab.analysis.wording import by_key, good, short_site
-from joinlab.backend.calls import is_peer_gone
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.wording import by_key, good, ranks_text, short_site
+from joinlab.backend.calls import Key, is_peer_gone
 from joinlab.program.branches import guards_around
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice
@@ -26,15 +27,19 @@ DOES = {
     "join": "Wrap the loop in join().",
     "behind": "Move the call behind the block of join().",
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
-    "out": "Take the call out of the branch.",
+    "out": "Take the call out of the branch: every rank then makes it each time, whether the test "
+    "holds or not.",
     "block": "Take the block out of the branch: every rank then runs all of it.",
     "out, shared": "Leave out the condition that only some ranks meet: all then take the branch together.",
     "block, shared": "Leave out the condition that only some ranks meet: every rank then runs all of the block.",
-    "late": "Let ranks return only behind the call: move the branch there.",
+    "late": "Let ranks return only behind the call: move the branch there. Those that return do not use "
+    "its result.",
     "agree": "Let all ranks use the least value: all-reduce it. Ranks that had a greater one then run fewer rounds, or "
     "some again.",
+    "most": "Let all ranks use the greatest value: all-reduce it. Ranks that had a lower one then run more rounds.",
     "flag": "Decide together: all-reduce a flag, so that all ranks take this branch as soon as one does.",
-    "all ready": "Decide together: all-reduce a flag, so that all ranks leave the loop once each of them may.",
+    "all ready": "Decide together: all-reduce a flag, so that all ranks leave the loop once each of them may, and "
+    "go through further rounds until then.",
     "together": "Decide together: all-reduce a flag, so that all ranks go on as long as one has to.",
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
@@ -71,7 +76,10 @@ class TriedEdit(Fix):
         fewer = " Some inputs or calls are then left out." * fix["fewer"]
         does = DOES.get(fix["kind"], "Change these lines.")
         if fix.get("root"):
-            does += f" It is then always rank 0, whatever {fix['root']} is."
+            does += f" It is then always rank 0, whatever {fix['root']} is"
+            if fix.get("lost"):
+                does += f", and what {ranks_text(fix['lost'])} had to give as root is lost"
+            does += "."
         if fix.get("often"):
             before, now = fix["often"]
             does += f" A rank then makes it more often, {now} times and not {before}."
@@ -148,7 +156,7 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         for rank, end in enumerate(evidence.ends)
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
     ]
-    follows = [rank for rank in raised if _met_foreign_call(evidence, rank)]
+    follows = [rank for rank in raised if _foreign_slot(evidence, rank)]
     sites = by_key(
         (site, rank)
         for rank in raised
@@ -166,21 +174,28 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         yield RaisedHere(ranks=tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
 
-def _met_foreign_call(evidence: Evidence, rank: int) -> bool:
-    """Whether the rank's last call, which it is not in any more, met one that was not meant for
-    it, and was made before the rank raised."""
-    key = evidence.last.get(rank)
-    if key is None or evidence.awaited(rank) is not None or _on_its_way_out(evidence, rank):
-        return False
-    slot = evidence.slot_of(key)
-    return (slot.met and "origin" in slot.differs) or "op" in slot.differs
+def _foreign_slot(evidence: Evidence, rank: int) -> Slot | None:
+    """Where a rank, which is in no call any more, made one before it raised that met one not meant
+    for it: where the ranks part, or its last one."""
+    slots = [evidence.mismatch]
+    if evidence.awaited(rank) is not None:
+        return None
+    if rank in evidence.last:
+        slots.append(evidence.slot_of(evidence.last[rank]))
+    for slot in slots:
+        if slot is None or rank not in slot.calls:
+            continue
+        foreign = "op" in slot.differs or (slot.met and {"origin", "root"} & {*slot.differs})
+        if foreign and not _on_its_way_out(evidence, (rank, slot.group, slot.calls[rank])):
+            return slot
+    return None
 
 
-def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
-    """Whether the rank's last call may come from a `finally`, a handler or the end of a `with` that its
+def _on_its_way_out(evidence: Evidence, key: Key) -> bool:
+    """Whether a rank's call may come from a `finally`, a handler or the end of a `with` that its
     error passed; it may, where the text of the program is unknown."""
-    stack = evidence.matched.row_of[evidence.last[rank]]["stack"] or ()
-    for site in raised_at(evidence.timeline.output[rank]):
+    stack = evidence.matched.row_of[key]["stack"] or ()
+    for site in raised_at(evidence.timeline.output[key[0]]):
         file, _, line = site.rpartition(":")
         if not linecache.getline(file, int(line)):
             return True
@@ -192,8 +207,9 @@ def _on_its_way_out(evidence: Evidence, rank: int) -> bool:
 
 
 def _behind_another(evidence: Evidence, rank: int) -> Iterator[Line]:
-    """The line of the call that the rank's last one met."""
-    slot = evidence.slot_of(evidence.last[rank])
+    """The line of the call that the rank's one met."""
+    slot = _foreign_slot(evidence, rank)
+    assert slot is not None
     for other, row in evidence.matched.calls_of(slot).items():
         if other != rank and row["call_site"]:
             lines = (SourceLine(row["call_site"], "", (other,)),)

@@ -102,7 +102,7 @@ def keys(evidence: Evidence) -> Iterator[Line]:
     values: list[Value] = []
     for key in evidence.meta.get("parting", {}).get("data", ()):
         values.append(Value((key["rank"],), key["name"], key["value"]))
-    if values:
+    if any(value.ranks != (value.value,) for value in values):  # each rank's part is its own
         yield Keys(values=tuple(values))
 
 
