@@ -390,7 +390,10 @@ export class Scene extends Lanes {
     if (one.stack) return `${number + labels.join(" · ")}, ${one.said}`;
     if (issued.length > 1 && (one.flag !== "open" || labels.length < 2))
       return number + labels.join(one.flag === "apart" ? " faces " : " meets ");
-    const names = issued.map(({ lane, label }) => `${this.scene.names[lane]}'s ${label}`);
+    const names = issued.map(({ lane, label }) => {
+      const name = this.scene.names[lane];
+      return name.endsWith("s") ? `${label} of ${name}` : `${name}'s ${label}`;
+    });
     return number + names.join(", ");
   }
 
