@@ -253,15 +253,22 @@ class Host(ActingRank):
         """Hand the baton on, until this rank has been woken and it is its turn again."""
         self.orders.baton.wait(self.turn, until)
 
-    def begins(self, calls: Sequence[EmulatedCall]) -> None:
-        """Record that the host begins to wait for these."""
+    def begins(self, calls: Sequence[EmulatedCall], inside: int | None = None) -> None:
+        """Record that the host begins to wait for these, or inside them."""
         awaited = [call.id for call in calls]
-        self.take(WaitBegins(calls=awaited, time_ns=self.now, thread=0, threads=1))
+        self.take(WaitBegins(calls=awaited, time_ns=self.now, thread=0, threads=1, inside=inside))
 
     def ends(self, calls: Sequence[EmulatedCall]) -> None:
         """Record that the host is let go. The calls themselves tell that they completed."""
         awaited = [call.id for call in calls]
         self.take(WaitEnds(calls=awaited, still_open=awaited, time_ns=self.now, thread=0))
+
+    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
+        """Recorded, too, for a host that stays inside: of one that leaves them, the wait is no part of
+        its calls."""
+        self.begins(calls, inside=1)
+        super().wait_inside(calls, why)
+        self.ends(calls)
 
     def goes_on(self) -> None:
         """Run the callbacks of futures that are there now."""

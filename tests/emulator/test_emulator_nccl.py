@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab import diagnose, emulate
+from joinlab.backend.clock import ISSUE_NS
 from joinlab.errors import LaunchError
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric
@@ -49,6 +50,19 @@ def test_what_makes_the_host_wait_for_the_stream(sync):
             sync(x)
 
     assert emulate(program, (0, 0)).ends[0].kind == "hung"
+
+
+def test_a_host_that_stays_inside_a_call_waits_there_and_one_that_leaves_it_does_not():
+    def sends_first(rank, inputs):
+        ways = [(dist.send, (rank + 1) % 3), (dist.recv, (rank - 1) % 3)]
+        for call, peer in ways[:: 1 if rank < len(inputs) else -1]:
+            call(torch.ones(4), peer)
+
+    hangs = emulate(sends_first, (3, 3, 3)).calls
+    assert hangs["op"].to_list() == ["send"] * 3
+    assert (hangs["host_wait_begin_ns"] > hangs["enqueued_ns"]).all()
+    goes = emulate(sends_first, (1, 1, 1)).calls
+    assert goes["completed_ns"].null_count() == goes["host_wait_begin_ns"].drop_nulls().len() == 0
 
 
 def test_a_batch_waits_for_none_of_its_own():
@@ -141,9 +155,7 @@ def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_coll
         and len(eager.meta["eager_groups"]) == 2
     )
     assert first.ends[0].proven and "its rings are not connected" in first.ends[0].text
-    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [
-        None
-    ]  # the host blocks inside the call
+    assert first.calls["host_wait_begin_ns"].to_list() == [ISSUE_NS]  # it blocks inside the call
     assert lazy.ends[0].proven and "eager_groups" not in lazy.meta
     apart = emulate(program, (1, 0))
     assert apart.ends[0].proven and "init_process_group(device_id=...)" in apart.ends[0].text
