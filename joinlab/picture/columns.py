@@ -33,6 +33,7 @@ OPEN, BAD, FAILED, QUEUED, WAITS, WAITS_ON = 1, 2, 4, 8, 16, 32
 ended."""
 
 MARGIN = 0.18  # of the time that the run took: how far what never ends is drawn on
+LEAST = 1_000  # ns: of a shorter run, as much
 
 MOST = 2**30  # a step along the axis is at most so many units
 UNENDED = 0xFFFFFFFF
@@ -99,7 +100,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     times += [span_from, span_to[span_to >= 0]]
     begin = min((int(part.min()) for part in times if len(part)), default=0)
     end = max((int(part.max()) for part in times if len(part)), default=0)
-    until = end - begin + max(end - begin, 1) * MARGIN
+    until = end - begin + max(end - begin, LEAST) * MARGIN
     begun, span_from = (
         begun - begin,
         span_from - begin,
@@ -146,8 +147,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         unit *= 10
     at_begun, at_span = begun // unit, span_from // unit
     took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
-    code, codes = _codes(calls, SourceTexts.of(timeline))
-    names: dict[str, int] = {}
+    texts = SourceTexts.of(timeline)
+    code, codes = _codes(calls, texts)
+    names: dict[tuple[str, str | None], int] = {}
     planes = {
         "slot": _zigzag(_steps(slot, lane) - 1),
         "code": code,
@@ -162,7 +164,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "spanTook": np.where(span_to < 0, UNENDED, np.maximum(span_to // unit - at_span, 0)),
         "spanInput": spans["input"].fill_null(-1).to_numpy() + 1,
         "spanCode": np.array(
-            [names.setdefault(name, len(names)) for name in spans["name"]], np.int64
+            [names.setdefault(key, len(names)) for key in spans["name", "call_site"].iter_rows()],
+            np.int64,
         ),
     }
     written = [(name, *_plane(column)) for name, column in planes.items()]
@@ -171,7 +174,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "unit": unit,
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
-        "names": list(names),
+        "names": [(name, texts.lines_of({"call_site": site})) for name, site in names],
         "stops": list(map(round, stops)),
         "over": list(map(round, over)),
         "end": round(until),

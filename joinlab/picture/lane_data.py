@@ -212,7 +212,7 @@ class LaneData:
             }
             for code in codes
         ]
-        data["names"] = list(map(shown, data["names"]))
+        data["names"] = [(shown(name), cited(lines)) for name, lines in data["names"]]
         return data, begin, packed
 
     def _single_calls(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:

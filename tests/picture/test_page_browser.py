@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
+import torch.distributed as dist
 
 import joinlab
 from joinlab.picture.first_screen import first_screen
@@ -478,6 +481,69 @@ def test_the_code_follows_the_play_head_and_the_verdict_waits_for_it(opened, tmp
     expect(view.locator(".jl-here b")).to_have_text(["1"])
     expect(headline).to_be_visible()
     expect(fix).to_be_visible()
+
+
+def test_order_and_clock_keep_the_play_head_and_the_focus_and_mark_where_a_program_is(
+    opened, tmp_path
+):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = first(page)
+    scrub(view).focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    place = scrub(view).get_attribute("aria-valuetext")
+    page.keyboard.press("c")
+    expect(scrub(view)).to_have_attribute(
+        "aria-valuetext", re.compile(r"^2\.\d+ ms: .*sync gradients")
+    )
+    expect(scrub(view)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("c")
+    expect(scrub(view)).to_have_attribute("aria-valuetext", place)
+    page.keyboard.press("c")
+    line = view.locator(".jl-code > div", has_text="loss.backward()")
+    for work in view.locator(".jl-host:not(.jl-key)", has_text="backward").all():
+        box = work.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        expect(view.locator(".jl-step")).to_contain_text(re.compile(r"rank . backward of input"))
+        expect(line.locator(".jl-here b")).to_be_visible()
+
+
+def in_the_queue(rank, inputs):
+    one = torch.ones(1)
+    for _ in inputs:
+        dist.all_reduce(one)
+        dist.all_gather([torch.empty(1) for _ in range(dist.get_world_size())], one)
+        dist.broadcast(one, 0)
+        dist.barrier()
+
+
+def test_what_waits_in_the_queue_stands_behind_the_call_that_holds_it(opened, tmp_path):
+    run = joinlab.emulate(in_the_queue, (40, 40, 39))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    lane = clock(page).locator(".jl-lane").first
+    boxes = {box.text_content(): box.bounding_box() for box in lane.locator(".jl-bad").all()}
+    stuck = boxes.pop("rank 0: all-reduce, never ends")
+    assert len(boxes) == 3 and all("queued" in title for title in boxes)
+    assert all(box["x"] >= stuck["x"] + stuck["width"] - 1 for box in boxes.values())
+    expect(lane.locator("text", has_text="all-reduce")).to_have_count(1)
+
+
+def crosswise(rank, inputs):
+    for _ in inputs:
+        calls = [dist.all_reduce, partial(dist.broadcast, src=0)]
+        for call in calls[:: -1 if rank == 1 else 1]:
+            call(torch.ones(8))
+
+
+def test_calls_that_do_not_belong_together_are_marked_between_all_lanes(opened, tmp_path):
+    run = joinlab.emulate(crosswise, (2, 2, 2))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    marks = [mark.bounding_box() for mark in clock(page).locator(".jl-chart .jl-ne").all()]
+    gaps = [sorted(mark["x"] for mark in marks if mark["y"] == y) for y in {m["y"] for m in marks}]
+    assert len(gaps) == 2 and gaps[0] == gaps[1]
 
 
 @pytest.mark.parametrize("width", sampled([1300, 390], (1300).__eq__))

@@ -63,7 +63,7 @@ export function callsOf(run) {
       if (!(flags[i] & WAITS)) continue;
       const from = begun[i] + signed(read.waited[w]) * unit,
         to = flags[i] & WAITS_ON ? stops[lane] : from + read.waits[w] * unit;
-      hosts[lane].push({ from, to, name: "waits", call: i, input: 0 });
+      hosts[lane].push({ from, to, name: "waits", call: i, input: 0, lines: 0 });
       w++;
     }
   const spans = summed(read.spanBegun, columns.spans, 0),
@@ -72,8 +72,8 @@ export function callsOf(run) {
     for (let i = first[lane]; i < first[lane + 1]; i++) {
       const from = spans[i] * unit,
         to = read.spanTook[i] === 0xffffffff ? stops[lane] : from + read.spanTook[i] * unit;
-      const name = columns.names[read.spanCode[i]];
-      of.push({ from, to, name, call: -1, input: read.spanInput[i] });
+      const [name, lines] = columns.names[read.spanCode[i]];
+      of.push({ from, to, name, call: -1, input: read.spanInput[i], lines });
     }
     of.sort((a, b) => a.from - b.from);
   });
@@ -150,7 +150,7 @@ export function inputsOf(calls, lane) {
   const seen = hosts[lane].map((span) => ({ ...span, input: span.input || input[span.call] || 0 }));
   for (let call = starts[lane]; call < starts[lane + 1]; call++) {
     const issued = begun[call] - late[call];
-    seen.push({ from: issued, to: issued, name: "", call, input: input[call] });
+    seen.push({ from: issued, to: issued, name: "", call, input: input[call], lines: 0 });
   }
   /** @type {Span[]} */
   const bands = [];

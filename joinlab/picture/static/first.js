@@ -47,6 +47,8 @@ export class First {
   scenes = [];
   /** @type {?number} */
   at = null;
+  /** The slot of the call that the play head has come to. @type {?number} */
+  slot = null;
   /** Where the pointer is, on the axis of the grid. @type {?number} */
   pointed = null;
   turn = false;
@@ -404,16 +406,13 @@ export class First {
   /** @param {RawRun[]} runs */
   drawPictures(runs) {
     const { grid, whole, stage, scenes, turned } = this,
-      last = turned ? 0 : runs.length - 1, // it has the scrubber
-      scrubs = find(stage, ".jl-scrub:focus");
-    if (stage.children.length !== runs.length || stage.dataset.whole !== String(whole)) {
+      last = turned ? 0 : runs.length - 1; // it has the scrubber
+    if (stage.children.length !== runs.length) {
       const parts = () => [element("div"), element("div"), element("div")];
       const pictures = runs.map(() => element("div.jl-picture", {}, ...parts()));
       stage.replaceChildren(
         ...pictures.map((one) => element("div", {}, element("p.jl-which"), one)),
       );
-      stage.dataset.whole = String(whole);
-      if (whole) pictures[0].children[1].append(grid.strip, grid.chart);
     }
     if (whole) grid.fit();
     this.drawHeads();
@@ -422,16 +421,24 @@ export class First {
         scene = scenes[i];
       write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.scene.head) : "");
       if (!whole) write(body, scene.svg());
+      else if (grid.chart.parentNode !== body) {
+        write(body);
+        body.append(grid.strip, grid.chart);
+      }
       write(below, i === last && scene.columns.length ? this.scrubber(whole ? grid : scene) : "");
     }
-    if (scrubs) find(stage, ".jl-scrub")?.focus({ preventScroll: true });
   }
 
   changeAxis() {
+    const { slot } = this;
     this.play.turn(false);
     this.at = this.pointed = null;
     this.draw();
-    this.moved();
+    const go = () => {
+      this.seek(this.face.atSlot(slot));
+      this.slot = slot; // others may begin with it
+    };
+    if (slot !== null) this.withCalls(go);
   }
 
   tellLegend() {
@@ -572,6 +579,7 @@ export class First {
     if (this.waits) return;
     this.at = at;
     const { face, faces, stage } = this;
+    this.slot = at === null ? null : face.slotAt(at);
     this.pictures.forEach((picture, i) => faces[i].pose(picture, at, glimpse));
     this.mark({ before: at !== null && faces.some(({ verdict }) => at < verdict) });
     this.tellStep();
@@ -639,7 +647,7 @@ export class First {
     const name = ["clock", "row", "at"].find((name) => asked.has(name)),
       at = asked.get(name);
     this.set("axis", { clock: "time", row: "calls" }[name] ?? "logical");
-    if (at) this.seek(this.face.positionOf(Number(at)));
+    if (name) this.seek(at ? this.face.positionOf(Number(at)) : null);
   }
 
   /** @param {boolean} turn */
@@ -689,7 +697,7 @@ export class First {
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
     else if (scrubs && key === "Enter")
       this.whole
-        ? this.grid.open(this.at)
+        ? this.grid.select(this.grid.slotAt(this.at))
         : this.open(this.scene.columns[this.scene.here(this.at)]);
     else if (scrubs && x !== undefined) this.seek(this.face.step(this.at, x + y));
     else if (key === " " && on.tagName !== "BUTTON") this.playOrStop();

@@ -318,18 +318,25 @@ export class Grid extends Lanes {
       queue = large.filter(queued).slice(0, 3),
       stands = large.filter((call) => !queued(call)),
       end = this.near(this.extent),
-      room = queue.length * 70;
+      n = queue.length,
+      left = (/** @type {number} */ t) => end - Math.max(t, t0),
+      held = left(stands.find(({ i }) => flags[i] & OPEN)?.t ?? t0),
+      // none before it was issued, and half of the time of the call that holds them is its own
+      rooms = queue.map(({ t }, place) => left(t) / (n - place)),
+      pitch = Math.min(70, held / 2 / n, ...rooms),
+      room = n && n * pitch;
     const drawn = inRows(stands, clock).map(({ i, t, to, row, of }, at) => {
       const high = thick / of,
         stuck = clock && flags[i] & OPEN,
         from = Math.max(t, t0 - 9),
-        until = stuck && room ? Math.max(end - room, t + 40) : Math.min(to, last + 9),
+        until = stuck && room ? end - room : Math.min(to, last + 9),
         wide = Math.max(until - from, LEAST),
         q = this.area(from, net + row * high, wide, high - Number(of > 1));
       return this.box(i, q, Math.max(from, t0), stuck ? 16 : 12, at < MOST);
     });
     const waiting = queue.map(({ i }, place) => {
-      const q = this.area(end - room + place * 70 + 4, net + thick * 0.14, 62, thick * 0.72);
+      const t = end - room + (place + 0.06) * pitch,
+        q = this.area(t, net + thick * 0.14, pitch * 0.88, thick * 0.72);
       return this.box(i, q, 0, 12, true);
     });
     const host = clock ? [this.drawHost(row), this.drops(row, large)] : "",
@@ -378,7 +385,7 @@ export class Grid extends Lanes {
       whole = this.area(t, host, Math.max(to - t, 0), this.host);
     const drawn = [rect(whole, { class: "jl-runs", rx: 3 })],
       names = [];
-    for (const { from, to, name, call, input } of spans.slice(first, behind)) {
+    for (const { from, to, name, call } of spans.slice(first, behind)) {
       const [a, b] = [this.near(from), this.near(to)],
         waits = call >= 0 ? 1 : 0;
       if (b < t0 || a > t0 + long) continue;
@@ -386,15 +393,15 @@ export class Grid extends Lanes {
         many.add(a, b, waits);
         continue;
       }
-      const q = this.area(a, host, b - a, this.host),
-        said = [`${name} ${input || ""}`, name].find((text) => widthOf(text, 11) + 6 < b - a);
+      const q = this.area(a, host, b - a, this.host);
       const look = {
         class: waits ? "jl-waiting" : "jl-host",
         rx: 3,
         style: `fill:${many.fills[waits]}`,
       };
       drawn.push(rect(q, look, tag("title", {}, esc(name))));
-      if (said && !turned && !waits) names.push(word(said, q.cx, q.cy, 11, { class: "jl-halo" }));
+      if (!turned && !waits && widthOf(name, 11) + 6 < b - a)
+        names.push(word(name, q.cx, q.cy, 11, { class: "jl-halo" }));
     }
     return [drawn, many.paths(host, this.host), names];
   }
@@ -474,16 +481,14 @@ export class Grid extends Lanes {
   get parting() {
     const { columns, focus } = this.scene,
       { over, end } = this.run.columns,
-      { flags } = this.calls,
       column = focus === null ? null : columns[columns[focus].missing ? focus + 1 : focus],
       calls = column ? this.across(column.slot).filter((i) => i >= 0) : [];
     if (!calls.length) return null;
     const spans = calls.map((i) => this.spanOf(i)),
-      hangs = this.rows.some(({ lane }) => over[lane] >= end),
-      stands = this.clock && (hangs || calls.some((i) => flags[i] & OPEN));
+      hangs = this.clock && this.rows.some(({ lane }) => over[lane] >= end);
     return [
       Math.min(...spans.map(([from]) => from)),
-      stands ? this.extent : Math.max(...spans.map(([, to]) => to)),
+      hangs ? this.extent : Math.max(...spans.map(([, to]) => to)),
     ];
   }
 
@@ -497,19 +502,20 @@ export class Grid extends Lanes {
   /** ≠ between calls of the story that do not belong together. */
   signs() {
     const { columns, focus } = this.scene,
-      { begun, ended, flags } = this.calls;
-    let last = -Infinity;
+      { begun, ended } = this.calls;
+    /** px of the last, by the lane above. @type {number[]} */
+    const last = [];
     return columns.flatMap((column, place) =>
       column.clashes.map(([a, b]) => {
         const calls = this.across(column.slot),
           [i, j] = [calls[a], calls[b]];
         if (!(i >= 0 && j >= 0)) return "";
-        const to = flags[i] & flags[j] & OPEN ? this.extent : Math.min(ended[i], ended[j]),
+        const to = Math.min(ended[i], ended[j]),
           t = (this.near(Math.max(begun[i], begun[j])) + this.near(to)) / 2,
           loud = place === focus,
           r = loud && this.gap > 40 ? 17 : clamp(this.gap / 2 - 3, 7, 10);
-        if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last < 2 * r + 2)) return "";
-        last = t;
+        if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last[a] < 2 * r + 2)) return "";
+        last[a] = t;
         return sign(this.at(t, (this.lane(a) + this.lane(b) + this.thick) / 2), r);
       }),
     );
@@ -713,20 +719,16 @@ export class Grid extends Lanes {
     return `run${s} Python${carries}`;
   }
 
-  /** The lines of the program at which the lanes are, by lane; 0: unknown. @param {number} at */
+  /** The lines of the program at which `told` has the lanes; 0: unknown. @param {number} at */
   linesAt(at) {
     const { calls, run, clock } = this,
-      { begun, late, starts } = calls,
+      place = Math.min(at, this.extent * 0.999),
       numbers = new Set(run.scene.code.map(([, number]) => number));
     return this.rows.map(({ lane }) => {
-      const over = run.columns.over[lane];
-      if (clock && at >= over && over < run.columns.end) return 0;
-      const [, wait] = clock ? this.program(lane, at) : [];
-      let last = this.within(lane, at)[1] - 1; // issued; of those that follow, some are and wait
-      while (clock && begun[last + 1] - late[last + 1] <= at && last + 1 < starts[lane + 1]) last++;
-      if (wait) last = wait.call;
-      if (last < starts[lane]) return 0;
-      const found = linesOf(run, run.columns.codes[calls.code[last]].lines).find(
+      const [work, wait] = clock ? this.program(lane, place) : [],
+        i = clock ? (wait?.call ?? -1) : slotsOf(calls, lane)[Math.floor(place)],
+        lines = i < 0 ? (work?.lines ?? 0) : run.columns.codes[calls.code[i]].lines;
+      const found = linesOf(run, lines).find(
         ({ source, line }) => source.name === run.scene.file && numbers.has(line),
       );
       return found?.line ?? 0;
@@ -849,15 +851,21 @@ export class Grid extends Lanes {
     this.select((here + 1 + found) % n);
   }
 
-  /** The call that began last. @param {?number} at */
-  open(at) {
+  /** The slot of the call that began last. @param {?number} at */
+  slotAt(at) {
     const { starts, slot } = this.calls,
       begun = this.rows.flatMap(({ lane }) => {
         const i = this.within(lane, at ?? this.extent)[1] - 1;
         return i >= starts[lane] ? [i] : [];
       });
-    if (begun.length)
-      this.select(slot[begun.reduce((a, b) => (this.spanOf(b)[0] > this.spanOf(a)[0] ? b : a))]);
+    return (
+      slot[begun.reduce((a, b) => (this.spanOf(b)[0] > this.spanOf(a)[0] ? b : a), begun[0])] ?? 0
+    );
+  }
+
+  /** When all calls of a slot have begun. @param {number} slot */
+  atSlot(slot) {
+    return Math.max(0, ...this.across(slot).map((i) => (i < 0 ? 0 : this.spanOf(i)[0])));
   }
 
   /** @param {string} key */
@@ -903,7 +911,7 @@ function inRows(calls, clock) {
     const free = ends.findIndex((end) => end <= call.t + 1),
       row = free < 0 ? ends.length : free;
     ends[row] = call.to;
-    call.row = row % 3;
+    call.row = Math.min(row, 2);
     for (let k = first; k <= at; k++) placed[k].of = Math.min(ends.length, 3);
   }
   return placed;

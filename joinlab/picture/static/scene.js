@@ -323,6 +323,16 @@ export class Scene extends Lanes {
     return here + (this.columns[here].stack ? 0.99 : address % 1);
   }
 
+  /** The last slot that has come. @param {?number} at */
+  slotAt(at) {
+    return this.columns[this.here(at)].until;
+  }
+
+  /** Where a slot is shown. @param {number} wanted */
+  atSlot(wanted) {
+    return (this.columns.findLast(({ slot }) => slot <= wanted)?.i ?? 0) + 0.99;
+  }
+
   /** @param {?number} at */
   heard(at) {
     const here = this.here(at),

@@ -36,7 +36,7 @@ interface RawColumns {
   counts: number[];
   spans: number[];
   codes: { kind: number; label: string; lines: number; facts: number }[];
-  names: string[];
+  names: [name: string, lines: number][];
   stops: number[];
   /** When each lane's program was over, ns; `end` where it never is. */
   over: number[];
@@ -73,13 +73,14 @@ interface Bounds {
   first: Float64Array;
 }
 
-/** What a program did, ns; `call`: the one that it waited for, or -1. */
+/** What a program did, ns; `call`: the one that it waited for, or -1; `lines`: of other work. */
 interface Span {
   from: number;
   to: number;
   name: string;
   call: number;
   input: number;
+  lines: number;
 }
 
 interface Looks {
