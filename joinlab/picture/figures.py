@@ -21,7 +21,7 @@ from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import read
 from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
-from joinlab.picture.columns import MARGIN, call_times, mistaken
+from joinlab.picture.columns import LEAST, MARGIN, call_times, mistaken
 from joinlab.picture.details import call_details, duration
 from joinlab.picture.first_screen import FirstScreen, first_screen, folded
 from joinlab.picture.rows import RowKind, kind
@@ -34,7 +34,8 @@ CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, 
 CALLS, PROGRAM = (0.08, 0.5), (0.64, 0.22)
 """Across time, where the two tracks of a lane begin, and how high they are; a lane is 1 high."""
 
-MOST_AT_ONCE = 3  # calls in flight that share the height of their track
+MOST_AT_ONCE = 6  # calls in flight that share the height of their track; more share its last row
+LANE, NAMED = 95, 18  # px: how high a lane is at least, and a bar that can show its name
 OUTLINED = 300  # bars of a kind; of more, an outline would be all that one sees
 
 
@@ -64,7 +65,7 @@ def figure(timeline: Timeline) -> go.Figure:
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
     begin = min((bar.begin for bar in bars), default=0)
     end = max((max(bar.begin, bar.end) for bar in bars), default=0)
-    whole = max(end - begin, 1000)
+    whole = max(end - begin, LEAST)
     until = end + int(whole * MARGIN)
     units = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
     unit, per = next((unit for unit in units if until - begin >= 2 * unit[1]), ("ns", 1.0))
@@ -73,6 +74,8 @@ def figure(timeline: Timeline) -> go.Figure:
     )  # a legend has the first's edge
     by_kind = groupby(bars, lambda bar: bar.kind)
     traces = [_trace(bar_kind, list(group), until, per) for bar_kind, group in by_kind]
+    thin = min((bar.high for bar in bars), default=1)
+    lanes_px = len(screen.names) * max(LANE, round(NAMED / thin))
     part = f" · {len(reading.listed):,} of {reading.count:,} rows" * reading.is_part
     names = []
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
@@ -89,12 +92,12 @@ def figure(timeline: Timeline) -> go.Figure:
         title={"text": _lines("".join(piece.text for piece in screen.headline)), "x": 0.01, "font": {"size": 16},
                "subtitle": {"text": html.escape(title(timeline) + part)}},
         uniformtext={"minsize": 10, "mode": "hide"},
-        legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + 95 * len(names))},
+        legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + lanes_px)},
         xaxis=plain | {"title": {"text": f"{unit}, {how}"}, "range": [(begin - whole / 200) / per, until / per],
                        "gridcolor": "rgba(128,128,128,0.25)"},
         yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
                        "range": [len(names), 0], "fixedrange": True, "showgrid": False},
-        height=240 + 95 * len(names),
+        height=240 + lanes_px,
     )  # fmt: skip
     return go.Figure([*traces, *_signs(screen, slots, until, per)], layout)
 
@@ -129,13 +132,10 @@ def _bars(
     spans = timeline.spans.filter(pl.col("rank") == rank)
     for span in spans.rows(named=True) if not reading.is_part else ():
         begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
-        if span["input"] is None:
-            label = span["name"]
-        else:
-            label = f"{span['name']} {span['input'] + 1}"
-        yield FigureBar(
-            RowKind.SPAN, begin, end, *program, label, _duration_text(label, begin, end)
-        )
+        label = work = span["name"]
+        if span["input"] is not None:
+            work = f"{label} of input {span['input'] + 1}"
+        yield FigureBar(RowKind.SPAN, begin, end, *program, label, _duration_text(work, begin, end))
 
 
 def _duration_text(what: str, begin: int, end: int) -> str:
@@ -155,7 +155,7 @@ def _track_rows(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[in
         row = free[0] if free else len(row_ends)
         row_ends[row : row + 1] = [inf if end < 0 else end]
         most[-1] = min(len(row_ends), MOST_AT_ONCE)
-        places.append((row % MOST_AT_ONCE, len(most) - 1))
+        places.append((min(row, MOST_AT_ONCE - 1), len(most) - 1))
     return [(row, most[shared]) for row, shared in places]
 
 

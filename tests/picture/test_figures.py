@@ -13,8 +13,9 @@ import joinlab
 from joinlab.picture.columns import call_times
 from joinlab.picture.details import call_details
 from joinlab.picture.figures import CALLS, CONFIG, PROGRAM, _track_rows, figure, hover
+from joinlab.picture.lane_data import pack
 from joinlab.timeline import Ending
-from tests.drawn import timelines
+from tests.drawn import lane_data, timelines
 from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")
@@ -92,7 +93,9 @@ def test_below_a_ranks_calls_is_its_program_hatched_where_it_waits():
         drawn = bars_on(made, rank, PROGRAM)
         assert all(trace.marker.pattern.shape == waits[trace.name] for trace, *_ in drawn)
         texts = [trace.customdata[index] for trace, index, *_ in drawn]
-        assert sum(text.startswith("<b>backward 1</b>: ") for text in texts) == 1
+        names = [trace.text[index] for trace, index, *_ in drawn if trace.name == "host works"]
+        assert set(names) == {"forward", "backward"}  # "forward 2" is a call
+        assert sum(text.startswith("<b>backward of input 1</b>: ") for text in texts) == 1
         waited = timeline.calls.filter(timeline.calls["rank"] == rank)["host_wait_begin_ns"]
         assert sum(": " in text and "waits in" in text for text in texts) == waited.count()
     assert "waits in barrier</b>: it never ends" in texts[-1]
@@ -100,13 +103,32 @@ def test_below_a_ranks_calls_is_its_program_hatched_where_it_waits():
 
 def test_calls_in_flight_at_once_lie_below_each_other():
     assert _track_rows([0, 1, 5, 20], [10, 4, 8, 30]) == [(0, 2), (1, 2), (1, 2), (0, 1)]
-    assert _track_rows([0, 1, 2, 3, 40], [-1, 5, 6, 7, 50]) == [
-        (0, 3),
-        (1, 3),
-        (2, 3),
-        (0, 3),
-        (1, 3),
-    ]
+    assert _track_rows([0, 1, 2, 3, 40], [-1, 5, 6, 7, 50]) == [(row, 4) for row in (0, 1, 2, 3, 1)]
+    never = [-1] * 8  # the first, in which the rest is held up, stays in sight
+    assert _track_rows([*range(8)], never) == [(min(row, 5), 6) for row in range(8)]
+
+
+def test_every_call_that_is_pending_is_in_sight_with_its_name():
+    writer = Writer(world_size=1)
+    for op in ("all_reduce", "all_gather", "broadcast", "barrier"):
+        writer.call(0, op, done=False)
+    made = figure(writer.timeline([Ending("finished", pending=True, call=0)]))
+    drawn = bars_on(made, 0, CALLS)
+    texts = sorted(trace.text[index] for trace, index, *_ in drawn)
+    assert texts == ["all-gather", "all-reduce", "barrier", "broadcast"]
+    assert len({trace.y[index] for trace, index, *_ in drawn}) == 4
+    lane = made.layout.height - 240
+    assert all(trace.width[index] * lane > 17 for trace, index, *_ in drawn)  # px
+
+
+def test_a_run_without_a_length_has_the_same_axis_in_both_pictures():
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "barrier", done=False, waits=False, enqueued_ns=0)
+    run = writer.timeline([Ending("hung", call=0, proven=True)] * 2)
+    data, _ = lane_data(pack(run))
+    (raw,) = data["runs"]
+    assert raw["columns"]["end"] == figure(run).layout.xaxis.range[1] == 180  # ns
 
 
 def test_the_axis_has_a_unit_and_says_whether_times_were_modelled():
