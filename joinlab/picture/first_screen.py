@@ -659,7 +659,7 @@ class _ScreenBuilder:
         plain: Tone = (
             "warn" if well and not line.calls else ""
         )  # replicas that differ: no noun has a colour
-        tone: Tone = "warn" if all(group.good or group.pending for group in line.ends) else "bad"
+        tone: Tone = "warn" if all(group.pending for group in line.bad_ends()) else "bad"
         pieces, length = [], 0
         for piece in all_pieces:
             cut = max(0, min(len(piece.text), len(cause) - length))

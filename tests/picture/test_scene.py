@@ -75,6 +75,20 @@ def test_the_line_that_raised_is_shown_with_its_rank(backend):
     assert shown["model(input).backward()"] == ["rank 0"]
 
 
+def raises_at_the_third(rank, inputs):
+    for step, _ in enumerate(inputs):
+        if rank == 1 and step == 2:
+            raise ValueError("nan in the loss")
+        dist.all_reduce(torch.ones(1))
+
+
+def test_endings_have_one_colour_in_the_headline_and_at_the_lanes():
+    made = first_screen(emulate(raises_at_the_third, (4, 4, 4)))
+    ends = made.headline[-1]
+    assert ends.text.strip() == "finished, a call still pending."
+    assert [tone for _, _, tone, _ in made.ends] == [ends.tone, "bad", ends.tone]
+
+
 def test_a_headline_about_replicas_that_differ_is_no_good_news():
     made = first_screen(emulate(k09, (4, 4)))
     assert {piece.tone for piece in made.headline} == {"warn"}
