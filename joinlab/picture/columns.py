@@ -149,7 +149,11 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
     texts = SourceTexts.of(timeline)
     code, codes = _codes(calls, texts)
-    names: dict[tuple[str, str | None], int] = {}
+    names: dict[tuple[str, tuple[CodeLine, ...]], int] = {}
+    span_codes = []
+    for span in spans["name", "call_site"].rows(named=True):
+        key = span["name"], texts.lines_of(span)
+        span_codes.append(names.setdefault(key, len(names)))
     planes = {
         "slot": _zigzag(_steps(slot, lane) - 1),
         "code": code,
@@ -163,10 +167,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "spanBegun": _zigzag(_steps(at_span, span_lane)),
         "spanTook": np.where(span_to < 0, UNENDED, np.maximum(span_to // unit - at_span, 0)),
         "spanInput": spans["input"].fill_null(-1).to_numpy() + 1,
-        "spanCode": np.array(
-            [names.setdefault(key, len(names)) for key in spans["name", "call_site"].iter_rows()],
-            np.int64,
-        ),
+        "spanCode": np.array(span_codes, np.int64),
     }
     written = [(name, *_plane(column)) for name, column in planes.items()]
     data = {
@@ -174,7 +175,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "unit": unit,
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
-        "names": [(name, texts.lines_of({"call_site": site})) for name, site in names],
+        "names": list(names),
         "stops": list(map(round, stops)),
         "over": list(map(round, over)),
         "end": round(until),

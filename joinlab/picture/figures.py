@@ -11,6 +11,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
+from operator import attrgetter
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -74,7 +75,7 @@ def figure(timeline: Timeline) -> go.Figure:
     )  # a legend has the first's edge
     by_kind = groupby(bars, lambda bar: bar.kind)
     traces = [_trace(bar_kind, list(group), until, per) for bar_kind, group in by_kind]
-    thin = min((bar.high for bar in bars), default=1)
+    thin = min(map(attrgetter("high"), bars), default=1)
     lanes_px = len(screen.names) * max(LANE, round(NAMED / thin))
     part = f" · {len(reading.listed):,} of {reading.count:,} rows" * reading.is_part
     names = []
