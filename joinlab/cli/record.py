@@ -139,7 +139,7 @@ class _Voice:
         self.say_end()
 
     def say_end(self) -> None:
-        if self._ended.acquire(blocking=False) and any(self._into.glob("rank-*.jsonl")):
+        if any(self._into.glob("rank-*.jsonl")) and self._ended.acquire(blocking=False):
             _say(f"to see what was recorded: {self._show}")
 
 
