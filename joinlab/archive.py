@@ -129,7 +129,7 @@ def write_whole(path: Path, data: bytes) -> Path:
     except BaseException as error:
         with suppress(OSError):
             draft.unlink()
-        if isinstance(error, OSError):  # of the draft, a name that nobody gave
+        if isinstance(error, OSError):  # it names the draft; name the file that the caller chose
             error.filename, error.filename2 = str(path), None
         raise
     return path

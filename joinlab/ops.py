@@ -126,6 +126,17 @@ COUNTERPART: Mapping[object, Op] = {Op.SEND: Op.RECV, Op.RECV: Op.SEND}
 """What meets a send, or a recv."""
 
 
+def peer_text(op: object, peer: int | None, noun: str = "rank ") -> str:
+    """The other rank of a send or recv, as a suffix; "" if it is any, and of other ops.
+
+    >>> peer_text("recv", 3)
+    ' from rank 3'
+    """
+    if peer is None or op not in COUNTERPART:
+        return ""
+    return f" {'to' if op == Op.SEND else 'from'} {noun}{peer}"
+
+
 def op_of(name: str) -> Op | None:
     """The op of that name; None if it is unknown, as in files of other tools."""
     return Op(name) if name in FACTS else None

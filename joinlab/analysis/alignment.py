@@ -74,12 +74,12 @@ def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment
         swapped = any(map(fits, ahead[:by], unmatched))
         return not (unmatched and (swapped or all(map(fits, ahead[1:], behind[1:]))))
 
-    lead = 0
+    lead, first_rest, second_rest = 0, first[index:], second[index:]
     for size in range(1, FURTHEST + 1):
-        if leads(second[index:], first[index:], size):
+        if leads(second_rest, first_rest, size):
             lead = -size
             break
-        if leads(first[index:], second[index:], size):
+        if leads(first_rest, second_rest, size):
             lead = size
             break
     # where one rank has issued more of them, the two that fit may be of different rounds

@@ -9,17 +9,16 @@ where a rank issues another call, or where a call ends in only one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import conclusion, quoted
 from joinlab.analysis.wording import at_input, by_key, input_or_step, ranks_text, tensor
-from joinlab.ops import Op
+from joinlab.ops import peer_text
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
@@ -71,11 +70,8 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
             {} if row.left is None else left_side.calls[row.left],
             {} if row.right is None else right_side.calls[row.right],
         )
-        next_calls = (
-            partial(left_side.next_calls, left_start),
-            partial(right_side.next_calls, right_start),
-        )
-        for kind, text in _differences(*calls, next_calls, left_run, right_run):
+        starts = (left_side, left_start), (right_side, right_start)
+        for kind, text in _differences(*calls, starts, left_run, right_run):
             first.setdefault(kind, (row, text))
         left_start += row.left is not None
         right_start += row.right is not None
@@ -161,12 +157,19 @@ class _ComparedRun:
             for slot, calls in zip(matched.slots, self.calls, strict=True)
         ]
 
-    def next_calls(self, start: int) -> Calls:
-        """Each rank's first call from this slot on."""
+    def issued(self, start: int, ranks: Sequence[int]) -> str:
+        """What each of these ranks issues next, from this slot on: "rank 0 issues barrier"."""
         first: Calls = {}
         for calls in self.calls[start:]:
             first = {**calls, **first}
-        return first
+        names = {}
+        for rank, call in first.items():
+            names[rank] = quoted(call) + peer_text(call["op"], call["peer"])
+        ranks_by_call = by_key((names.get(rank, "no more calls"), rank) for rank in ranks)
+        return ", ".join(
+            f"{ranks_text(issuers)} issue{'s' * (len(issuers) == 1)} {name}"
+            for name, issuers in ranks_by_call.items()
+        )
 
 
 BEFORE, AFTER = -1, 1 << 62
@@ -217,12 +220,12 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
 def _differences(
     ours: Calls,
     right_calls: Calls,
-    next_calls: tuple[Callable[[], Calls], Callable[[], Calls]],
+    starts: Iterable[tuple[_ComparedRun, int]],
     left_run: str,
     right_run: str,
 ) -> Iterator[tuple[str, str]]:
     """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends
-    in only one run).
+    in only one run). `starts`: both runs, and the slot that each has come to.
 
     The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce
     operation).
@@ -235,7 +238,7 @@ def _differences(
     }
     ranks = sorted((ours.keys() | right_calls.keys()) - pairs.keys())
     if ranks:
-        left_text, right_text = (_issued(calls(), ranks) for calls in next_calls)
+        left_text, right_text = (run.issued(start, ranks) for run, start in starts)
         yield "parts", f"{left_run} {left_text}; {right_run} {right_text}"
     fates = [
         f"rank {rank}'s {quoted(left_call)} {_fate(left_call)} {left_run} and {_fate(two)} {right_run}"
@@ -255,23 +258,6 @@ def _differences(
                 "data",
                 f"rank {rank}'s {quoted(first)} is {_carried(first)} {left_run}, {_carried(two)} {right_run}",
             )
-
-
-def _issued(calls: Calls, ranks: Sequence[int]) -> str:
-    """Which of these calls the ranks issue: "rank 0 issues barrier"."""
-    names = {rank: _called(call) for rank, call in calls.items()}
-    ranks_by_call = by_key((names.get(rank, "no more calls"), rank) for rank in ranks)
-    return ", ".join(
-        f"{ranks_text(issuers)} issue{'s' * (len(issuers) == 1)} {name}"
-        for name, issuers in ranks_by_call.items()
-    )
-
-
-def _called(call: Call) -> str:
-    """A call in words, a send or recv with its peer."""
-    if call["peer"] is None:
-        return quoted(call)
-    return f"{quoted(call)} {'to' if call['op'] == Op.SEND else 'from'} rank {call['peer']}"
 
 
 def _where(place: int, timeline: Timeline) -> str:

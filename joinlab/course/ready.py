@@ -168,13 +168,9 @@ def check_course(checks: Sequence[ReadyCheck] = CHECKS) -> int:
             raise  # LaunchInterrupted is an Exception, too
         except Exception as error:
             if isinstance(error, NotReady):
-                repair = error.repair
+                reason, repair = f"{error}", error.repair
             else:
-                repair = install_command()
-            if isinstance(error, NotReady):
-                reason = f"{error}"
-            else:
-                reason = f"{type(error).__name__}: {error}"
+                reason, repair = f"{type(error).__name__}: {error}", install_command()
             console.print(f"✕ {check.name:22} {' '.join(reason.split())}", markup=False)
             console.print(
                 f"Not ready for the course. Run: {repair}", style="bold red", markup=False

@@ -264,8 +264,7 @@ class Host(ActingRank):
         self.take(WaitEnds(calls=awaited, still_open=awaited, time_ns=self.now, thread=0))
 
     def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
-        """Recorded, too, for a host that stays inside: of one that leaves them, the wait is no part of
-        its calls."""
+        """Record the wait, too: a host that never leaves these calls is seen to stand in them."""
         self.begins(calls, inside=1)
         super().wait_inside(calls, why)
         self.ends(calls)

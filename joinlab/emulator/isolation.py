@@ -115,7 +115,7 @@ class Isolation:
             self._copies.library_names.take()  # of a rank that was left alone
         self._uninstall()
         # a closure that keeps all of this alive
-        restore, self._restore = (self._restore, lambda: None)
+        restore, self._restore = self._restore, lambda: None
         restore()
 
     def switched(self, old: Any, new: Any) -> None:

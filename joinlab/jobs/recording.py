@@ -24,7 +24,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
 from joinlab.jobs.job import NOTHING_RECORDED
-from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Needs, Op, SpanRow, Stood
+from joinlab.ops import NEEDS_ALL, POINT_TO_POINT, CallRow, SpanRow, Stood
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
 from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -278,11 +278,12 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     """The first Ctrl-C, or the first record that broke off; None if a rank had failed before, or
     without either."""
     cuts, failed = list[ReadUntil](), list[int]()
+    done = _done_by_all(logs)
     for log in logs.values():
         last = log.last_ns + _behind(log)
         if log.lost is not None:
             cuts.append(ReadUntil(last, LOST))
-        elif _is_short(log, logs):
+        elif _is_short(log, done):
             cuts.append(ReadUntil(last + 1, LOST))
         elif log.raised is None:
             continue
@@ -296,25 +297,29 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
     return first
 
 
-def _is_short(log: RankLog, logs: dict[int, RankLog]) -> bool:
-    """Whether a rank did more than its record has, as in a copy that broke off: another rank has
-    completed a collective, a while ago, that needs every rank and is not in it."""
+def _done_by_all(logs: dict[int, RankLog]) -> dict[str, int]:
+    """By group, the number of its last collective that needs every rank and that some rank completed
+    a while ago: every rank of the group has issued it."""
+    done: dict[str, int] = {}
+    for log in logs.values():
+        until = time.time_ns() - MOVING_NS - _behind(log)
+        for call in log.calls.values():
+            over = (call.get("completed_ns") or until) < until
+            if over and call["op"] in NEEDS_ALL:
+                done[call["group"]] = max(done.get(call["group"], 0), call.get("number") or 0)
+    return done
+
+
+def _is_short(log: RankLog, done: dict[str, int]) -> bool:
+    """Whether a rank did more than its record has, as in a copy that broke off: `done`, what every
+    rank has issued, is not in it."""
     if log.returned or log.raised or _lives(log):
         return False
     last = dict(log.issued)
     for call in log.calls.values():
         if call["op"] not in POINT_TO_POINT:
             last[call["group"]] = max(last.get(call["group"], 0), call.get("number") or 0)
-    for other in logs.values():
-        until = time.time_ns() - MOVING_NS - _behind(other)
-        for call in other.calls.values():
-            if (
-                (call.get("number") or 0) > last.get(call["group"], 1 << 62)
-                and (call.get("completed_ns") or until) < until
-                and FACTS[Op(call["op"])].needs is Needs.EVERYONE
-            ):
-                return True
-    return False
+    return any(done.get(group, 0) > number for group, number in last.items())
 
 
 def _has_only_ended(log: RankLog, before: RankLog) -> bool:

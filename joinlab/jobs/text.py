@@ -113,8 +113,7 @@ PATTERNS: Mapping[str, str] = {
     "child": r"\[rank: (?P<rank>\d+)\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
-"""The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$"
-match at lines.
+"""The lines that are read, as regular expressions; "^" and "$" match at lines.
 
 timeout   PyTorch 1.9 to 2.14; old ones without the number; the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
@@ -572,8 +571,8 @@ class TextFacts:
                 self.stands[line_rank], matched = stack, True
         for who, match in asides:
             site = call_site(_frames(match["frames"])[::-1])
-            own = "distributed/run.py" in match["frames"]  # torchrun's
-            if site and not own and match["text"] not in self.raised.values():
+            by_torchrun = "distributed/run.py" in match["frames"]
+            if site and not by_torchrun and match["text"] not in self.raised.values():
                 error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
                 self.asides.append(f"{who} wrote {error}.")
                 matched = True

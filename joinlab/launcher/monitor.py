@@ -100,7 +100,7 @@ class Watch:
     ) -> None:
         began = moved = time.monotonic()
         # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
-        asked, used = (0.0, -1.0)
+        asked, used = 0.0, -1.0
         while len(self.statuses) < len(self.counts):
             take_interrupt()
             heard = self._hear(link, POLL_S)

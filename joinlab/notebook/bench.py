@@ -23,8 +23,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -274,22 +273,16 @@ class Bench(View):
             )
         return words
 
-    @contextmanager
-    def _asked_by_page(self) -> Iterator[None]:
-        """Let an interrupt end an emulation that a control started; no cell runs in which it could
-        be raised."""
+    def set_state(self, sync_data: object) -> None:
+        """Take traits that the browser has set. An interrupt ends an emulation that they start; no
+        cell runs in which it could be raised."""
         self._by_page = True
         try:
-            yield
+            super().set_state(sync_data)
         except KeyboardInterrupt:
             self._tell("Interrupted.")
         finally:
             self._by_page = False
-
-    def set_state(self, sync_data: object) -> None:
-        """Take traits that the browser has set."""
-        with self._asked_by_page():
-            super().set_state(sync_data)
 
     @traitlets.observe(*CHOSEN)
     def _changed(self, _: Mapping[str, object]) -> None:

@@ -63,7 +63,7 @@ def missing(engine: Engine, ranks: int) -> str:
     version: tuple[int, ...] = (0, 0, 0)
     if engine.backend == "nccl" and torch.cuda.is_available():
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    machine = {"gpus": torch.cuda.device_count(), "nccl": ".".join(map(str, version)), "gloo": True}
+    machine = {"gpus": torch.cuda.device_count(), "nccl": ".".join(map(str, version))}
     try:
         choose_backend(machine, engine.backend, ranks)
     except LaunchError as error:

@@ -149,11 +149,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
     texts = SourceTexts.of(timeline)
     code, codes = _codes(calls, texts)
-    names: dict[tuple[str, tuple[CodeLine, ...]], int] = {}
-    span_codes = []
-    for span in spans["name", "call_site"].rows(named=True):
-        key = span["name"], texts.lines_of(span)
-        span_codes.append(names.setdefault(key, len(names)))
+    names: dict[tuple[str, str | None], int] = {}
+    span_codes = [names.setdefault(key, len(names)) for key in spans["name", "call_site"].rows()]
     planes = {
         "slot": _zigzag(_steps(slot, lane) - 1),
         "code": code,
@@ -175,7 +172,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "unit": unit,
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
-        "names": list(names),
+        "names": [(name, texts.lines_of({"call_site": site})) for name, site in names],
         "stops": list(map(round, stops)),
         "over": list(map(round, over)),
         "end": round(until),

@@ -341,7 +341,7 @@ class _ScreenBuilder:
                 if before and not self.unfold and self._side_by_side(before, column):
                     before.until, before.said = column.until, "Nothing meets these calls."
                     both = zip(before.boxes, column.boxes, strict=True)
-                    before.boxes = [box or other for box, other in both]
+                    before.boxes = [box or next_box for box, next_box in both]
                     absent = {*before.absent, *column.absent}
                     before.absent = tuple(lane for lane in absent if before.boxes[lane] is None)
                 else:
@@ -424,11 +424,12 @@ class _ScreenBuilder:
         for lane, rank in enumerate(stack_ranks):
             if rank is None:
                 continue
-            own = [row for row in rows if row["rank"] == rank]
-            without = bool(inputs) and all(
-                row["input"] is None for row in own
-            )  # it shadows the others'
-            boxes[lane] = self._pile(folds, rank)._replace(stack=f"{len(own)} calls" * without)
+            lane_rows = [row for row in rows if row["rank"] == rank]
+            # a rank that shadows the others' calls has none of their inputs
+            shadows = bool(inputs) and all(row["input"] is None for row in lane_rows)
+            boxes[lane] = self._pile(folds, rank)._replace(
+                stack=f"{len(lane_rows)} calls" * shadows
+            )
         first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
         return Column(first, last, span, boxes, stack=label, said="all matched")
 
@@ -652,7 +653,7 @@ class _ScreenBuilder:
         well = all(group.good for group in line.ends)
         if well and isinstance(line, Even):
             return (ScreenPiece(self.story.sentence, tone="good"),)
-        all_pieces, without_endings = self._pieces(line), replace(line, ends=())
+        without_endings = replace(line, ends=())
         cause = "".join(piece.text for piece in self._pieces(without_endings))
         if not line.sentence.startswith(without_endings.sentence):  # its words are its endings
             cause = ""
@@ -661,7 +662,7 @@ class _ScreenBuilder:
         )  # replicas that differ: no noun has a colour
         tone: Tone = "warn" if all(group.pending for group in line.bad_ends()) else "bad"
         pieces, length = [], 0
-        for piece in all_pieces:
+        for piece in self._pieces(line):
             cut = max(0, min(len(piece.text), len(cause) - length))
             pieces += [
                 ScreenPiece(piece.text[:cut], piece.kind, plain),

@@ -12,7 +12,7 @@ from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import asks_of, is_setup, quoted, shadows
 from joinlab.analysis.wording import listed, ranks_text, short_site, splits_text, tensor
 from joinlab.backend.calls import elements_of
-from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of
+from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of, peer_text
 
 Row = CallRow
 
@@ -77,10 +77,7 @@ def _own(op: Op) -> RowKind:
 
 def label(call: Row) -> str:
     """What a box says: what its call asks or does; of a send or recv, the peer, too."""
-    text, peer = asks_of(call), call["peer"]
-    if peer is None or call["op"] not in POINT_TO_POINT:
-        return text
-    return f"{text} {'to' if call['op'] == Op.SEND else 'from'} {peer}"
+    return asks_of(call) + peer_text(call["op"], call["peer"], "")
 
 
 class DrawnSlot(NamedTuple):

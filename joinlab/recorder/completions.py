@@ -216,8 +216,8 @@ class Completions:
         for call in self.open_calls():
             if call.called_back:
                 future = call.work.get_future()
-                until = float("inf")
+                while not future.done():
+                    time.sleep(END_S)
+                until = time.monotonic() + EXIT_S
                 while not call.done and time.monotonic() < until:
-                    if future.done() and until == float("inf"):
-                        until = time.monotonic() + EXIT_S
                     time.sleep(END_S)

@@ -682,7 +682,8 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
 
 
 def _is_wanted(place: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:
-    """Whether what its test asks for is used where a branch leads: another rank lacks it.
+    """Whether the code to which a branch leads uses what its test asks for, which a rank that fails
+    the test does not have.
 
     path = fetch()
     if path is not None:

@@ -27,7 +27,8 @@ _OVERRUN = "op.preamble.length <= op.nbytes"
 killed a rank may do more harm in an emulation."""
 
 _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
-_PROVENANCE |= {state: state for state in ("not run yet", "running")}  # of a bench that launches
+# of a bench that launches
+_PROVENANCE |= {"not run yet": "not run yet", "running": "running"}
 
 
 def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = True) -> Story:

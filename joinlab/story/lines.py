@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from joinlab.analysis.wording import short_site, shown
 from joinlab.backend.calls import Key
-from joinlab.ops import Op
+from joinlab.ops import peer_text
 from joinlab.story.words import Piece, Text, as_sentence, ends, listing, say
 from joinlab.timeline import EndKind
 
@@ -77,9 +77,7 @@ class NamedCall:
     @property
     def peer_text(self) -> str:
         """The other rank, as a suffix: " to rank 1"."""
-        if self.peer is None:
-            return ""
-        return f" {'to' if self.op == Op.SEND else 'from'} rank {self.peer}"
+        return peer_text(self.op, self.peer)
 
     @property
     def number_text(self) -> str:

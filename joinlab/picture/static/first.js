@@ -52,7 +52,7 @@ export class First {
   /** Where the pointer is, on the axis of the grid. @type {?number} */
   pointed = null;
   turn = false;
-  /** Whether Python is. */
+  /** Whether Python is: its kernel was restarted. */
   gone = false;
   /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
   hand = null;
@@ -257,7 +257,7 @@ export class First {
     for (const trait of ["covered", "heading"]) this.follow(`change:${trait}`, () => this.draw());
     this.follow("change:_still", () => this.hideStill());
     this.follow("comm_live_update", () => {
-      this.gone = true; // its kernel was restarted
+      this.gone = true;
       this.draw();
     });
     this.follow("change:axis", () => this.changeAxis());

@@ -156,7 +156,8 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         for rank, end in enumerate(evidence.ends)
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
     ]
-    follows = [rank for rank in raised if _foreign_slot(evidence, rank)]
+    slots = ((rank, _foreign_slot(evidence, rank)) for rank in raised)
+    follows = {rank: slot for rank, slot in slots if slot is not None}
     sites = by_key(
         (site, rank)
         for rank in raised
@@ -169,7 +170,7 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         lines = (SourceLine(site, "", tuple(follows)),)
         yield RaisedBehind(ranks=tuple(follows), lines=lines)
     elif follows:
-        yield from _behind_another(evidence, follows[0])
+        yield from _behind_another(evidence, *next(iter(follows.items())))
     for site, ranks in sites.items():
         yield RaisedHere(ranks=tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
@@ -206,14 +207,12 @@ def _on_its_way_out(evidence: Evidence, key: Key) -> bool:
     return False
 
 
-def _behind_another(evidence: Evidence, rank: int) -> Iterator[Line]:
-    """The line of the call that the rank's one met."""
-    slot = _foreign_slot(evidence, rank)
-    assert slot is not None
-    for other, row in evidence.matched.calls_of(slot).items():
-        if other != rank and row["call_site"]:
-            lines = (SourceLine(row["call_site"], "", (other,)),)
-            yield RaisedBehindOther(ranks=(rank,), lines=lines)
+def _behind_another(evidence: Evidence, rank: int, slot: Slot) -> Iterator[Line]:
+    """The line of the call that the rank's call in this slot met."""
+    for peer, row in evidence.matched.calls_of(slot).items():
+        if peer != rank and row["call_site"]:
+            line = SourceLine(row["call_site"], "", (peer,))
+            yield RaisedBehindOther(ranks=(rank,), lines=(line,))
             return
 
 

@@ -1,6 +1,6 @@
-"""Calls that all met, in a run that finished, and that were used in a way that PyTorch forbids: a
-Work that nobody waited for, a tensor that was changed before, a call of a group that its rank is
-not in."""
+"""Runs that finished and whose calls all met, but that used a call in a way that PyTorch forbids:
+without wait() on its Work, with a tensor that was changed before wait(), or on a group that its
+rank is not in."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _unwaited(evidence: Evidence) -> tuple[Line, ...]:
 
 @form
 class Overwritten(Headline):
-    """A recv and the send that it met. elements: the first that differ of what came and of what the
-    send was issued with"""
+    """A recv and the send that it met. elements: the first value received that differs, and that with
+    which the send was issued"""
 
     world: int
     elements: Sequence[object]
@@ -103,11 +103,15 @@ def _overwritten(evidence: Evidence) -> tuple[Line, ...]:
         for elements in zip(chain(*came or ()), chain(*issued or ()), strict=False):
             if repr(elements[0]) != repr(elements[1]):  # nan is nan
                 lines = [evidence.line_of(row, [row["rank"]]) for row in rows]
-                about = evidence.about([[row["rank"]] for row in rows], rows)
                 headline = Overwritten(
-                    len(evidence.ends), elements, lines=tuple(filter(None, lines)), **about
+                    len(evidence.ends),
+                    elements,
+                    lines=tuple(filter(None, lines)),
+                    **evidence.about([[row["rank"]] for row in rows], rows),
                 )
-                return (headline, *([] if evidence.meta.get("fixes_hidden") else [WaitToChange()]))
+                if evidence.meta.get("fixes_hidden"):
+                    return (headline,)
+                return (headline, WaitToChange())
     return ()
 
 

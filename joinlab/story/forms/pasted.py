@@ -62,8 +62,11 @@ class TextEnded(TextErrors):
 @form
 class TextStuck(FromText):
     def words(self) -> Text:
-        template = "{} stood still, perhaps in a call of CUDA or NCCL: "
-        return say(template + "[its|their] NCCL watchdog made no progress.", self.ranks)
+        return say(
+            "{} stood still, perhaps in a call of CUDA or NCCL: "
+            "[its|their] NCCL watchdog made no progress.",
+            self.ranks,
+        )
 
 
 class TextVictims(TextErrors):
