@@ -42,11 +42,12 @@ function summed(steps, counts, each) {
 /** @param {number[]} counts */
 const edges = (counts) => counts.reduce((all, count) => [...all, all.at(-1) + count], [0]);
 
-/** @param {RawRun} run @returns {Calls} */
-export function callsOf(run) {
-  if (run.calls) return run.calls;
-  const { columns } = run,
-    { read, unit, counts, stops } = columns,
+/** @param {RawRun} run */
+export const callsOf = (run) => (run.calls ??= everyCall(run.columns));
+
+/** Every call by index, lane by lane in order of issue. @param {RawColumns} columns */
+export function everyCall(columns) {
+  const { read, unit, counts, stops } = columns,
     n = read.slot.length;
   const starts = edges(counts),
     slot = Int32Array.from(summed(read.slot, counts, 1));
@@ -77,17 +78,17 @@ export function callsOf(run) {
     }
     of.sort((a, b) => a.from - b.from);
   });
-  return (run.calls = {
-    starts,
+  return {
+    starts, // where each lane begins
     slot,
     begun,
     ended,
     flags,
     code,
     kind: Uint8Array.from(code, (at) => columns.codes[at].kind),
-    hosts,
-    late: Float64Array.from(read.late, (steps) => steps * unit),
-    input: read.input,
+    hosts, // by lane, what its program did
+    late: Float64Array.from(read.late, (steps) => steps * unit), // ns from its issue until it began
+    input: read.input, // counted from 1; 0: none
     wrong,
     bounds: bounds(starts, begun, ended),
     hostBounds: hosts.map((of) =>
@@ -97,13 +98,14 @@ export function callsOf(run) {
         of.map(({ to }) => to),
       ),
     ),
-  });
+    bySlot: /** @type {Int32Array[]} */ ([]),
+    inputs: /** @type {Span[][]} */ ([]),
+  };
 }
 
 /** For a search among intervals that are almost in order: the last end up to each, and the first begin from
  * each on, part by part.
- * @param {number[]} starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to
- * @returns {Bounds} */
+ * @param {number[]} starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to */
 function bounds(starts, from, to) {
   const last = new Float64Array(from.length),
     first = new Float64Array(from.length);
@@ -134,7 +136,7 @@ export function touching({ last, first }, begin, behind, from, to) {
 
 /** The calls of a lane by slot, -1 where it has none. @param {Calls} calls @param {number} lane */
 export function slotsOf(calls, lane) {
-  const bySlot = (calls.bySlot ??= []);
+  const { bySlot } = calls;
   if (bySlot[lane]) return bySlot[lane];
   const found = new Int32Array(calls.wrong.length).fill(-1);
   for (let i = calls.starts[lane]; i < calls.starts[lane + 1]; i++) found[calls.slot[i]] = i;
@@ -142,11 +144,10 @@ export function slotsOf(calls, lane) {
 }
 
 /** When a lane's rank was at each of its inputs, which are counted from 1.
- * @param {Calls} calls @param {number} lane @returns {Span[]} */
+ * @param {Calls} calls @param {number} lane */
 export function inputsOf(calls, lane) {
-  const inputs = (calls.inputs ??= []);
+  const { begun, late, input, inputs, starts, hosts } = calls;
   if (inputs[lane]) return inputs[lane];
-  const { begun, late, input, starts, hosts } = calls;
   const seen = hosts[lane].map((span) => ({ ...span, input: span.input || input[span.call] || 0 }));
   for (let call = starts[lane]; call < starts[lane + 1]; call++) {
     const issued = begun[call] - late[call];

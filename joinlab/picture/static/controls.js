@@ -59,13 +59,12 @@ export class Controls {
     this.more = ranks("+", "Add a rank", (counts) => [...counts, counts.at(-1)]);
     const knobs = element("span.jlb-knobs");
     this.inputs = Object.entries(KNOBS).map(([name, [label, title]]) => {
-      const input = /** @type {HTMLInputElement} */ (
-        element("input", { name, type: "number", min: 0, max: 2 ** 32 - 1, required: true })
-      );
-      input.addEventListener("change", () => {
+      const look = { name, type: "number", min: 0, max: 2 ** 32 - 1, required: true },
+        input = element("input", look);
+      input.onchange = () => {
         if (input.checkValidity()) this.set(name, Number(input.value));
         else this.draw();
-      });
+      };
       knobs.append(element("label", { title }, `${label} `, input));
       return input;
     });

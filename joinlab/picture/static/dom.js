@@ -2,11 +2,12 @@
 
 /** An element with attributes and children; `onclick` is a listener, an attribute that is null or false is
  * left out.
- * @param {string} tag with its class, as in "div.jl-bar"
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K | `${K}.${string}`} tag with its class, as in "div.jl-bar"
  * @param {Record<string, any>} attributes @param {...(Node | string)} children */
 export function element(tag, attributes = {}, ...children) {
   const [name, ...look] = tag.split("."),
-    made = document.createElement(name);
+    made = document.createElement(/** @type {K} */ (name));
   made.classList.add(...look);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") made.addEventListener("click", value);
@@ -19,18 +20,15 @@ export function element(tag, attributes = {}, ...children) {
 /** @param {string} text @param {string} title @param {() => void} onclick
  * @param {string} look its class @param {Record<string, any>} more */
 export function button(text, title, onclick, look = "", more = {}) {
-  const made = element(`button${look && `.${look}`}`, { type: "button", title, onclick, ...more });
-  made.append(text);
-  return /** @type {HTMLButtonElement} */ (made);
+  return element("button", { type: "button", title, onclick, class: look, ...more }, text);
 }
 
 /** @param {string} label @param {(value: string) => void} chosen
  * @param {string[]} values @param {(value: string) => string} text of an option */
 export function choice(label, chosen, values = [], text = (value) => value) {
   const options = values.map((value) => element("option", { value }, text(value))),
-    made = element("select", { "aria-label": label }, ...options),
-    select = /** @type {HTMLSelectElement} */ (made);
-  select.addEventListener("change", () => chosen(select.value));
+    select = element("select", { "aria-label": label }, ...options);
+  select.onchange = () => chosen(select.value);
   return select;
 }
 

@@ -21,14 +21,6 @@ const CODE = 376; // px of code beside the lanes
 const HAND = 396; // px of a program that can be changed, and of the gap before it
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
-/** px of a lane's head with such a part. @type {[string, number][]} */
-const HEADS = [
-  ["jl-say", 76],
-  ["jl-dotrow", 48],
-  ["<svg", 46],
-  ["<", 42],
-  ["", 22],
-];
 
 /** @param {number} height px @param {string} d @param {number} width of its lines */
 const icon = (height, d, width) =>
@@ -175,7 +167,7 @@ export class First {
   }
 
   makeElements() {
-    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), "jl-icon.jl-turner", {
+    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), "jl-icon jl-turner", {
       "aria-label": "Lanes as columns, time runs down",
     });
     this.turner.innerHTML = icon(18, "M2.5 5.2h13m-13 7.6h13", 4.5);
@@ -183,7 +175,7 @@ export class First {
       this.more.hidden = !this.more.hidden;
       this.tellMore();
     };
-    this.opener = button("", `More: ${MORE}`, open, "jl-icon.jl-opener");
+    this.opener = button("", `More: ${MORE}`, open, "jl-icon jl-opener");
     this.opener.innerHTML = `<span></span>${icon(4, "M2 2h0m7 0h0m7 0h0", 3.6)}`;
     const to = (/** @type {string} */ axis) => () =>
       this.set("axis", this.axis === axis ? "logical" : axis);
@@ -251,7 +243,7 @@ export class First {
 
   listen() {
     this.wire();
-    this.view.addEventListener("keydown", (event) => this.pressed(event));
+    this.view.onkeydown = (event) => this.pressed(event);
     this.view.addEventListener("pointerdown", () => this.mark({ mouse: true }), true);
     this.follow("change:_packed", () => this.load());
     for (const trait of ["covered", "heading"]) this.follow(`change:${trait}`, () => this.draw());
@@ -495,10 +487,9 @@ export class First {
       const place = face.lane(i),
         room = turned ? Math.min(pitch - 10, face.width - place - 5) : Infinity,
         head = this.head(i, run, room),
-        [, tall] = HEADS.find(([part]) => head.includes(part)),
         style = turned
-          ? `left:${place}px;top:0;max-width:${room}px`
-          : `left:0;top:${Math.round(place + thick / 2 - tall / 2)}px`;
+          ? `left:${place}px;max-width:${room}px`
+          : `top:${Math.round(place + thick / 2)}px;translate:0 -50%`;
       const whole = laneName(run, i),
         forms = [whole, whole.replace(/^ranks? /, "")];
       if (ranks[i].length > 1) forms.push(`×${ranks[i].length}`);

@@ -28,8 +28,8 @@ class Gallery extends First {
     this.inputs.value = told.start;
     this.own.append(this.inputs);
     this.radios.forEach((radio, at) => {
-      radio.addEventListener("change", () => this.go());
-      radio.addEventListener("keydown", (event) => this.walk(event, at));
+      radio.onchange = () => this.go();
+      radio.onkeydown = (event) => this.walk(event, at);
     });
   }
 

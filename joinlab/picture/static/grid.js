@@ -86,14 +86,13 @@ export class Grid extends Lanes {
     chart.addEventListener("wheel", wheel, { passive: false });
     /** Each pointer that is down: what it holds, and where it is, px. @type {Map<number, number[]>} */
     const held = new Map();
-    let moved = false,
-      pressed = 0; // ms
-    chart.addEventListener("pointerdown", (event) => {
+    let moved = false;
+    chart.onpointerdown = (event) => {
       moved &&= held.size > 0;
       held.set(event.pointerId, [this.unitAt(event), this.along(event)]);
       chart.setPointerCapture(event.pointerId);
-    });
-    chart.addEventListener("pointermove", (event) => {
+    };
+    chart.onpointermove = (event) => {
       const hold = held.get(event.pointerId),
         at = this.along(event);
       if (!hold) return this.view.point(clamp(this.unitAt(event), 0, this.extent));
@@ -103,19 +102,18 @@ export class Grid extends Lanes {
       const [one, other] = held.values();
       if (other) this.span = ((other[0] - one[0]) * this.long) / (other[1] - one[1]) || this.span;
       this.go(one[0] - (one[1] - this.t0) / this.per);
-    });
-    chart.addEventListener("pointerup", (event) => {
-      if (!held.delete(event.pointerId) || moved) return;
-      if (event.timeStamp - pressed < 400) this.fit();
+    };
+    chart.onlostpointercapture = (event) => held.delete(event.pointerId);
+    chart.onclick = (event) => {
+      if (moved) return;
+      if (event.detail === 2) this.fit();
       else this.pick(event);
-      pressed = event.timeStamp;
-    });
-    chart.addEventListener("pointercancel", (event) => held.delete(event.pointerId));
-    chart.addEventListener("pointerleave", () => this.view.point(null));
-    strip.addEventListener("click", (event) => {
+    };
+    chart.onpointerleave = () => this.view.point(null);
+    strip.onclick = (event) => {
       const box = strip.getBoundingClientRect();
       this.go(((event.clientX - box.left) / box.width) * this.extent - this.span / 2);
-    });
+    };
   }
 
   get run() {
@@ -641,15 +639,12 @@ export class Grid extends Lanes {
   /** @param {number} i */
   titled(i) {
     const { calls, run } = this,
-      { label } = run.columns.codes[calls.code[i]];
-    const ends = /** @type {[number, string][]} */ ([
-      [FAILED, ", failed"],
-      [QUEUED, ", queued"],
-      [OPEN, ", never ends"],
-      [-1, ""],
-    ]).find(([flag]) => flag < 0 || calls.flags[i] & flag);
-    const meets = calls.flags[i] & BAD ? ", meets what it should not" : "";
-    return `${run.names[laneOf(calls, i)]}: ${label}${ends[1]}${meets}`;
+      { label } = run.columns.codes[calls.code[i]],
+      flags = calls.flags[i],
+      open = flags & QUEUED ? ", queued" : flags & OPEN ? ", never ends" : "",
+      end = flags & FAILED ? ", failed" : open,
+      meets = flags & BAD ? ", meets what it should not" : "";
+    return `${run.names[laneOf(calls, i)]}: ${label}${end}${meets}`;
   }
 
   /** @param {number} at */
@@ -662,12 +657,10 @@ export class Grid extends Lanes {
 
   /** What each lane's rank does, as HTML. @param {?number} at @returns {string[]} */
   told(at) {
-    const place = Math.min(at ?? this.extent, this.extent * 0.999);
-    return this.rows.map(({ lane }, at) => {
-      const what = this.clock
-        ? this.doing(at, place)
-        : this.noun(slotsOf(this.calls, lane)[Math.floor(place)]);
-      return `<b>${esc(laneName(this.run, at))}</b> ${what}`;
+    return this.rows.map((_, i) => {
+      const state = this.state(i, at),
+        what = this.clock ? this.doing(i, state) : this.noun(state.call);
+      return `<b>${esc(laneName(this.run, i))}</b> ${what}`;
     });
   }
 
@@ -679,22 +672,25 @@ export class Grid extends Lanes {
     return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
   }
 
-  /** What the program of a lane does, and for which call it waits, of several for what it called last.
-   * @param {number} lane @param {number} ns */
-  program(lane, ns) {
-    const spans = this.calls.hosts[lane].slice(...this.during(lane, ns)),
-      here = spans.filter(({ from, to }) => from <= ns && ns < to);
-    return [here.find(({ call }) => call < 0), here.findLast(({ call }) => call >= 0)];
+  /** The call at which a lane is, or -1; on the clock, what its program does, and for which call it waits,
+   * of several for what it called last. @param {number} i of the lanes drawn @param {?number} at */
+  state(i, at) {
+    const { lane } = this.rows[i],
+      place = Math.min(at ?? this.extent, this.extent * 0.999);
+    if (!this.clock) return { place, call: slotsOf(this.calls, lane)[Math.floor(place)] };
+    const spans = this.calls.hosts[lane].slice(...this.during(lane, place)),
+      here = spans.filter(({ from, to }) => from <= place && place < to),
+      wait = here.findLast(({ call }) => call >= 0);
+    return { place, call: wait?.call ?? -1, wait, work: here.find(({ call }) => call < 0) };
   }
 
-  /** @param {number} at of the lanes drawn @param {number} ns */
-  doing(at, ns) {
+  /** @param {number} at of the lanes drawn @param {ReturnType<Grid["state"]>} state */
+  doing(at, { place: ns, wait, work }) {
     const { calls, run } = this,
       { lane } = this.rows[at],
       s = run.scene.ranks[at].length > 1 ? "" : "s",
       { flags, begun, ended, slot } = calls,
-      [first, behind] = this.within(lane, ns),
-      [work, wait] = this.program(lane, ns);
+      [first, behind] = this.within(lane, ns);
     let busy = -1;
     for (let i = first; i < behind; i++)
       if (begun[i] <= ns && ns < ended[i] && !(flags[i] & QUEUED)) busy = i;
@@ -721,13 +717,11 @@ export class Grid extends Lanes {
 
   /** The lines of the program at which `told` has the lanes; 0: unknown. @param {number} at */
   linesAt(at) {
-    const { calls, run, clock } = this,
-      place = Math.min(at, this.extent * 0.999),
+    const { calls, run } = this,
       numbers = new Set(run.scene.code.map(([, number]) => number));
-    return this.rows.map(({ lane }) => {
-      const [work, wait] = clock ? this.program(lane, place) : [],
-        i = clock ? (wait?.call ?? -1) : slotsOf(calls, lane)[Math.floor(place)],
-        lines = i < 0 ? (work?.lines ?? 0) : run.columns.codes[calls.code[i]].lines;
+    return this.rows.map((_, i) => {
+      const { call, work } = this.state(i, at),
+        lines = call < 0 ? (work?.lines ?? 0) : run.columns.codes[calls.code[call]].lines;
       const found = linesOf(run, lines).find(
         ({ source, line }) => source.name === run.scene.file && numbers.has(line),
       );
@@ -803,7 +797,7 @@ export class Grid extends Lanes {
     };
   }
 
-  /** Select what was pressed; what lies under a merged piece comes closer. @param {PointerEvent} event */
+  /** Select what was pressed; what lies under a merged piece comes closer. @param {MouseEvent} event */
   pick(event) {
     const box = this.chart.getBoundingClientRect(),
       place = this.unitAt(event),
@@ -843,12 +837,11 @@ export class Grid extends Lanes {
 
   next() {
     const { wrong } = this.calls,
-      n = wrong.length,
-      here = this.view.get("selected") ?? -1,
-      found = wrong.findIndex((_, k) => wrong[(here + 1 + k) % n] > 0);
-    if (found < 0) return;
-    this.reveal((here + 1 + found) % n);
-    this.select((here + 1 + found) % n);
+      behind = wrong.indexOf(1, (this.view.get("selected") ?? -1) + 1),
+      slot = behind < 0 ? wrong.indexOf(1) : behind;
+    if (slot < 0) return;
+    this.reveal(slot);
+    this.select(slot);
   }
 
   /** The slot of the call that began last. @param {?number} at */

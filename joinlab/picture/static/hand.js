@@ -43,14 +43,14 @@ export class Hand {
     this.tried = element("span");
     this.fix = element("span");
     this.below = element("p.jl-do", {}, this.fix, " ", this.tried);
-    this.six.addEventListener("click", (event) => {
+    this.six.onclick = (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
-    });
-    this.code.addEventListener("click", (event) => {
+    };
+    this.code.onclick = (event) => {
       const [join, place] = view.loop[view.case - 1];
       if (hit(event, ".jl-with") && !view.busy) this.choose(this.caseOf(!join, place));
-    });
+    };
     for (const event of ["pointerenter", "focusin"])
       this.code.addEventListener(event, () => view.prepare?.());
     this.wire();
@@ -75,7 +75,7 @@ export class Hand {
 
   wire() {
     const { grip, view } = this;
-    grip.addEventListener("pointerdown", (event) => {
+    grip.onpointerdown = (event) => {
       if (view.busy || event.button) return;
       grip.focus({ preventScroll: true });
       const { clientX: left, clientY: top } = event;
@@ -90,9 +90,9 @@ export class Hand {
         },
         (lost) => this.dragged && this.land(lost),
       );
-    });
-    grip.addEventListener("blur", () => this.land());
-    grip.addEventListener("keydown", (event) => {
+    };
+    grip.onblur = () => this.land();
+    grip.onkeydown = (event) => {
       const { key } = event,
         [x, y] = arrow(event),
         step = y - x;
@@ -103,7 +103,7 @@ export class Hand {
       } else if (this.aloft !== null && /^(Enter| |Escape)$/.test(key)) this.land(key === "Escape");
       else if (key !== " ") return; // which plays elsewhere
       event.preventDefault(); // so the view knows that the key is taken
-    });
+    };
   }
 
   lift() {

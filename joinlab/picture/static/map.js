@@ -21,17 +21,17 @@ export class EndingMap {
     });
     this.legend = element("p.jlm-legend");
     this.whole = element("section.jlm", { "aria-label": "Map of endings" }, this.grid, this.legend);
-    this.grid.addEventListener("click", (event) => {
+    this.grid.onclick = (event) => {
       const cell = hit(event, "[data-cell]");
       if (cell) this.go(cell.dataset.cell.split(",").map(Number));
-    });
-    this.grid.addEventListener("keydown", (event) => {
+    };
+    this.grid.onkeydown = (event) => {
       const [x, y] = arrow(event),
         [a, b] = this.counts;
       if (x === undefined) return;
       event.preventDefault();
       this.go([a + x, b - y].map((count) => clamp(count, 0, this.most)));
-    });
+    };
   }
 
   /** @param {number[]} counts */

@@ -44,30 +44,35 @@ export class Play {
       { face } = view;
     let at = face.first,
       last = 0;
-    const tick = (/** @type {number} */ now) => {
-      const passed = now - (last ||= now),
+    this.each((ms) => {
+      const passed = ms - last,
         calm = still.matches;
       if (!calm || passed > 1100) {
         const next = calm ? face.step(at, 1) : face.advance(at, Math.min(60, passed));
         if (next >= face.over || (calm && next === at)) return view.seek(null);
-        [at, last] = [next, now];
+        [at, last] = [next, ms];
       }
       view.pose(at);
-      this.frame = requestAnimationFrame(tick);
-    };
-    this.frame = requestAnimationFrame(tick);
+      return true;
+    });
   }
 
   /** Once, when the picture is first seen: all is shown, and the value travels. @param {number} focus */
   glimpse(focus) {
     if (focus < 0 || still.matches) return;
-    let from = 0;
+    this.each((ms) => {
+      const at = focus + 0.25 + (ms - 600) / 2600,
+        on = at <= focus + 0.95;
+      this.view.pose(null, on ? at : null);
+      return on;
+    });
+  }
+
+  /** Before every frame, as long as that goes on. @param {(ms: number) => boolean | void} draw */
+  each(draw) {
+    let begun = 0;
     const tick = (/** @type {number} */ now) => {
-      from ||= now;
-      const at = focus + 0.25 + (now - from - 600) / 2600;
-      if (at > focus + 0.95) return this.view.pose(null);
-      this.view.pose(null, at);
-      this.frame = requestAnimationFrame(tick);
+      if (draw(now - (begun ||= now))) this.frame = requestAnimationFrame(tick);
     };
     this.frame = requestAnimationFrame(tick);
   }

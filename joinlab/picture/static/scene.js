@@ -74,39 +74,29 @@ const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, t
 export class Scene extends Lanes {
   /** The column that is shown at rest. @type {number | undefined} */
   rest;
+  phone = false;
+  width = 0;
+  least = 0; // px of the height of columns
+  alone = true;
+  below = false; // another picture follows on the same axis
+  before = 0; // px before the first call, if more than the names take
+  covered = false;
+  cover = ""; // what covered lanes say
 
-  /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids */
-  constructor(
-    data,
-    run,
-    name,
-    {
-      turned = false,
-      phone = false,
-      width = 0,
-      covered = false,
-      least = 0, // px of the height of columns
-      alone = true,
-      below = false, // another picture follows on the same axis
-      before = 0, // px before the first call, if more than the names take
-      cover = "", // what covered lanes say
-    },
-  ) {
+  /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
+   * @param {Partial<Scene>} how */
+  constructor(data, run, name, how) {
     super();
-    this.covers = cover;
+    Object.assign(this, how);
     this.run = run;
     this.name = name;
-    this.turned = turned;
-    this.phone = phone;
-    this.width = width;
-    this.behind = turned ? 0 : run.scene.behind; // px past the last call, for how each rank ended
     this.scene = run.scene;
-    this.covered = covered;
-    this.columns = covered ? [] : columnsOf(run);
+    this.columns = this.covered ? [] : columnsOf(run);
     this.focus = run.scene.focus ?? -1;
     this.n = run.scene.names.length;
-    const { n } = this,
-      few = n < 3 && (turned || alone),
+    const { n, turned, phone, width, alone } = this;
+    this.behind = turned ? 0 : run.scene.behind; // px past the last call, for how each rank ended
+    const few = n < 3 && (turned || alone),
       marked = run.scene.columns.some(({ clashes }) => clashes.length),
       apart = n < 5 ? 44 : n < 7 || marked ? 30 : 20,
       [two, more] = turned ? (phone ? [36, 16] : [72, 28]) : [68, apart],
@@ -116,21 +106,21 @@ export class Scene extends Lanes {
       this.side = 64;
       this.thick = clamp((width - this.side - 12 - between * (n - 1)) / n, 24, 210);
       this.long = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
-      this.height = Math.max(least, this.t0 + this.long + FOOT);
+      this.height = Math.max(this.least, this.t0 + this.long + FOOT);
       this.scrub = 12;
     } else {
-      this.t0 = before || run.scene.before;
+      this.t0 = this.before || run.scene.before;
       this.side = 44;
       this.thick = few ? 58 : n < 5 ? 50 : 40;
       this.long = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
       this.scrub = this.side + n * this.thick + (n - 1) * between + 50;
-      this.height = this.scrub - (below ? 20 : -20);
+      this.height = this.scrub - (this.below ? 20 : -20);
     }
     for (const one of this.columns)
       one.middle = this.t0 + one.t + (one.stack ? one.w - 8 : one.w) / 2;
     this.pitch = this.thick + between;
     this.between = between;
-    this.path = covered ? [] : this.journey();
+    this.path = this.covered ? [] : this.journey();
   }
 
   /** @param {number} lane */
@@ -161,7 +151,7 @@ export class Scene extends Lanes {
       none = tag("text", { x, y, "font-size": 14 }, "No call was recorded."),
       wide = this.t0 + this.long + this.behind;
     const drawn = this.covered
-      ? lanes.map((lane) => this.cover(lane))
+      ? lanes.map((lane) => this.covering(lane))
       : [
           columns.length ? "" : none,
           this.ground(),
@@ -180,7 +170,7 @@ export class Scene extends Lanes {
     const focus = this.columns[this.focus],
       { names } = this.scene;
     if (!focus)
-      return `${names.join(", ")}: ${this.covered ? this.covers : "every call met its counterpart"}.`;
+      return `${names.join(", ")}: ${this.covered ? this.cover : "every call met its counterpart"}.`;
     const { missing, boxes } = focus;
     const issued = names.map((name, lane) => {
       const label = missing?.[0] === lane ? `no ${missing[1]}` : boxes[lane]?.label;
@@ -190,10 +180,10 @@ export class Scene extends Lanes {
   }
 
   /** @param {number} lane */
-  cover(lane) {
+  covering(lane) {
     const long = this.turned ? 260 : this.width - this.t0 - 20,
       q = this.area(this.t0, this.lane(lane), long, this.thick);
-    return rect(q, { rx: 8, class: "jl-cover" }) + word(this.covers, q.cx, q.cy, 14);
+    return rect(q, { rx: 8, class: "jl-cover" }) + word(this.cover, q.cx, q.cy, 14);
   }
 
   ground() {

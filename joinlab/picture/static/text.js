@@ -9,7 +9,7 @@ export const esc = (text) => String(text).replace(/[&<>"]/g, (c) => ENTITIES[c])
 /** The same, with the parts in backticks set as code. @param {unknown} text */
 export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>");
 
-/** @param {number} n @returns {number} */
+/** @param {number} n */
 export const px = (n) => Math.round(n * 10) / 10;
 
 /** @typedef {Record<string, string | number | false | null | undefined>} Look */
@@ -168,7 +168,7 @@ export class Lanes {
   }
 
   /** A rectangle by its places along and across time, px.
-   * @param {number} t @param {number} s @param {number} long @param {number} high @returns {Rect} */
+   * @param {number} t @param {number} s @param {number} long @param {number} high */
   area(t, s, long, high) {
     const [x, y] = this.at(t, s),
       [w, h] = this.at(long, high);

@@ -45,33 +45,7 @@ interface RawColumns {
   read?: Record<string, Uint32Array>;
 }
 
-/** Every call by index, lane by lane in order of issue; `starts`: where each lane begins. */
-interface Calls {
-  starts: number[];
-  slot: Int32Array;
-  begun: Float64Array;
-  ended: Float64Array;
-  flags: Uint32Array;
-  code: Uint32Array;
-  kind: Uint8Array;
-  wrong: Uint8Array;
-  /** By lane, what its program did. */
-  hosts: Span[][];
-  /** ns from its issue by the program until it began. */
-  late: Float64Array;
-  /** Counted from 1; 0: none. */
-  input: Uint32Array;
-  bounds: Bounds;
-  hostBounds: Bounds[];
-  bySlot?: Int32Array[];
-  inputs?: Span[][];
-}
-
-/** Bounds of the intervals before and behind each; see columns.js. */
-interface Bounds {
-  last: Float64Array;
-  first: Float64Array;
-}
+type Calls = ReturnType<typeof import("./columns.js").everyCall>;
 
 /** What a program did, ns; `call`: the one that it waited for, or -1; `lines`: of other work. */
 interface Span {
@@ -176,14 +150,7 @@ interface RawScene {
   inputs: (number | null)[];
 }
 
-interface Rect {
-  x: number;
-  y: number;
-  w: number;
-  h: number;
-  cx: number;
-  cy: number;
-}
+type Rect = ReturnType<import("./text.js").Lanes["area"]>;
 
 /** A point on the way of the wrong value, and the position at which it is reached. */
 interface Stop {
