@@ -101,12 +101,20 @@ class RecordedFolder:
                 "joinlab.record(folder) write rank-<rank>.<number>.jsonl."
             )
         wanted = self.begun()
-        news = [
-            files.read()
+        job = [
+            files
             for files in self.ranks.values()
             if files.begun is NOT_BEGUN or _same_job(files.begun, wanted)
         ]
-        return any(news)
+        # All files first: while one is taken apart, its rank goes on.
+        read_ns = time.time_ns()
+        for files in job:
+            files.log.read_ns, files.log.process = read_ns, _status(files.begun)
+            files.fetch()
+        news = False
+        for files in job:
+            news |= files.read()
+        return news
 
     def begun(self) -> RankBegins:
         """The job's identity: the first event of the rank that began last."""
@@ -166,6 +174,7 @@ class RankFiles:
         self.path = Path()  # of the newest segment
         self.paths: dict[int, Path] = {}  # segments to read, by number
         self._tails: dict[int, LogTail] = {}
+        self._fetched: list[tuple[int, bytes]] = []  # of each segment, what `read` takes next
         self._begun = NOT_BEGUN
 
     @property
@@ -192,19 +201,23 @@ class RankFiles:
         self.paths[number] = path
         self._tails[number] = LogTail(path)
 
+    def fetch(self) -> None:
+        """Get the bytes appended since the last time."""
+        for number in sorted(self._tails):
+            tail = self._tails[number]
+            self._fetched.append((number, tail.read()))
+            tail.close()  # a job of 1,100 ranks has more files than a process may have open
+
     def read(self) -> bool:
-        """Read the appended events, segment by segment; True if the rank has moved since the last
+        """Take the events fetched, segment by segment; True if the rank has moved since the last
         time."""
         moves = self.log.moves
-        for number in sorted(self._tails):
-            data = self._tails[number].read()
-            self._tails[
-                number
-            ].close()  # a job of 1,100 ranks has more files than a process may have open
+        for number, data in self._fetched:
             # the previous segment ended within a line
             if data and self.log.cut and number != max(self._tails):
                 data = b"\n" + data
             self.log.feed(data)
+        self._fetched.clear()
         return self.log.moves > moves
 
     def until(self, cut: ReadUntil) -> RankLog:
@@ -302,7 +315,7 @@ def _done_by_all(logs: dict[int, RankLog]) -> dict[str, int]:
     a while ago: every rank of the group has issued it."""
     done: dict[str, int] = {}
     for log in logs.values():
-        until = time.time_ns() - MOVING_NS - _behind(log)
+        until = _recent(log)
         for call in log.calls.values():
             over = (call.get("completed_ns") or until) < until
             if over and call["op"] in NEEDS_ALL:
@@ -395,7 +408,7 @@ def _timeline(
                 pid=log.begin.pid,
                 gpu=log.gpu,
                 command=list(log.begin.command or ()),
-                stopped=cut is None and _status(log) == psutil.STATUS_STOPPED,
+                stopped=cut is None and log.process == psutil.STATUS_STOPPED,
             )
             for rank, log in logs.items()
         },
@@ -558,20 +571,25 @@ def _kept_calls(
 
 
 def _moves(log: RankLog) -> bool:
-    """Whether a rank that has not ended did something within the last second."""
+    """Whether a rank that has not ended did something in the second before it was read."""
     if log.returned or log.raised is not None or log.lost is not None:
         return False
-    return time.time_ns() - log.last_ns - _behind(log) < MOVING_NS
+    return log.last_ns > _recent(log)
+
+
+def _recent(log: RankLog) -> int:
+    """By the rank's own clock, MOVING_NS before the job's records were read."""
+    return log.read_ns - _behind(log) - MOVING_NS
 
 
 def _settled(
     calls: list[CallRow], logs: dict[int, RankLog], groups: dict[str, list[int]]
 ) -> list[CallRow]:
     """The calls of a job that moves, without those that another rank of their group had not issued
-    or ended when its record was read, and without sends and recvs of the last second."""
+    or ended when its record was read, and without sends and recvs since a second before that."""
 
     def is_new(call: CallRow) -> bool:
-        recent = (call["enqueued_ns"] or 0) > logs[call["rank"]].last_ns - MOVING_NS
+        recent = (call["enqueued_ns"] or 0) > _recent(logs[call["rank"]])
         return recent and (call["op"] in POINT_TO_POINT or call.get("completed_ns") is None)
 
     older = [call for call in calls if not is_new(call)]
@@ -715,18 +733,17 @@ def _stuck(
 
 
 def _lives(log: RankLog) -> bool | None:
-    """Whether the rank's process still exists; None if it ran on another host."""
-    status = _status(log)
-    return None if status is None else status not in ("gone", psutil.STATUS_ZOMBIE)
+    """Whether the rank's process existed when its record was read; None if on another host."""
+    return None if log.process is None else log.process not in ("gone", psutil.STATUS_ZOMBIE)
 
 
-def _status(log: RankLog) -> str | None:
-    """The state of the rank's process, by psutil, or "gone"; None if it ran on another host."""
-    if log.begin.host != socket.gethostname():
+def _status(begin: RankBegins) -> str | None:
+    """The state of a rank's process, by psutil, or "gone"; None if it ran on another host."""
+    if begin.host != socket.gethostname():
         return None
     try:
-        process = psutil.Process(log.begin.pid or 0)
-        is_same = abs(process.create_time() - (log.begin.process or 0)) < 1
+        process = psutil.Process(begin.pid or 0)
+        is_same = abs(process.create_time() - (begin.process or 0)) < 1
         return str(process.status()) if is_same else "gone"
     except (psutil.Error, ValueError):
         return "gone"

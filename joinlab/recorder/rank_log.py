@@ -155,6 +155,10 @@ class RankLog:
     """Time of its latest event that has one."""
     left_ns: int | None = None
     """When a call first failed because a peer's process had ended."""
+    read_ns: int = 0
+    """When its file was last read, by the wall clock: the same for all ranks of the job."""
+    process: str | None = None
+    """The state of its process then, by psutil, or "gone"; None if not known."""
     until_ns: int | None = None
     """Events from this time on are not taken."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)

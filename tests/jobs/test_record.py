@@ -29,7 +29,7 @@ from joinlab.cli import watch
 from joinlab.cli.main import main
 from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
-from joinlab.jobs import record
+from joinlab.jobs import record, recording
 from joinlab.jobs.clocks import offsets
 from joinlab.jobs.recording import GONE, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
@@ -338,6 +338,49 @@ def test_in_a_job_that_moves_no_rank_is_late_since_its_record_was_read_first(
     still = "Ranks 0, 1 are still running; every call fits so far."
     assert (joinlab.diagnose(timeline).sentence == still) == (since_s == 0)
     assert {end.text for end in timeline.ends} == {RUNNING}
+
+
+def test_a_job_that_went_on_while_its_records_were_read_is_told_as_it_was_when_reading_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = time.time_ns()
+    pid, made = os.getpid(), psutil.Process().create_time()
+    for rank in (0, 1):
+        about = {"host": socket.gethostname(), "wall": wall, "pid": pid, "process": made}
+        write(tmp_path, rank, begin(rank, 2, **about) + call(0, 1500, 1600) + call(1, 1700, None))
+    second, read = 10**9, events.LogTail.read
+    between = "".join(call(id, id * second, id * second + 10) for id in range(2, 6))
+    sent = call(6, 6 * second, 6 * second + 10, "send")
+
+    def slowly(tail: events.LogTail) -> bytes:
+        data = read(tail)
+        if tail._path.name == "rank-0.0.jsonl":  # six seconds pass, and rank 1 goes on
+            with (tmp_path / "rank-1.0.jsonl").open("a") as file:
+                file.write('{"e":"done","id":1,"t":1800}\n' + between + sent)
+            monkeypatch.setattr(recording.time, "time_ns", lambda: wall + 7 * second)
+        return data
+
+    monkeypatch.setattr(events.LogTail, "read", slowly)
+    timeline = loaded(tmp_path, "")
+    still = "Ranks 0, 1 are still running; every call fits so far."
+    assert joinlab.diagnose(timeline).sentence == still
+
+
+def test_a_process_that_ended_while_its_record_was_read_is_not_called_killed(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        made = psutil.Process(process.pid).create_time()
+        about = {"host": socket.gethostname(), "pid": process.pid, "process": made}
+        write(tmp_path, 0, begin(0, 1, **about) + call(0, 1500, 1600))
+        recorded = RecordedFolder(tmp_path)
+        recorded.refresh()
+        process.kill()
+    assert [end.text for end in recorded.timeline().ends] == [RUNNING]
+    with (tmp_path / "rank-0.0.jsonl").open("a") as file:
+        file.write('{"e":"return"}\n')
+    recorded.refresh()
+    assert ends(recorded.timeline()) == ["finished"]
 
 
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
