@@ -1,4 +1,4 @@
-"""Checks what is told of 33 texts of logs against tests/material/logs/more/truths.toml.
+"""Checks what is told of texts of logs against tests/material/logs/more/truths.toml.
 
     python -m tests.logs [NAMES] [--tell]
 

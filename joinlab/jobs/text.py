@@ -24,6 +24,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import chain, repeat
 from operator import itemgetter
 from pathlib import Path
@@ -54,16 +55,37 @@ from joinlab.timeline import (
 
 MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
+PERHAPS_OF_GROUPS = "ranks may count within a group"
+LAUNCHERS = ("torch.distributed.elastic.", "torch.multiprocessing.spawn.")
+"""Modules whose errors say that a process of theirs failed."""
+
+CLOCKS_DIFFER = 5
+"""Seconds by which two hosts' times of one moment may differ: torchrun may look every 5 s."""
+
+Report = tuple[list[re.Match[str]], re.Match[str] | None]
+"""The failures that one torchrun lists, and the last of them if it is called the root cause."""
 
 NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
 """The beginning of DETAIL's error."""
 
+ERROR = (
+    r"(?:(?:(?:[^\W\d]\w*|<locals>)\.)+(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))"
+    r"|[A-Z]\w{0,80}?(?:[a-z]\w{0,80}?[A-Z]\w*|Error|Warning)|\w{0,80}?Exception)(?::(?: .*)?|[ \t]*)$"
+)
+"""The line of an exception: its class, with its module or named as classes are, and its message.
+
+Any other line of a process may come between the lines of its traceback.
+"""
+
+OTHER_LINES = rf"(?:(?!{ERROR}|.*Traceback )\S.*\n)"
+
 PATTERNS: Mapping[str, str] = {
     "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\((?:SeqNum="
-    r"(?P<number>\d+),\s+)?OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,)(?:,\s+NumelOut\s?=(?P<out>\d+))?)?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
+    r"(?P<number>\d+),\s+)?OpType=(?:(?P<op>\w+)(?=[,)])|\w*$)(?:,\s+NumelIn=(?P<count>\d+)(?=,)(?:,\s+NumelOut\s?=(?P<out>\d+))?)?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
-    r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
+    r"(?:(?:(?!\[PG |enqueued)[\s\S]){0,200}?at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?"
+    r"(?:(?!\[PG )[\s\S]){0,260}?"
     r"[Ll]ast\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
     r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
     "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\](?:(?!\[PG )[\s\S]){0,60}?"
@@ -85,7 +107,9 @@ PATTERNS: Mapping[str, str] = {
     r"(?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.{0,200}? commId (?P<id>0x[0-9a-f]+))?",
     "barrier": r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
     "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
-    "failed": r"\brank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
+    "failed": r"(?:\btime\s+: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)\s*\n[^\n]{0,80}?\bhost\s+: (?P<host>\S+)\s*\n"
+    r"[^\n]{0,80}?)?\brank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)\s*\n"
+    r"[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
     r"(?:(?:[^\n]*\n){2}  traceback : (?P<raised>Traceback .*\n(?:  .*\n)+))?",
     "srun": r"srun: error: [^\s:]+: tasks? (?P<tasks>\d{1,5}(?:[,-]\d{1,5}){0,99}): (?:Exited with )?"
     r"(?P<how>\w+(?: \w+)*)",
@@ -95,9 +119,15 @@ PATTERNS: Mapping[str, str] = {
     "ras_count": r"ranks? (?:has|have) launched up to operation (?P<number>\d+)",
     "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
-    "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
-    "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved):?\n(?:future: .*\n)?)?"
-    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>(?!Traceback )[^\W\d].*)",
+    "prefix": r"^.*?(?:\[rank\d+\]:)*\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[default(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
+    "label": r"^[ \t]*\[default(?P<local>\d+)\]:.*?\[rank(?P<rank>\d+)\]:",
+    "failing": r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )",
+    "of_library": r"\[|\s|wandb|.*(?:Warning|\bFile |Traceback|[A-Za-z]:0)",
+    "dump": r"collective timeout from\s+rank (?P<rank>\d+)",
+    "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved|"
+    r"Process \d+ terminated with the following error):?\n(?:future: .*\n)?)?"
+    rf"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}"
+    rf"{OTHER_LINES}{{0,5}})(?P<text>{ERROR})",
     "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
     "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
@@ -168,6 +198,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
         for path in files
         if not (_is_text(path) and facts.take(_text_of(path), rank_in(path.stem)))
     ]
+    facts.take_reports()
     if silent:
         problem = f"{left_out(silent)}: no line says what a rank did"
         timeline.meta.setdefault("problems", []).append(problem)
@@ -219,6 +250,7 @@ class TextFacts:
     mismatched  ranks at and around which NCCL found collectives that do not match
     asides    sentences about tracebacks that ended no rank for sure
     size      the number of ranks that the text proves
+    reports   of each torchrun the failures that it lists, and the one that it calls the root cause
     first     of each torchrun the local rank of the process that failed first, and its exit code
     dumped    it has stacks, perhaps of a rank that no line names
     """
@@ -243,6 +275,7 @@ class TextFacts:
     mismatched: set[int] = field(default_factory=set)
     asides: list[str] = field(default_factory=list)
     size: int = 0
+    reports: list[Report] = field(default_factory=list)
     first: list[tuple[int, str]] = field(default_factory=list)
     dumped: bool = False
     backend: str = "nccl"
@@ -257,6 +290,7 @@ class TextFacts:
         if restarts:  # what came before is of another attempt
             self.notes.add("of several attempts, the last")
             text = text[restarts[-1].end() :]
+        text = self._last_job(text)
         before = len(self.sources)
         self.dumped |= bool(_all("thread", text))
         for source, count in (
@@ -272,8 +306,29 @@ class TextFacts:
             self.sources += [source] * count
         return len(self.sources) > before
 
+    def _last_job(self, text: str) -> str:
+        """What follows the report of a torchrun whose ranks fail once more: they were gone when it
+        was written. It names some of them; all between are of its host."""
+        begin = 0
+        failing = [*_all("failed", text), *_all("failing", text)]
+        for failures, root in _reports(text):
+            if root is None:
+                break
+            ranks: set[int] = set()
+            for match in failures:
+                ranks |= {int(match["rank"]), int(match["rank"]) - int(match["local"])}
+            texts = list(map(itemgetter(0), failures))
+            for match in failing:
+                follows = match.start() > root.start() and match[0] not in texts
+                if follows and min(ranks) <= int(match["rank"]) <= max(ranks):
+                    begin = root.end()
+        if begin:
+            self.notes.add("of several jobs, the last")
+        return text[begin:]
+
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
+        at_work: list[tuple[int, int]] = []
         still = _all("stuck", text)
         for match in still:
             rank = _whose(text, match)
@@ -291,6 +346,8 @@ class TextFacts:
             if enqueued >= completed:  # otherwise sends were counted, too
                 self.progress[group][rank] = enqueued, completed
             group_of[rank, int(match["work"] or completed + 1)] = group
+            if match["work"] and completed < int(match["work"]) <= enqueued:
+                at_work.append((rank, int(match["work"])))
         matched = bool(group_of or still)
         at_number: dict[int, set[str]] = defaultdict(set)
         for (_, number), group in group_of.items():
@@ -301,18 +358,30 @@ class TextFacts:
                 self.size = max(self.size, int(match["out"]) // max(int(match["count"]), 1))
             near = at_number.get(number, set())  # a line of another rank may name the group
             group = group_of.get((rank, number), *near if len(near) == 1 else (DEFAULT_GROUP,))
-            if group != DEFAULT_GROUP and not _prefix(text, match):
-                self.notes.add(f"ranks count within group {self.names.get(group, group)}")
-            self._call(group, rank, number, match["op"], _ints(match["count"]) or None)
-            within = "it" if op_of(match["op"]) else match["op"]
+            if not _prefix(text, match):
+                if group != DEFAULT_GROUP:
+                    self.notes.add(f"ranks count within group {self.names.get(group, group)}")
+                elif (rank, number) not in group_of:
+                    self.notes.add(PERHAPS_OF_GROUPS)
+            within = match["op"] or f"call {number}"
+            if self._call(group, rank, number, match["op"] or "", _ints(match["count"]) or None):
+                within = "it"
             self.ended[rank] = "NCCL's watchdog gave up"
             if match["ms"]:
-                self.ended[rank] += f" after {int(match['ms']) / 1000:g} s in {within}"
+                self.ended[rank] += f" after {int(match['ms']) / 1000:g} s"
+            if match["ms"] or within != "it":
+                self.ended[rank] += f" in {within}"
         for (rank, number), group in group_of.items():
             enqueued, completed = self.progress[group].get(rank, (0, 0))
             if completed < number <= enqueued:
                 self._same_call(group, rank, number)
-                self.ended.setdefault(rank, "NCCL's watchdog found it at work on it")
+        for rank, number in at_work:
+            found = (
+                "it" if (group_of[rank, number], rank, number) in self.calls else f"call {number}"
+            )
+            self.ended.setdefault(rank, f"NCCL's watchdog found it at work on {found}")
+        for match in _all("dump", text):
+            self.ended.setdefault(int(match["rank"]), "a collective timed out on it")
         broke = _all("broke", text)
         for match in broke:
             self.ended.setdefault(_whose(text, match), f"its NCCL watchdog failed: {match['text']}")
@@ -345,11 +414,14 @@ class TextFacts:
 
     def _fingerprints(self, text: str) -> bool:
         """The calls of errors, and the last that each rank began to check before it ran it."""
-        matched = False
+        prints = _all("print", text)
         running: dict[int, re.Match[str]] = {}
         empty: dict[int, re.Match[str]] = {}
-        for match in _all("print", text):
-            matched = True
+        if self._fingerprints_of_group(text, prints):
+            return True
+        for match in prints:
+            if not _prefix(text, match):
+                self.notes.add(PERHAPS_OF_GROUPS)
             if match["of"]:
                 running[int(match["of"])] = match
             elif "," not in match[0] and match["number"]:
@@ -363,15 +435,46 @@ class TextFacts:
             row = self._fingerprint(match, rank, None)
             if row is not None and row["number"]:
                 self._got_to(DEFAULT_GROUP, rank, row["number"])
-        if matched:
-            self.counted[DEFAULT_GROUP] = "SequenceNumber"
-        return matched
+        return bool(prints)
 
-    def _fingerprint(self, match: re.Match[str], rank: int, error: str | None) -> CallRow | None:
+    def _fingerprints_of_group(self, text: str, prints: Sequence[re.Match[str]]) -> bool:
+        """The calls of lines whose prefix shows that they count ranks within a smaller group; False
+        if none does. Of the ranks that they name the job's rank is known only if they wrote it."""
+        lines: list[tuple[int, re.Match[str]]] = []
+        numbers: dict[int, set[object]] = defaultdict(set)
+        kinds: dict[int, set[object]] = defaultdict(set)
+        of_group = False
+        for match in prints:
+            group_rank, prefix = int(match["of"] or match["rank"]), _prefix(text, match)
+            kinds[group_rank].add(match.group("number", "op", "shape"))
+            by_itself = (
+                match["of"] or match.start() - text.rfind("on ranks.", 0, match.start()) < 12
+            )
+            if prefix and by_itself:
+                rank = int(prefix["rank"])
+                lines.append((rank, match))
+                numbers[group_rank].add(rank)
+                of_group |= rank != group_rank
+        if not of_group:
+            return False
+        self.notes.add("errors count ranks within a group")
+        together = max(map(len, chain(numbers.values(), kinds.values()))) == 1
+        for rank, match in lines:
+            members = sorted(dict(lines)) if together else [rank]
+            group = f"of {ranks_text(members)}"
+            row = self._fingerprint(match, rank, None if match["of"] else NOT_MET, group)
+            if row is not None and row["number"] and match["of"]:
+                self._got_to(group, rank, row["number"])
+        return True
+
+    def _fingerprint(
+        self, match: re.Match[str], rank: int, error: str | None, group: str = DEFAULT_GROUP
+    ) -> CallRow | None:
         # the number counts the earlier calls
         number = int(match["number"]) + 1 if match["number"] else 0
         shape = _ints(match["shape"]) or None
-        row = self._call(DEFAULT_GROUP, rank, number, match["op"], shape, error)
+        self.counted[group] = "SequenceNumber"
+        row = self._call(group, rank, number, match["op"], shape, error)
         if row is not None:
             row["dtype"] = (match["dtype"] or "").lower() or None
             if match["op"] in _INTO_TENSOR:
@@ -477,37 +580,39 @@ class TextFacts:
         return bool(reports)
 
     def _barrier(self, text: str) -> bool:
+        """Who gave up in a barrier, and who was late. If a line's prefix shows that the lines count
+        ranks within a smaller group, which ranks were late is not known."""
         gave_up, reached = _all("barrier", text), _all("reached", text)
-        for match in gave_up:
-            late = _ints(match["late"])
-            error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {match['ms']} ms"
-            self._call(DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, error)
-            self.late.update(late)
-            for rank in late:
-                self.ended.setdefault(
-                    rank,
-                    f"it did not come to rank {match['rank']}'s barrier within {match['ms']} ms",
-                )
-        for match in reached:
-            self._call(
-                DEFAULT_GROUP, int(match["rank"]), 0, "BARRIER", None, f"RuntimeError: {match[0]}"
-            )
-        if gave_up or reached:
+        lines = [*gave_up, *reached]
+        of_group = any(_whose(text, match) != int(match["rank"]) for match in lines)
+        for match in lines:
+            rank, error = _whose(text, match), match[0]
+            if match.re is _FIND["barrier"]:
+                late = _ints(match["late"])
+                who = ranks_text(late) + " of its group" * of_group
+                error = f"{who} failed to pass monitoredBarrier in {match['ms']} ms"
+                missed = f"it did not come to rank {rank}'s barrier within {match['ms']} ms"
+                if not of_group:
+                    self.late.update(late)
+                    self.ended = dict.fromkeys(late, missed) | self.ended
+            group = f"of rank {rank}" if of_group else DEFAULT_GROUP
+            self._call(group, rank, 0, "BARRIER", None, f"RuntimeError: {error}")
+            if of_group:
+                self.notes.add("errors count ranks within a group")
+            elif not _prefix(text, match):
+                self.notes.add(PERHAPS_OF_GROUPS)
+        if lines:
             self.backend = "gloo"
-        return bool(gave_up or reached)
+        return bool(lines)
 
     def _torchrun(self, text: str) -> bool:
-        cause, failures = text.rfind("Root Cause"), _all("failed", text)
-        for match in failures:
-            rank, first = int(match["rank"]), 0 <= cause < match.start()
-            by = _exit(match)
-            if not first and cause >= 0 and by == "SIGTERM":
-                by = "SIGTERM, since another rank had failed"
-            if first or rank not in self.ended:
-                self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
-            for raised in _all("raised", re.sub("(?m)^  ", "", match["raised"] or "")):
-                self.raised[rank] = raised["text"]
-                self.stands[rank] = _frames(raised["frames"])[::-1]
+        reports = _reports(text)
+        self.reports += reports
+        for failures, _ in reports:
+            for match in failures:
+                for raised in _all("raised", re.sub("(?m)^  ", "", match["raised"] or "")):
+                    self.raised[int(match["rank"])] = raised["text"]
+                    self.stands[int(match["rank"])] = _frames(raised["frames"])[::-1]
         signals, children, first_ones = (
             _all(name, text) for name in ("signalled", "child", "first")
         )
@@ -518,7 +623,30 @@ class TextFacts:
         for match in children:
             self.ended.setdefault(int(match["rank"]), f"{_exit(match)} (Lightning)")
             self.notes.add("ranks count within a host")
-        return bool(failures or signals or children or first_ones)
+        return bool(reports or signals or children or first_ones)
+
+    def take_reports(self) -> None:
+        """Add how torchrun saw ranks end. Of several torchruns, each with a report of its own, one saw
+        the first failure if it was earlier than the others' by more than their clocks may differ."""
+        roots: dict[int, re.Match[str]] = {}
+        for _, root in self.reports:
+            if root and _exit(root) != "SIGTERM":
+                roots[int(root["rank"])] = root
+        earliest, *others = sorted(root["time"] or "" for root in roots.values()) or [""]
+        if earliest and others and _seconds(others[0]) - _seconds(earliest) > CLOCKS_DIFFER:
+            for rank, root in tuple(roots.items()):
+                if root["time"] != earliest:
+                    del roots[rank]
+        for failures, report_root in self.reports:
+            for match in failures:
+                rank, by, how = int(match["rank"]), _exit(match), "torchrun"
+                if roots.get(rank) is match:
+                    how = FIRST_FAILED + f" on {match['host']}" * bool(roots.keys() - {rank})
+                elif by == "SIGTERM" and report_root and _exit(report_root) != by:
+                    by += ", since another rank had failed"
+                before = self.ended.get(rank, "")
+                if before != INTERRUPTED:
+                    self.ended[rank] = f"{before}{'; ' * bool(before)}{by} ({how})"
 
     def _srun(self, text: str) -> bool:
         """How srun's tasks ended, where their labels are their ranks or several are on one host: a
@@ -536,7 +664,9 @@ class TextFacts:
         matched = False
         asides: list[tuple[str, re.Match[str]]] = []
         if rank is None:  # the pattern meets only lines without a prefix
-            asides += zip(repeat("A process whose rank no line gives"), _all("raised", text))
+            for match in _all("raised", text):
+                if not re.search(r"^\S", match["frames"], re.MULTILINE):  # of one process for sure
+                    asides.append(("A process whose rank no line gives", match))
         for match in _all("own", text):
             prefix = _prefix(text, match)
             number = (prefix or match)["rank"] if rank is None else rank
@@ -546,11 +676,20 @@ class TextFacts:
             matched = True
             if rank is None and prefix is None:
                 self.notes.add("ranks count within their group")
-        for line_rank, lines in self._by_rank(text, rank):
+        by_rank = dict(self._by_rank(text, rank))
+        running: set[str] = set()
+        for lines in by_rank.values():
+            running.update(_progress(_FIND["raised"].split(lines)[0]))
+        for line_rank, lines in by_rank.items():
             whole = _all("raised", lines)
+            if line_rank < 0:
+                asides += zip(repeat(f"A process of local rank {-1 - line_rank}"), whole)
+                continue
             for match in whole:
-                # the watchdog of a rank that ended does not give up later
-                if match["aside"] or _FIND["timeout"].search(lines, match.end()):
+                # after its end no rank writes more lines of its program, and its watchdog does not give up
+                shapes = _progress(lines[match.end() :])
+                went_on = len(set(shapes)) < len(shapes) or not running.isdisjoint(shapes)
+                if match["aside"] or went_on or _FIND["timeout"].search(lines, match.end()):
                     asides.append((f"Rank {line_rank}", match))
                     continue
                 if match["text"].startswith("KeyboardInterrupt"):
@@ -571,8 +710,10 @@ class TextFacts:
                 self.stands[line_rank], matched = stack, True
         for who, match in asides:
             site = call_site(_frames(match["frames"])[::-1])
-            by_torchrun = "distributed/run.py" in match["frames"]
-            if site and not by_torchrun and match["text"] not in self.raised.values():
+            by_launcher = (
+                match["text"].startswith(LAUNCHERS) or "distributed/run.py" in match["frames"]
+            )
+            if site and not by_launcher and match["text"] not in self.raised.values():
                 error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
                 self.asides.append(f"{who} wrote {error}.")
                 matched = True
@@ -580,7 +721,15 @@ class TextFacts:
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
         """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is
-        None."""
+        None.
+
+        A prefix of torchrun gives the rank within a host. If the text also gives such ranks' numbers
+        in the job, they count from a number of their host; of several hosts it may be any's, and the
+        lines of local rank n are yielded as -1 - n.
+        """
+        offsets: set[int] = set()
+        for pair in (*_all("label", text), *_all("failed", text)):
+            offsets.add(int(pair["rank"]) - int(pair["local"]))
         lines: dict[int, list[str]] = defaultdict(list)
         # local rank of the process whose stacks py-spy shows, from its command line
         process: str | None = None
@@ -589,17 +738,19 @@ class TextFacts:
             dumped = _FIND["process"].match(line)
             if dumped:
                 process = dumped["local"]
+            body = line[match.end() :] if match else line
+            local = match["local"] if match else process
+            if rank is not None:
+                lines[rank].append(body)
+            elif local:
+                if not offsets and ("Traceback" in line or dumped):
+                    self.notes.add("ranks count within a host")
+                several = len(offsets) > 1
+                lines[-1 - int(local) if several else int(local) + sum(offsets)].append(body)
+            elif match:
+                lines[int(match["rank"] or match["task"])].append(body)
             if match and match["rank"]:
                 self.named.add(int(match["rank"]))
-            named = (match and match[match.lastgroup or 0]) or process
-            if rank is not None or named:
-                lines[int(named or 0) if rank is None else rank].append(
-                    line[match.end() :] if match else line
-                )
-            if rank is None and (
-                (match and match["local"] and "Traceback" in line) or (dumped and process)
-            ):
-                self.notes.add("ranks count within a host")
         for line_rank in sorted(lines):
             yield line_rank, "\n".join(lines[line_rank]) + "\n"
 
@@ -636,6 +787,7 @@ class TextFacts:
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
     def timeline(self, source: str, problems: Iterable[str] = ()) -> Timeline:
+        self.take_reports()
         ranks = {rank for _, rank, _ in self.calls} | set(
             chain.from_iterable(self.progress.values())
         )
@@ -758,8 +910,8 @@ class TextFacts:
     def _ending(self, rank: int, rows: Sequence[CallRow]) -> Ending:
         rank_rows = [row for row in rows if row["rank"] == rank]
         if rank in self.raised:
-            first = f" ({FIRST_FAILED})" * (FIRST_FAILED in self.ended.get(rank, ""))
-            return Ending.raised(rank_rows, self.raised[rank] + first)
+            first = re.search(rf" \({FIRST_FAILED}[^)]*\)", self.ended.get(rank, ""))
+            return Ending.raised(rank_rows, self.raised[rank] + (first[0] if first else ""))
         waits = next((row for row in rank_rows if row.get("completed_ns") is None), None)
         text = self.ended.get(rank, UNTOLD)
         return Ending.at(_end_by(text), waits, text)
@@ -781,6 +933,34 @@ _INTO_TENSOR = {
     "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
 }
 """The functions that move the same data as another one, and do not meet it under DETAIL."""
+
+
+def _progress(text: str) -> list[str]:
+    """The different lines of a program that goes on, as "step 41 loss 2.1": those with numbers, which
+    are made 0, and not of a library."""
+    shapes = []
+    for line in dict.fromkeys(text.splitlines()):
+        shape = re.sub(r"\d[\d.]*", "0", line)
+        if "0" in shape and not _FIND["of_library"].match(shape):
+            shapes.append(shape)
+    return shapes
+
+
+def _reports(text: str) -> list[Report]:
+    reports: list[Report] = []
+    failures: list[re.Match[str]] = []
+    end = 0
+    for match in _all("failed", text):
+        failures.append(match)
+        if "Root Cause" in text[end : match.start()]:
+            reports.append((failures, match))
+            failures = []
+        end = match.end()
+    return reports + [(failures, None)] * bool(failures)
+
+
+def _seconds(time: str) -> float:
+    return datetime.strptime(time, "%Y-%m-%d_%H:%M:%S").timestamp()
 
 
 def _all(name: str, text: str) -> list[re.Match[str]]:

@@ -160,7 +160,7 @@ def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(
         (1, 1, 0),
     ]
     assert str(joinlab.diagnose(timeline)).startswith(
-        "Rank 1 had not come to all-reduce opCount 2 of 8 numbers, where rank 0"
+        "Rank 0 issued all-reduce opCount 2 of 8 numbers, and rank 1 had not, as far as the text"
     )
 
 

@@ -253,6 +253,7 @@ _PLURAL = (
     ("its NCCL watchdog", "their NCCL watchdog"),
     ("it was", "they were"),
     ("it may", "they may"),
+    ("it did not", "they did not"),
 )
 
 

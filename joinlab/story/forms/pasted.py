@@ -8,6 +8,7 @@ text only says in which call it waits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from statistics import mode
@@ -36,7 +37,7 @@ class TextErrors(FromText):
     """What ranks raised, or where they stood: the text of each side."""
 
     template: ClassVar[str]
-    further: ClassVar[str] = "{} raised other errors"
+    further: ClassVar[str]
     texts: Sequence[str]
 
     def words(self) -> Text:
@@ -51,12 +52,19 @@ class TextFailed(TextErrors):
     template = "{} failed first: {}"
 
 
+class TextFailedOnHost(TextErrors):
+    template = "{} failed first on [its|their] host: {}"
+    further = "{} failed first on other hosts"
+
+
 class TextRaised(TextErrors):
     template = "{} raised {}"
+    further = "{} raised other errors"
 
 
 class TextEnded(TextErrors):
     template = "{} ended: {}"
+    further = "{} ended otherwise"
 
 
 @form
@@ -71,10 +79,12 @@ class TextStuck(FromText):
 
 class TextVictims(TextErrors):
     template = "{} waited for another rank, which the text does not name: {}"
+    further = "{} waited, too"
 
 
 class TextWithoutId(TextErrors):
     template = "{} got no NCCL id from rank 0 of [its|their] group: {}"
+    further = "{} got none, either"
 
 
 class TextStood(TextErrors):
@@ -84,6 +94,7 @@ class TextStood(TextErrors):
 
 class TextSends(TextErrors):
     template = ISSUED_LAST
+    further = "{} issued other calls"
 
 
 @form
@@ -122,6 +133,10 @@ class TextWaits(TextCalls):
     template = "{} waited in {}; the text names no rank that had not come to it"
 
 
+class TextAwaited(TextCalls):
+    template = "{} waited in {}, to which a rank of its group had not come"
+
+
 class TextRefused(TextCalls):
     template = "{} issued {}, and not every rank's call matched it"
 
@@ -142,6 +157,19 @@ class TextBehind(TextCalls):
     def words(self) -> Text:
         waiting, behind = self.sides
         return say("{} had not come to {}, where {} waited.", behind, self.call(0), waiting)
+
+
+class TextFurther(TextCalls):
+    """Ranks, the last side, of which the text has no such call yet."""
+
+    def words(self) -> Text:
+        issued, others = self.sides
+        return say(
+            "{} issued {}, and {} had not, as far as the text reaches.",
+            issued,
+            self.call(0),
+            others,
+        )
 
 
 @form
@@ -206,6 +234,10 @@ WAITED = (
     "remote process exited",
     "ncclRemoteError",
     NO_ID,
+    "NCCL's watchdog gave up",
+    "NCCL's watchdog found it at work",
+    "a collective timed out on it",
+    STUCK,
 )
 """Parts of errors that a rank raises because another rank did not come or is gone."""
 
@@ -221,6 +253,8 @@ FAULTS = (
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
+_ANOTHER = re.compile(r" \[[\w.:]+\]:\d+|\[\d+\] (?=is setting up)")
+"""What is another in the same error of each rank: its own address and its own number."""
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
@@ -236,6 +270,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         or (TextStuck(ranks=tuple(still)) if still else None)
         or _victims(evidence)
         or (None if rows else _stood(evidence) or _hints(evidence))
+        or _killed(evidence)
         or _alike(evidence, rows)
     )
     missing = tuple(evidence.meta.get("missing_ranks", ()))
@@ -254,15 +289,17 @@ def _failed(evidence: Evidence) -> Line | None:
         and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED)
         and not waited(end.text)
     ]
-    first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text][:1]
+    first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text]
     fell = [
         rank
         for rank, end in enumerate(evidence.ends)
         if (end.text.startswith(FAULTS) or "(Lightning)" in end.text) and not waited(end.text)
     ]
-    return _texts_headline(
-        evidence, TextFailed if first else TextRaised, first or own_errors
-    ) or _texts_headline(evidence, TextEnded, fell)
+    if first:
+        return _texts_headline(evidence, TextFailedOnHost if first[1:] else TextFailed, first)
+    return _texts_headline(evidence, TextRaised, own_errors) or _texts_headline(
+        evidence, TextEnded, fell
+    )
 
 
 def _victims(evidence: Evidence) -> Line | None:
@@ -271,6 +308,11 @@ def _victims(evidence: Evidence) -> Line | None:
     return _texts_headline(evidence, TextWithoutId, without_id) or _texts_headline(
         evidence, TextVictims, victims
     )
+
+
+def _killed(evidence: Evidence) -> Line | None:
+    killed = [rank for rank, end in enumerate(evidence.ends) if end.kind is EndKind.KILLED]
+    return _texts_headline(evidence, TextEnded, killed)
 
 
 def waited(error: str) -> bool:
@@ -283,7 +325,10 @@ def _texts_headline(
     """A headline of what some ranks raised, those of one error together."""
     if not ranks:
         return None
-    texts = by_key((_error(evidence, rank), rank) for rank in ranks)
+    texts: dict[str, list[int]] = {}
+    by_text = by_key((_ANOTHER.sub("", _error(evidence, rank)), rank) for rank in ranks)
+    for text, side in by_text.items():
+        texts[text if side[1:] else _error(evidence, side[0])] = side
     lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _stood_at(evidence, ranks[0]))
     return form([*texts], lines=lines, **evidence.about(texts.values()))
 
@@ -292,7 +337,7 @@ def _error(evidence: Evidence, rank: int) -> str:
     text = (
         evidence.ends[rank]
         .text.partition("\n")[0]
-        .removesuffix(f" ({FIRST_FAILED})")
+        .partition(f" ({FIRST_FAILED}")[0]
         .removesuffix(".")
     )
     return text + "".join(f" ({short_site(site)})" for site in _stood_at(evidence, rank))
@@ -340,6 +385,9 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
         kinds = _kinds(by[number])
         if number and len(kinds) > 1:
             return _calls(evidence, TextDiffer, kinds)
+    failed = any(row["error"] for row in open_)
+    untold = any(evidence.ends[row["rank"]].text == UNTOLD for row in chain(*by.values()))
+    text_ends = untold and not failed
     exact = _exact(evidence, group)
     for number in sorted(by):
         ranks_here = {row["rank"] for row in by[number]}
@@ -349,7 +397,11 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
             if count < (number or 1) and rank not in ranks_here
         ]
         if behind:
-            return _calls(evidence, TextBehind, [by[number]], [behind])
+            of_log = text_ends and group in evidence.meta.get("counted", {})
+            return _calls(evidence, TextFurther if of_log else TextBehind, [by[number]], [behind])
+    if len({row["rank"] for row in chain(*by.values())}) == 1:
+        # each rank has a name of its own for its group
+        by = by_key((row["number"] or 0, row) for row in open_)
     first: dict[int, int] = {}
     for number in sorted(by):
         for row in by[number]:
@@ -357,9 +409,10 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     places: list[list[CallRow]] = []
     for number in sorted(set(first.values())):
         places += _kinds([row for row in by[number] if first[row["rank"]] == number])
-    untold = any(evidence.ends[rank].text == UNTOLD for rank in first)
-    if untold and not any(row["error"] for row in open_):
+    if text_ends:
         return _calls(evidence, TextLast, places)
+    if any("of its group failed" in (row["error"] or "") for row in open_):
+        return _calls(evidence, TextAwaited, places)
     return _calls(evidence, TextApart if places[1:] else TextWaits, places)
 
 
@@ -400,8 +453,10 @@ def _alike(evidence: Evidence, rows: list[CallRow]) -> Line:
 def _beyond(evidence: Evidence, open_: list[CallRow]) -> Iterator[Line]:
     """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as
     many."""
-    for group in sorted({row["group"] for row in open_}):
-        progress = sorted(evidence.meta.get("progress", {}).get(group, {}).items())
+    enqueued = evidence.meta.get("progress", {})
+    groups = {row["group"] for row in open_} if evidence.timeline.calls.height else enqueued
+    for group in sorted(groups):
+        progress = sorted(enqueued.get(group, {}).items())
         by_count = by_key((counts["enqueued"], rank) for rank, counts in progress)
         if len(by_count) > 1:
             yield TextEnqueued([*by_count], **evidence.about(by_count.values()))
