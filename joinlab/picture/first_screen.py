@@ -194,8 +194,62 @@ class FirstScreen:
             tones.append("warn")
         return max(tones, key=_WORST.index)
 
+    def under(self, lane: int) -> str:
+        """What stands below the name of a lane: which ranks it has, if they are many, or how many inputs
+        each had."""
+        name, inputs = self.names[lane], self.inputs[lane]
+        if len(self.ranks[lane]) > 3 and name.startswith("ranks "):
+            return name.removeprefix("ranks ")
+        if inputs is None or (len(self.inputs) > 4 and len({*self.inputs}) == 1):
+            return ""
+        return f"{inputs} input{'s' * (inputs != 1)}"
+
+    def title(self, column: Column) -> str:
+        """A column in words: "call 12: barrier meets anyone left?"."""
+        if column.missing is not None:
+            return f"{self.names[column.missing[0]]} never issued {column.missing[1]}"
+        labels = list(dict.fromkeys(box.label for box in column.drawn))
+        if not labels:
+            return "no call here"
+        number = f"call{'s' * bool(column.stack)} {column.number}: " if column.number else ""
+        if column.stack:
+            return f"{number}{' · '.join(labels)}, {column.said}"
+        if len(column.drawn) > 1 and (column.flag != "open" or len(labels) < 2):
+            return number + (" faces " if column.flag == "apart" else " meets ").join(labels)
+        calls = []
+        for name, box in zip(self.names, column.boxes, strict=True):
+            if box is not None:
+                of_many = name.endswith("s")
+                calls.append(f"{box.label} of {name}" if of_many else f"{name}'s {box.label}")
+        return number + ", ".join(calls)
+
+    def fate(self, column: Column, lane: int) -> str:
+        """What became of a lane's call there, if it did not complete."""
+        box = column.boxes[lane]
+        if box is None or not box.open:
+            return "fails" * (box is not None and box.failed)
+        return _FATES.get(self.ends[lane][0], "never ends")
+
+    def below(self, index: int, lane: int) -> str:
+        """What stands in the big box of a lane, below its label. What the value was taken for, behind
+        ": ", is left out where it does not fit."""
+        column = self.columns[index]
+        box = column.boxes[lane]
+        if column.size != "big" or box is None:
+            return ""
+        for reading in self.readings:
+            if reading.column != index:
+                continue
+            asker = column.boxes[reading.to]
+            alike = asker is not None and asker.label == box.label
+            if lane == reading.to or (lane != reading.of and alike):
+                return f"reads {reading.value}: {reading.taken}".removesuffix(": ")
+            return f"puts in {reading.sent}" if lane == reading.of else ""
+        return self.fate(column, lane)
+
 
 _WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
+_FATES = {"✓": "left pending", "…": "not ended"}
 
 
 def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:

@@ -21,7 +21,7 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.first_screen import Box, ScreenPiece, folded, screen_of
+from joinlab.picture.first_screen import Column, ScreenPiece, folded, screen_of
 from joinlab.picture.first_screen import FirstScreen as FirstScreen
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
@@ -246,7 +246,8 @@ class LaneData:
                 texts.append((shown(piece.text), kind, piece.tone))
             return texts
 
-        def box(box_drawn: Box | None) -> dict[str, object] | None:
+        def box(index: int, lane: int) -> dict[str, object] | None:
+            box_drawn = made.columns[index].boxes[lane]
             if box_drawn is None:
                 return None
             kind, label = KINDS.index(box_drawn.kind), shown(box_drawn.label)
@@ -254,6 +255,7 @@ class LaneData:
                 "open": box_drawn.open,
                 "failed": box_drawn.failed,
                 "stack": box_drawn.stack,
+                "below": made.below(index, lane),
             }
             present = {name: value for name, value in extras.items() if value}
             return {"kind": kind, "label": label, "line": box_drawn.line} | present
@@ -262,14 +264,16 @@ class LaneData:
             "names": list(map(shown, made.names)),
             "ranks": made.ranks,
             "world": timeline.world_size,
-            "inputs": made.inputs,
+            "under": list(map(made.under, range(len(made.ranks)))),
             "head": pieces(made.headline),
             "columns": [
                 {
                     "slot": column.slot,
                     "until": column.until,
                     "n": column.number,
-                    "boxes": list(map(box, column.boxes)),
+                    "boxes": [box(index, lane) for lane in range(len(column.boxes))],
+                    "title": shown(made.title(column)),
+                    "how": _how(made, column),
                     "flag": column.flag,
                     "size": column.size,
                     "stack": shown(column.stack),
@@ -281,7 +285,7 @@ class LaneData:
                     "far": column.far,
                     "missing": column.missing and (column.missing[0], shown(column.missing[1])),
                 }
-                for column in made.columns
+                for index, column in enumerate(made.columns)
             ],
             "focus": made.focus,
             "meant": made.meant,
@@ -313,6 +317,14 @@ def pack(
     data = LaneData()
     data.add(timeline, ranks, beside, calls)
     return data.packed()
+
+
+def _how(screen: FirstScreen, column: Column) -> str:
+    """What went wrong in a column, read aloud behind its title."""
+    if column.flag in ("wrong", "apart"):
+        return ", here the calls do not match"
+    fates = dict.fromkeys(screen.fate(column, lane) for lane in range(len(column.boxes)))
+    return "".join(f", {fate}" for fate in fates if fate)
 
 
 def _ending(timeline: Timeline, rank: int) -> str:

@@ -82,7 +82,8 @@ class _Picture:
         if not self.screen.columns:
             yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
         for index, column in enumerate(self.screen.columns):
-            yield f"<g><title>{escape(_column_text(column))}</title>"
+            said = f". {column.said}" if column.said and not column.stack else ""
+            yield f"<g><title>{escape(self.screen.title(column) + said)}</title>"
             yield from self._column(index, column)
             yield "</g>"
         for index, lane, other_at, other_lane in self.screen.meant:
@@ -115,13 +116,7 @@ class _Picture:
         name, count = self.screen.names[lane], len(self.screen.ranks[lane])
         name = f"{count} ranks" if count > 3 else name
         yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
-        inputs = self.screen.inputs[lane]
-        if inputs is None:
-            under = ""
-        else:
-            under = f"{inputs} input{'s' * (inputs != 1)}"
-        if count > 3:
-            under = self.screen.names[lane].removeprefix("ranks ")
+        under = self.screen.under(lane)
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
         )
@@ -202,38 +197,14 @@ class _Picture:
     def _box_texts(self, index: int, lane: int) -> tuple[str, str]:
         """What a column says in a lane, and below it."""
         column = self.screen.columns[index]
-        box, big = column.boxes[lane], column.size == "big"
+        box = column.boxes[lane]
         if box is None:
             if column.missing and column.missing[0] == lane:
                 missing = column.missing[1]
             else:
                 missing = ""
             return missing or (column.lacks or "nobody") * (lane in column.absent), ""
-        if big:
-            reading = next(
-                (
-                    reading_there
-                    for reading_there in self.screen.readings
-                    if reading_there.column == index
-                ),
-                None,
-            )
-        else:
-            reading = None
-        sub = "extra" if column.extra == lane else ""
-        asked = (
-            reading is not None and (asker := column.boxes[reading.to]) is not None and asker.label
-        )
-        if reading is not None and (
-            reading.to == lane or (reading.of != lane and box.label == asked)
-        ):
-            sub = f"reads {reading.value}{f': {reading.taken}' if reading.taken else ''}"
-        elif reading is not None and reading.of == lane:
-            sub = f"puts in {reading.sent}"
-        elif big and box.open:
-            sub = "left pending" if self.screen.ends[lane][0] == "✓" else "never ends"
-        elif big and box.failed:
-            sub = "fails"
+        sub = "extra" if column.extra == lane else self.screen.below(index, lane)
         return box.stack or column.stack or box.label, sub
 
     def _stack(self, rect: Rect, column: Column, label: str) -> Iterator[str]:
@@ -418,15 +389,6 @@ class _Picture:
         return (
             f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
         )
-
-
-def _column_text(column: Column) -> str:
-    labels = " · ".join(dict.fromkeys(box.label for box in column.drawn))
-    if column.number:
-        number = f"{'calls' if column.stack else 'call'} {column.number}: "
-    else:
-        number = ""
-    return f"{number}{labels}{f'. {column.said}' if column.said else ''}"
 
 
 def _broken(

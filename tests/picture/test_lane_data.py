@@ -20,7 +20,7 @@ def test_every_box_and_every_fact_arrives(timeline):
     data, _ = lane_data(pack(timeline))
     (run,) = data["runs"]
     made = first_screen(timeline)
-    for sent, one in zip(run["scene"]["columns"], made.columns, strict=True):
+    for index, (sent, one) in enumerate(zip(run["scene"]["columns"], made.columns, strict=True)):
         assert (sent["slot"], sent["until"], sent["n"], sent["flag"]) == (
             one.slot,
             one.until,
@@ -32,15 +32,17 @@ def test_every_box_and_every_fact_arrives(timeline):
             one.said,
             one.size,
         )
-        for arrived, box in zip(sent["boxes"], one.boxes, strict=True):
+        assert sent["title"] == made.title(one)
+        for lane, (arrived, box) in enumerate(zip(sent["boxes"], one.boxes, strict=True)):
             expected = box and {
                 "kind": KINDS.index(box.kind),
                 "label": box.label,
                 "line": box.line,
                 "open": box.open,
                 "failed": box.failed,
+                "below": made.below(index, lane),
             }
-            flags = {"open": False, "failed": False}
+            flags = {"open": False, "failed": False, "below": ""}
             assert (arrived and flags | arrived) == expected
     tells_start = timeline.calls["started_ns"].null_count() < timeline.calls.height
     told = sorted(

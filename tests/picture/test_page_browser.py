@@ -130,6 +130,8 @@ def test_both_pictures_are_drawn(opened):
     view = first(page)
     assert view.locator(".jl-col text:text-is('barrier')").count() == 1
     expect(view.locator(".jl-end")).to_have_text(["✕ waits…", "✕ waits…"])
+    headline = view.locator(".jl-headline > span").text_content()
+    expect(view.get_by_role("img", name=headline, exact=True)).to_have_count(1)
     assert page.locator("h2").first.text_content() == "Case 4 <b>"
     page.locator("#run-2").scroll_into_view_if_needed()
     expect(first(page, 2).locator(".jl-end")).to_have_text(["✓ finished", "✓ finished"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 from hypothesis import given, settings
 
@@ -62,6 +63,12 @@ def test_a_call_that_a_rank_left_behind_is_pending_and_one_that_it_waits_in_neve
     for case, said in ((2, "left pending"), (3, "never ends")):
         drawn = texts(svg(first_screen(emulate(CASES[case].program, (2, 3)))))
         assert {"left pending", "never ends"} & set(drawn) == {said}
+
+
+def test_a_call_of_a_rank_that_still_runs_may_end():
+    screen = first_screen(emulate(CASES[3].program, (2, 3)))
+    running = replace(screen, ends=(("…", "still running", "", ""),) * 2)
+    assert {"never ends", "not ended"} & set(texts(svg(running))) == {"not ended"}
 
 
 def test_nothing_from_a_program_is_taken_for_markup():

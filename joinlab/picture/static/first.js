@@ -511,13 +511,9 @@ export class First {
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
    * @param {number} lane @param {RawRun} run @param {number} room px */
   head(lane, run, room = Infinity) {
-    const { ranks, world, odd, inputs, names } = run.scene,
-      all = names[lane].replace("ranks ", "");
+    const { ranks, world, odd, under } = run.scene,
+      said = under[lane];
     if (ranks.length === world || world > DOTS) {
-      const n = inputs[lane],
-        alike = inputs.length > 4 && inputs.every((one) => one === n);
-      const given = n === null || alike ? "" : `${n} input${n === 1 ? "" : "s"}`;
-      const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
       const short = said.length < 26 ? said : `${said.slice(0, 24)}…`;
       if (!said || widthOf(said, 13) > room) return "";
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
@@ -530,10 +526,10 @@ export class First {
         y = Math.floor(rank / per) * step + step / 2;
       const here = ranks[lane].includes(rank);
       const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
-      const said = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
+      const how = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
       return (
         tag("circle", { class: look, cx: x, cy: y, r: step * (many ? 0.36 : 0.43) }) +
-        (!many && here ? tag("text", said, `${rank}`) : "")
+        (!many && here ? tag("text", how, `${rank}`) : "")
       );
     });
     const height = Math.ceil(world / per) * step;

@@ -655,7 +655,7 @@ export class Grid extends Lanes {
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
-  /** What each lane's rank does, as HTML. @param {?number} at @returns {string[]} */
+  /** What each lane's rank does, as HTML. @param {?number} at */
   told(at) {
     return this.rows.map((_, i) => {
       const state = this.state(i, at),

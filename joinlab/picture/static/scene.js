@@ -29,7 +29,7 @@ function pace(one) {
   return one.flag !== "met" ? 1900 : one.size === "slim" ? 750 : 1200;
 }
 
-/** The columns of a scene, before they have places. @param {RawRun} run @returns {Placed[]} */
+/** The columns of a scene, before they have places. @param {RawRun} run */
 export const columnsOf = ({ scene }) =>
   scene.columns.map((column, i) => ({
     ...column,
@@ -161,22 +161,10 @@ export class Scene extends Lanes {
           ...lanes.map((lane) => this.end(lane)),
         ];
     const size = { width: Math.max(this.width, this.turned ? 0 : wide), height: this.height };
-    const look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(this.said()) };
+    const said = this.covered ? this.cover : scene.head.map(([text]) => text).join(""),
+      look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(said) };
     const defs = tag("defs", {}, fade(this.name, this.turned));
     return tag("svg", look, defs, drawn, '<g class="jl-posed"></g>');
-  }
-
-  said() {
-    const focus = this.columns[this.focus],
-      { names } = this.scene;
-    if (!focus)
-      return `${names.join(", ")}: ${this.covered ? this.cover : "every call met its counterpart"}.`;
-    const { missing, boxes } = focus;
-    const issued = names.map((name, lane) => {
-      const label = missing?.[0] === lane ? `no ${missing[1]}` : boxes[lane]?.label;
-      return `${name}: ${label ?? "nothing"}`;
-    });
-    return `Call ${focus.n}: ${issued.join("; ")}.`;
   }
 
   /** @param {number} lane */
@@ -207,17 +195,11 @@ export class Scene extends Lanes {
 
   /** @param {Placed} one */
   column(one) {
-    const { i, focus, n, stack, missing, middle } = one;
-    /** @type {any[]} */
-    const inside = [tag("title", {}, esc(this.titleOf(one))), this.links(one)];
-    if (stack) inside.push(this.stack(one));
-    else if (missing) inside.push(this.gap(one));
-    else {
-      inside.push(...one.boxes.map((box, lane) => this.call(one, box, lane)), this.between_(one));
-      if (this.numbered(one))
-        inside.push(this.number(middle, n && `${focus && !this.turned ? "call " : ""}${n}`, focus));
-    }
-    return tag("g", { class: "jl-col", "data-i": i }, inside);
+    const { i, boxes, stack, missing, title } = one,
+      calls = () => [boxes.map((box, lane) => this.call(one, box, lane)), this.between_(one)],
+      inside = stack ? this.stack(one) : missing ? this.gap(one) : [calls(), this.numbered(one)],
+      look = { class: "jl-col", "data-i": i };
+    return tag("g", look, tag("title", {}, esc(title)), this.links(one), inside);
   }
 
   /** @param {number} t @param {string} said @param {boolean} loud */
@@ -227,11 +209,14 @@ export class Scene extends Lanes {
     return tag("text", { ...look, "text-anchor": this.turned ? "end" : "middle" }, esc(said));
   }
 
-  /** Whether there is room for a column's number beside that of the one before. @param {Placed} one */
-  numbered(one) {
-    const before = this.columns[one.i - 1];
-    if (one.size !== "slim" || before?.size !== "slim") return true;
-    return one.t - before.t > (this.turned ? 13 : widthOf(one.n, 12) + 4);
+  /** The number of a column, where there is room for it beside that of the one before.
+   * @param {Placed} one */
+  numbered({ i, t, n, size, middle, focus }) {
+    const before = this.columns[i - 1],
+      close = size === "slim" && before?.size === "slim",
+      room = close ? t - before.t : Infinity;
+    if (room <= (this.turned ? 13 : widthOf(n, 12) + 4)) return "";
+    return this.number(middle, n && `${focus && !this.turned ? "call " : ""}${n}`, focus);
   }
 
   /** px on the scrubber of what goes wrong, in this picture or one on the same axis.
@@ -326,17 +311,13 @@ export class Scene extends Lanes {
   /** @param {?number} at */
   heard(at) {
     const here = this.here(at),
-      one = this.columns[here],
-      fates = one.boxes.map((box, lane) => box && this.fate(box, lane)),
-      open = [...new Set(fates)].filter(Boolean).map((fate) => `, ${fate}`),
-      mismatch = one.flag === "wrong" || one.flag === "apart",
-      how = mismatch ? ", here the calls do not match" : open.join("");
-    return { now: here, most: this.columns.length - 1, text: this.titleOf(one) + how };
+      { title, how } = this.columns[here];
+    return { now: here, most: this.columns.length - 1, text: title + how };
   }
 
-  /** @param {?number} at @returns {string[]} */
+  /** @param {?number} at */
   told(at) {
-    return [esc(this.titleOf(this.columns[this.here(at)]))];
+    return [esc(this.columns[this.here(at)].title)];
   }
 
   /** By lane, the line of the program at which it is; 0: unknown, or at its end. @param {number} at */
@@ -381,23 +362,6 @@ export class Scene extends Lanes {
   }
 
   /** @param {Placed} one */
-  titleOf(one) {
-    if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
-    if (!one.boxes.some(Boolean)) return "no call here";
-    const issued = one.boxes.flatMap((box, lane) => (box ? [{ lane, ...box }] : [])),
-      labels = [...new Set(issued.map(({ label }) => label))],
-      number = one.n && `call${one.stack ? "s" : ""} ${one.n}: `;
-    if (one.stack) return `${number + labels.join(" · ")}, ${one.said}`;
-    if (issued.length > 1 && (one.flag !== "open" || labels.length < 2))
-      return number + labels.join(one.flag === "apart" ? " faces " : " meets ");
-    const names = issued.map(({ lane, label }) => {
-      const name = this.scene.names[lane];
-      return name.endsWith("s") ? `${label} of ${name}` : `${name}'s ${label}`;
-    });
-    return number + names.join(", ");
-  }
-
-  /** @param {Placed} one */
   stack(one) {
     const wrong = one.flag === "wrong",
       colour = wrong ? "var(--bad)" : "var(--soft)",
@@ -428,27 +392,6 @@ export class Scene extends Lanes {
     return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), said);
   }
 
-  /** @param {Placed} one @param {Box} box @param {number} lane */
-  under(one, box, lane) {
-    if (one.size !== "big") return one.extra === lane && !this.turned ? "extra" : "";
-    const { to, of, value, sent, taken } = this.reading(one.i);
-    if (to === lane || (of !== lane && box.label === one.boxes[to]?.label)) {
-      const { w } = this.box(one, lane),
-        heard = `reads ${value}`;
-      return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
-    }
-    if (of === lane) return `puts in ${sent}`;
-    if (to !== undefined) return "";
-    return this.fate(box, lane);
-  }
-
-  /** What became of a call that did not complete. @param {Box} box @param {number} lane */
-  fate({ open, failed }, lane) {
-    if (!open) return failed ? "fails" : "";
-    const sign = this.scene.ends[lane][0];
-    return sign === "✓" ? "left pending" : sign === "…" ? "not ended" : "never ends";
-  }
-
   /** @param {Placed} one @param {?Box} box @param {number} lane */
   call(one, box, lane) {
     const big = one.size === "big",
@@ -469,7 +412,9 @@ export class Scene extends Lanes {
     const look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` };
     const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
     const size = big ? 17 : slim ? 12 : 14;
-    const how = { size, bold: loud || extra, sub: this.under(one, box, lane) };
+    const { below = "" } = box,
+      told = [below, below.split(": ")[0]].find((said) => widthOf(said, 13) < q.w - more) ?? below,
+      how = { size, bold: loud || extra, sub: extra && !this.turned ? "extra" : told };
     const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
     return [drawn, words(where, label, `var(--jl-i${box.kind})`, { ...how, left })];
@@ -552,7 +497,7 @@ export class Scene extends Lanes {
     return { to, of, value, sent, taken };
   }
 
-  /** The way of the wrong value: points with the position at which each is reached. @returns {Stop[]} */
+  /** The way of the wrong value: points with the position at which each is reached. */
   journey() {
     /** @type {Stop[]} */
     const path = [];

@@ -84,6 +84,7 @@ interface Box {
   open?: true;
   failed?: true;
   stack?: string;
+  below?: string;
   /** Of the program, from which the call comes, or the last of a stack; 0: unknown. */
   line: number;
 }
@@ -104,6 +105,9 @@ interface RawColumn {
   until: number;
   n: string;
   boxes: (Box | null)[];
+  title: string;
+  /** What went wrong, read aloud. */
+  how: string;
   size: "stack" | "slim" | "mid" | "big" | "ghost";
   flag: "met" | "wrong" | "apart" | "open";
   stack: string;
@@ -147,7 +151,7 @@ interface RawScene {
   story: [kind: string, pieces: ScenePiece[]][];
   ranks: number[][];
   world: number;
-  inputs: (number | null)[];
+  under: string[];
 }
 
 type Rect = ReturnType<import("./text.js").Lanes["area"]>;
