@@ -81,7 +81,7 @@ OTHER_LINES = rf"(?:(?!{ERROR}|.*Traceback )\S.*\n)"
 
 PATTERNS: Mapping[str, str] = {
     "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\((?:SeqNum="
-    r"(?P<number>\d+),\s+)?OpType=(?:(?P<op>\w+)(?=[,)])|\w*$)(?:,\s+NumelIn=(?P<count>\d+)(?=,)(?:,\s+NumelOut\s?=(?P<out>\d+))?)?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
+    r"(?P<number>\d+),\s+)?OpType=(?:(?P<op>\w+)(?=\s?[,)])|\w*$)(?:\s?,\s+NumelIn=(?P<count>\d+)(?=,)(?:,\s+NumelOut\s?=(?P<out>\d+))?)?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
     r"(?:(?:(?!\[PG |enqueued)[\s\S]){0,200}?at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?"
@@ -119,7 +119,8 @@ PATTERNS: Mapping[str, str] = {
     "ras_count": r"ranks? (?:has|have) launched up to operation (?P<number>\d+)",
     "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
-    "prefix": r"^.*?(?:\[rank\d+\]:)*\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[default(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
+    "prefix": r"^.*?(?:\[rank\d+\]:)*\[rank(?P<rank>\d+)\]: ?|^[ \t]*(?:\[default(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
+    "role": r"\[(\w+)\] (?:[Ss]tarting workers|Rendezvous'ed|Rendezvous complete|[Ww]orker group)",
     "label": r"^[ \t]*\[default(?P<local>\d+)\]:.*?\[rank(?P<rank>\d+)\]:",
     "failing": r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )",
     "of_library": r"\[|\s|wandb|.*(?:Warning|\bFile |Traceback|[A-Za-z]:0)",
@@ -175,7 +176,7 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
                 f"{str(file)!r} was left out: it has {size:,} bytes, more than {MOST_BYTES:,}"
             )
             continue
-        named = files[1:] or "rank" in file.stem
+        named = files[1:] or re.search(r"rank\D?\d", file.stem)
         if not facts.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
     source = f"{len(files)} files such as " * (len(files) > 1) + repr(str(files[0]))
@@ -281,8 +282,8 @@ class TextFacts:
     backend: str = "nccl"
 
     def take(self, text: str, rank: int | None = None) -> bool:
-        """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it
-        has one."""
+        """Add the facts of a text; False if it has none. `rank`: the rank in the name of its file,
+        whose lines it has unless they are of others or of torchrun: the name may number hosts."""
         text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
         ends = _all("attempt", text)
         last = {end["agent"]: end for end in ends if end["agent"]}
@@ -291,6 +292,13 @@ class TextFacts:
             self.notes.add("of several attempts, the last")
             text = text[restarts[-1].end() :]
         text = self._last_job(text)
+        for role in sorted(set(_FIND["role"].findall(text))):  # in place of "default" in its labels
+            text = re.sub(rf"(?m)^([ \t]*\[){role}(?=\d+\]:)", r"\1default", text)
+        for match in chain(_FIND["prefix"].finditer(text), _FIND["failed"].finditer(text)):
+            named = match["rank"] or match["local"]
+            if named and int(named) != rank:
+                rank = None
+                break
         before = len(self.sources)
         self.dumped |= bool(_all("thread", text))
         for source, count in (
@@ -645,8 +653,9 @@ class TextFacts:
                 elif by == "SIGTERM" and report_root and _exit(report_root) != by:
                     by += ", since another rank had failed"
                 before = self.ended.get(rank, "")
-                if before != INTERRUPTED:
-                    self.ended[rank] = f"{before}{'; ' * bool(before)}{by} ({how})"
+                exit_text = f"{by} ({how})"
+                if before != INTERRUPTED and exit_text not in before:
+                    self.ended[rank] = before + "; " * bool(before) + exit_text
 
     def _srun(self, text: str) -> bool:
         """How srun's tasks ended, where their labels are their ranks or several are on one host: a

@@ -77,6 +77,33 @@ def test_what_is_told_of_a_text_is_so_or_it_is_refused(name: str) -> None:
     assert logs.check(name)[0] == []
 
 
+RAISED_BY_4 = "".join(
+    f"{{label}}{line}\n"
+    for line in (
+        "Traceback (most recent call last):",
+        '  File "data.py", line 4, in load',
+        "KeyError: 7",
+    )
+)
+
+
+def test_a_file_s_number_is_no_rank_where_its_lines_name_another(tmp_path: Path) -> None:
+    for node in range(2):
+        lines = RAISED_BY_4.format(label=f"[rank{node * 4}]: ")
+        (tmp_path / f"node_{node}.log").write_text(lines)
+    assert joinlab.diagnose(loaded(tmp_path)).sentence == (
+        "Ranks 0, 4 raised KeyError: 7 (data.py:4)."
+    )
+
+
+def test_a_label_of_another_role_counts_as_torchrun_s_if_torchrun_names_the_role() -> None:
+    labelled = RAISED_BY_4.format(label="[trainer4]:")
+    with pytest.raises(TimelineFileError, match="no line says what a rank did"):
+        text.read_text(labelled, "a log")
+    started = "I1 api.py:541] [trainer] starting workers for entrypoint: python\n"
+    assert text.read_text(started + labelled, "a log").ends[4].text == "KeyError: 7"
+
+
 LONG = {
     "one word": "a" * 200_000,
     "NCCL's calls in one line": "h:1:2 [0] NCCL INFO AllReduce: opCount 1 " * 4000,
@@ -87,6 +114,10 @@ LONG = {
     "empty lines": "\n" * 200_000,
     "a deep traceback": "Traceback (most recent call last):\n"
     + '  File "a", line 1, in x\n' * 8000,
+    "lines between those of a traceback": "Traceback (most recent call last):\n"
+    + '  File "a", line 1, in x\nAaAaAa ' * 30_000,
+    "a long name after a traceback": "Traceback (most recent call last):\n x\n" + "Aa" * 100_000,
+    "labels": "[default1]:" * 20_000,
     "prefixes": "[rank1]: " * 20_000,
     "a report of ras": "Communicator ranks have different operation counts" + "\n x" * 60_000,
     "labels of srun": "1: [rank" * 30_000,

@@ -226,7 +226,7 @@ def test_a_rank_that_is_gone_was_last_seen_at_an_open_call_and_after_one_that_fa
     writer = Writer()
     writer.call(0, "barrier", done=False, error="RuntimeError: Connection reset by peer")
     story = diagnose(writer.timeline([gone, DONE]))
-    assert ", last seen after barrier, call 1 (train.py:11) failed: " in story.ending(0)
+    assert ", last seen after barrier, call 1 (train.py:11), which failed: " in story.ending(0)
 
 
 def test_ranks_that_caught_the_error_of_a_call_did_not_finish_by_luck():

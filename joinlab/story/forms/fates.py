@@ -142,7 +142,7 @@ class Fate(Line):
         if self.after is None:
             return ()
         when = "at" if self.after_is == "open" else "after"
-        failed = " failed" * (self.after_is == "failed")
+        failed = ", which failed" * (self.after_is == "failed")
         return say(", last seen {} {}{}", when, self.full(self.after), failed)
 
 
