@@ -218,6 +218,8 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
                     case ast.BoolOp(values=values):
                         for value in values[:-1]:
                             yield (value, _calls(*values[1:]))
+                        if isinstance(node, ast.Return):  # which decides in the caller
+                            yield (values[-1], False)
                     case ast.comprehension(iter=test, ifs=ifs):
                         for expression in (test, *ifs):
                             yield (expression, True)

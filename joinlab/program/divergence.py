@@ -12,6 +12,7 @@ listed first: `if rank == 1: start = 1`.
 from __future__ import annotations
 
 import linecache
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -44,11 +45,11 @@ class Read(TypedDict):
 class Branch(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
-    how  "line", "call" (of a function of the program), "return", "leave" (the block of a `with` that begins at `line`),
-         "raise" (then `text` is the exception's type), "issue": the next call came from the test's own line, "over":
-         its comprehension there had ended, "end": its later steps are unknown; for an `if` on one line, "block": it
-         ran the block, "past": it did not. "round": it began another round of the loop at `line`.
-         Of an exception that the rank raised behind the last test: "caught" in
+    how  "line", "in" (a comprehension of the test), "call" (of a function of the program), "return", "leave" (the
+         block of a `with` that begins at `line`), "raise" (then `text` is the exception's type), "issue": the next call
+         came from the test's own line, "over": its comprehension there had ended, "end": its later steps are unknown;
+         for an `if` on one line, "block": it ran the block, "past": it did not. "round": it began another round of the
+         loop at `line`. Of an exception that the rank raised behind the last test: "caught" in
          line `line`, "swallowed" by the `with` or `finally` of that line, or "in flight" when the rank issued its next
          call from that line, which is in `text` behind the type ("ValueError finally")
     issued  number of calls that the first of the ranks had issued; not in a file of format 1
@@ -449,6 +450,15 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
     return []
 
 
+def erred_at(steps: Sequence[TraceStep]) -> TraceStep | None:
+    """Where the exception was raised that ended a way; None if none did."""
+    raised = None
+    for step in takewhile(lambda step: step.event in ("raise", "return"), reversed(steps)):
+        if step.event == "raise":
+            raised = step
+    return raised
+
+
 def _raised_behind(rank: int, steps: Sequence[TraceStep], test: TraceStep) -> Test | None:
     """The first exception that a rank raised on its way from a test to its next call, unless it
     ended the rank."""
@@ -795,21 +805,31 @@ def _line_of(parted: _At) -> tuple[str, int]:
 
 
 def _returned(parted: _At, way: Trace) -> Iterator[tuple[str, Plain]]:
-    """The values in the `return` of each function of the program that the test called; of a `for`,
-    when its loop began."""
-    steps, test = way.steps, parted.tests[0]
-    begin = _index_of(test, steps)
+    """The values in the `return` of each function of the program that the test called; of one that
+    the head of a `for` names, when its loop began."""
+    steps, test, text = way.steps, parted.tests[0], parted.statement.text
+    place = begin = _index_of(test, steps)
     lines = range(parted.statement.first, parted.statement.last + 1)
-    for index in range(begin, -1, -1) if parted.statement.text.startswith("for ") else ():
+    for index in range(place, -1, -1) if text.startswith("for ") else ():
         step = steps[index]
         if step.depth < test.depth or (step.depth == test.depth and step.line not in lines):
             break
         if step.depth == test.depth and step.line == parted.statement.first:
             begin = index
-    for step in takewhile(lambda step: step.depth > test.depth, steps[begin + 1 :]):
-        statement = statement_at(step.file, step.line)
-        if step.depth == test.depth + 1 and statement and statement.text.startswith("return"):
-            yield from step.values
+    for start in sorted({begin, place}):
+        for step in takewhile(lambda step: step.depth > test.depth, steps[start + 1 :]):
+            statement = statement_at(step.file, step.line)
+            # "for x in filter(f, data)" calls f in each round
+            named = step.function in ("__iter__", "__len__") or re.search(
+                rf"\b{re.escape(step.function)}[(:]", text
+            )
+            if (
+                step.depth == test.depth + 1
+                and statement
+                and statement.text.startswith("return")
+                and (start == place or named)
+            ):
+                yield from step.values
 
 
 def _test(
@@ -824,7 +844,10 @@ def _test(
             if _line_of(met) == line:
                 text = met.statement.text
                 returned = _returned(met, ways[rank]) if rank in ways else ()
-                for read in dict.fromkeys((*met.tests[0].values, *returned)):
+                raised = [step for step in met.nexts if step is not None and step.event == "raise"]
+                tests = met.statement.decides or met.statement.one_line is not None
+                shown = tests or not raised  # why a call raised, no value tells
+                for read in dict.fromkeys((*met.tests[0].values * shown, *returned)):
                     values.setdefault(read, []).append(rank)
                 sides.setdefault(_went(met), []).append(rank)
                 issued.setdefault(_went(met), met.tests[0].issued)
@@ -863,8 +886,8 @@ def _went(parted: _At) -> tuple[str, int, str]:
         return way, test.line, linecache.getline(test.file, test.line).strip()
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
-    if step.event == "return" and step.function in COMPREHENSIONS:
-        return "over", test.line, parted.statement.text
+    if step.event in ("return", "call") and step.function in COMPREHENSIONS:
+        return "over" if step.event == "return" else "in", test.line, parted.statement.text
     around = statement_at(step.file, step.line)
     if (
         step.event == "line"

@@ -8,7 +8,8 @@ Each rank keeps a checksum of every parameter, not of buffers, at each step and 
 its end also of the optimizer's state; it issues no call for that. A launched rank does so only at
 its end: at each step it took 7 to 10 % of a tiny model's time. `differing_replicas` compares steps
 at which ranks had issued the same number of collectives of the model's group: 1 with 1, 2 with 2, 3
-with 5. A step of a tiny model takes 8 us more, 1.3 %.
+with 5. Where a rank left out a step that others made, it does not say which step parted them. A step
+of a tiny model takes 8 us more, 1.3 %.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from zlib import crc32
 
 from joinlab.ops import POINT_TO_POINT, CallRow
 from joinlab.program.log_events import ReplicasMarked
+from joinlab.program.steps import is_made_by_join
 
 STEP_BYTES = 1 << 18
 """Models of more bytes are compared only at the end."""
@@ -45,6 +47,7 @@ class Replica(TypedDict):
     rates  by rank: the parameter's learning rate in that step; left out: they are equal or unknown
     over   "training": they were equal up to the last step that each rank made; "again": steps without an average of
            gradients parted them, and they were equal again before a later step or at the end
+    late   a step before these was made by some ranks alone, without join(): they may differ since that one
     """
 
     name: str
@@ -56,6 +59,7 @@ class Replica(TypedDict):
     sides: NotRequired[list[list[int]]]
     rates: NotRequired[dict[str, float]]
     over: NotRequired[Literal["training", "again"]]
+    late: NotRequired[bool]
 
 
 class Gradient(TypedDict):
@@ -267,7 +271,10 @@ def differing_replicas(
         return None
     number: dict[int, int] = {}
     places: dict[tuple[str, int], list[int]] = {}
+    joined = set()
     for row in rows:
+        if is_made_by_join(row["stack"] or ()):
+            joined.add(row["rank"])
         index = number[row["rank"]] = number.get(row["rank"], -1) + 1
         if row["op"] not in POINT_TO_POINT:
             places.setdefault((row["group"], row["rank"]), []).append(index)
@@ -281,11 +288,18 @@ def differing_replicas(
                 count = calls if mark.step else float("inf")
                 marks_at.setdefault((count, counts[count], not mark.before), {})[rank] = mark
                 counts[count] += not mark.before
+        stepping = {*groups[group]} & marks.keys() - joined
+        late = False
         for moment in sorted(marks_at):
             names = _differing(group, marks_at[moment])
             if names:
-                differences.append((moment, group, _replica(names, marks_at, moment, marks)))
+                difference = _replica(names, marks_at, moment, marks)
+                if late and difference["steps"]:
+                    difference["late"] = True
+                differences.append((moment, group, difference))
                 break
+            if moment[2]:
+                late = not stepping <= marks_at[moment].keys()
     if differences:
         return min(differences, key=lambda difference: difference[:2])[2]
     return None

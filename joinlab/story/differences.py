@@ -26,6 +26,7 @@ from joinlab.program.divergence import (
     Key,
     Role,
     Test,
+    erred_at,
     rounds_of,
     skipped_by,
     tests_of,
@@ -59,9 +60,10 @@ def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Di
     if isinstance(ways, str):
         return {"tests": [], "why": ways}
     if split is not None:
-        result: Divergence = {
-            "tests": _without_roles(evidence, headline, tests_of(split, ways), source)
-        }
+        tests = _without_roles(evidence, headline, tests_of(split, ways), source)
+        if tests and (_met_behind(split, tests[-1]) or _erred_in_role(evidence, tests[-1], ways)):
+            tests = []
+        result: Divergence = {"tests": tests}
         keys = _data_keys(evidence, headline, ways)
         if keys:
             result["data"] = keys
@@ -108,6 +110,43 @@ def _without_roles(
         for side, places in zip(test["sides"], zip(*parts, strict=True), strict=True)
     )
     return rounds if rounds or isinstance(headline, Circle) else tests
+
+
+def _met_behind(split: Apart, test: Test) -> bool:
+    """Whether the two sides of a send or recv that one of them lacks met in others behind a test: it
+    only gives each its part."""
+    if not split.one_call or not split.turns or len(test["sides"]) < 2:
+        return False
+    for side in test["sides"]:
+        if split.sides[1][0] in side["ranks"]:
+            return side["issued"] <= split.turns[-1]
+    return False
+
+
+def _erred_in_role(evidence: Evidence, test: Test, ways: Mapping[int, Trace]) -> bool:
+    """Whether a test asks for the rank alone, and leads to a line that only ranks ran in which it
+    raised an error, so that it only gives them their part in the program."""
+    by_name = by_key((read["name"], read) for read in test["values"])
+    asked = []
+    for name, reads in by_name.items():
+        if len(reads) > 1 or not name.startswith("len("):
+            asked += reads
+    if evidence.mismatch is None or not asked or len(test["sides"]) < 2:
+        return False
+    if any(repr(read["ranks"]) != f"[{read['value']!r}]" for read in asked):
+        return False
+    for side in test["sides"]:
+        raised = erred_at(ways[side["ranks"][0]].steps)
+        if raised is None or side["how"] == "raise" or not _errs(evidence, side["ranks"][0]):
+            continue
+        ran = set()
+        for rank, way in ways.items():
+            if any(step[1:6] == ("line", *raised[2:6]) for step in way.steps):
+                ran.add(rank)
+        text = linecache.getline(raised.file, raised.line).split()
+        if all(_errs(evidence, rank) for rank in ran) and text[:1] not in (["raise"], ["assert"]):
+            return True
+    return False
 
 
 def _met_inside(evidence: Evidence, test: Test) -> list[tuple[int, int]]:
@@ -161,8 +200,8 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
     difference, ends, timeline = evidence.difference, evidence.ends, evidence.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
     if isinstance(headline, Circle):
-        if sends and (split := _unpaired(timeline, sends)) is not None:
-            return split
+        if sends:
+            return _unpaired(timeline, sends)
         if lacking := _lacking(evidence, headline):
             slot, *further = lacking
             if further:
@@ -171,7 +210,11 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
     if difference.mismatch is not None and not difference.slot.pair:
         if _refused_there(evidence, difference.slot):
             return None
-        return _before(evidence, difference.slot, list(map(difference.ranks, difference.sides)))
+        parts = list(map(difference.ranks, difference.sides))
+        erring = [rank for rank in difference.slot.absent if _errs(evidence, rank)]
+        if erring:  # the others that did not come lost a peer
+            parts[-1] = tuple(erring)
+        return _before(evidence, difference.slot, parts)
     if difference.mismatch is None and isinstance(headline, _MET):
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
@@ -197,7 +240,7 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
             windows[rank] = Window(0, timeline.calls.filter(rank=rank).height - 1)
         return Apart(unlike, windows)
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
-    raised_outside = [rank for rank in raised if evidence.awaited(rank) is None]
+    raised_outside = [rank for rank in raised if _errs(evidence, rank)]
     if (
         raised_outside and well and len(raised) + len(well) == len(ends)
     ):  # and no call tells them apart
@@ -210,6 +253,11 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
 
 _UNLIKE = re.compile(r"has \d+ params(?=, while)|exhausted all|Throwing across")
 """Errors that DDP and join() raise on all ranks behind a call, and that say what differs."""
+
+
+def _errs(evidence: Evidence, rank: int) -> bool:
+    """Whether a rank raised an error of its own, outside of all calls."""
+    return evidence.ends[rank].kind is EndKind.RAISED and evidence.awaited(rank) is None
 
 
 def _refused_there(evidence: Evidence, slot: Slot) -> bool:
@@ -236,11 +284,19 @@ def _positions(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
 
 def _lacking(evidence: Evidence, headline: Line) -> list[Slot]:
     """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the
-    smallest groups."""
-    slots = {id(slot): slot for slot in (evidence.slot_of(call.key) for call in headline.calls)}
-    incomplete = [slot for slot in slots.values() if slot.absent and not slot.pair]
-    least = min((len(slot.needs) for slot in incomplete), default=0)
-    return [slot for slot in incomplete if len(slot.needs) == least]
+    smallest groups. One of them, if their groups have the same members or all came from one line."""
+    slots: dict[int, Slot] = {}
+    sites: dict[int, list[str]] = {}
+    for call in headline.calls:
+        slot = evidence.slot_of(call.key)
+        if slot.absent and not slot.pair:
+            slots[id(slot)] = slot
+            sites.setdefault(len(slot.needs), []).append(call.site)
+    least = min(sites, default=0)
+    smallest = [slot for slot in slots.values() if len(slot.needs) == least]
+    if len({*sites.get(least, ())}) == 1 or len({tuple(slot.needs) for slot in smallest}) == 1:
+        return sorted(smallest, key=lambda slot: -max(slot.calls.values()))[:1]
+    return smallest
 
 
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
@@ -312,6 +368,12 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
         assert peer is not None
         if not counterparts and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
             continue  # it has a part of its own in such exchanges, so its path differs in any case
+        takers = {} if counterparts else _first_calls(timeline, COUNTERPART[row["op"]], rank)
+        if takers:
+            return Apart(
+                (sorted(takers), (peer,)),
+                {rank: Window(0, takers[rank]) for rank in _some([sorted(takers)])} | {peer: ALL},
+            )
         turns, lacks = tuple(index for index, _ in counterparts), len(path) - len(counterparts)
         return Apart(
             ((rank,), (peer,)),
@@ -321,6 +383,12 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
             lacks=lacks,
         )
     return None
+
+
+def _first_calls(timeline: Timeline, op: str, but: int) -> dict[int, int]:
+    """By rank, the place of its first call of this op; without the rank `but`."""
+    paths = paths_of(timeline, range(timeline.world_size), pl.col("op") == op)
+    return {rank: path[0][0] for rank, path in paths.items() if path and rank != but}
 
 
 def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]) -> Apart | None:

@@ -152,6 +152,23 @@ def test_learning_rates_that_differ_are_kept():
     assert found["steps"] == {"0": 1, "1": 1} and found["rates"] == {"0": 0.1, "1": 0.2}
 
 
+def skips_a_step(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    optimizer = sgd(net.parameters())
+    for i, x in enumerate(inputs):
+        net(x).sum().backward()
+        if rank != 1 or i != 1:
+            optimizer.step()
+
+
+def test_steps_that_a_rank_left_out_leave_open_since_when_replicas_differ():
+    timeline = joinlab.emulate(skips_a_step, (3, 3, 3))
+    found = timeline.meta["replicas"]
+    assert (found["steps"], found["late"]) == ({"0": 3, "1": 2, "2": 3}, True)
+    told = "their replicas differ at step 2 of rank 1 and step 3 of ranks 0, 2: weight"
+    assert told in joinlab.diagnose(timeline).sentence
+
+
 def local_sgd(rank, inputs, average):
     model = DDP(nn.Linear(1, 1, bias=False))
     optimizer = sgd(model.parameters())

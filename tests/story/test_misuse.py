@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
@@ -78,6 +79,23 @@ def test_a_send_whose_tensor_was_changed_before_its_wait_is_no_good_news(waits_b
     assert waits_before == story.sentence.endswith("every call met its counterpart.")
     changed = "rank 1's recv got 2.0, and rank 0's send was issued with 1.0: a tensor was changed"
     assert waits_before != (changed in story.sentence)
+
+
+def ends_before_its_send(rank, inputs, waits):
+    if rank == 0:
+        work = dist.isend(torch.ones(4), 1)
+        return work.wait() if waits else None
+    time.sleep(1)
+    dist.recv(torch.zeros(4), 0)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_send_that_its_rank_did_not_wait_for_is_the_cause_and_not_its_peer(waits):
+    program = partial(ends_before_its_send, waits=waits)
+    story = joinlab.diagnose(joinlab.emulate(program, (1, 1), "gloo"))
+    assert waits == story.sentence.endswith("every call met its counterpart.")
+    assert waits != story.sentence.startswith("Rank 0 ended before its send to rank 1 (test_misuse")
+    assert waits != ("Call wait() on what the call returned" in str(story))
 
 
 def calls_outside(rank, inputs):

@@ -322,11 +322,13 @@ def alone(evidence: Evidence) -> tuple[Line, ...]:
         done = difference.call(slot, side[0])["completed_ns"] is not None
         which, state = unrecorded, "completed" if done else "no_record"
     elif which:
-        end = evidence.ends[min(which, key=partial(_ended_later, evidence))]
+        first = min(which, key=partial(_ended_later, evidence))
+        end, ended = evidence.ends[first], _ended_later(evidence, first)
         which = [
             rank
             for rank in which
             if (evidence.ends[rank].kind, evidence.ends[rank].runs) == (end.kind, end.runs)
+            and (end.kind is not EndKind.RAISED or _ended_later(evidence, rank) == ended)
         ]
         if out_of_time(end):
             state = "out_of_time"

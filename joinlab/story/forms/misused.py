@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 from joinlab.analysis.wording import by_key, good, short_site
-from joinlab.ops import decode_values
+from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Fix, Headline, Line, SourceLine, form
+from joinlab.story.lines import Fix, Headline, Line, RankEnds, SourceLine, form
 from joinlab.story.words import Part, Text, every_rank, listing, say
 from joinlab.timeline import EndKind
 
@@ -52,6 +52,48 @@ class WaitForWork(Fix):
             "Call wait() on what the call returned{} before its tensor is read.",
             _site_text(self.site),
         )
+
+
+class LeftBehind(Headline):
+    """A send that was not received when its rank ended, since nobody waited for it."""
+
+    def words(self) -> Text:
+        template = "{} ended before [its|their] {} was received: nobody waited for it."
+        return say(template, self.ranks, self.brief(0))
+
+    def bad_ends(self) -> list[RankEnds]:
+        """Without what its words say."""
+        return [group for group in Headline.bad_ends(self) if not group.pending]
+
+
+class WaitToEnd(WaitForWork):
+    """What to do about the Work of a send."""
+
+    form = "wait_to_end"
+
+    def words(self) -> Text:
+        return say("Call wait() on what the call returned{}.", _site_text(self.site))
+
+
+def left_behind(evidence: Evidence) -> tuple[Line, ...]:
+    """A send that nothing met and nobody waited for, where its peer was in the recv when its rank
+    ended."""
+    assert evidence.mismatch is not None
+    for rank, row in evidence.matched.calls_of(evidence.mismatch).items():
+        peer, waited = row["peer"], row["host_wait_begin_ns"] is not None
+        if row["op"] != Op.SEND or peer is None or waited:
+            continue
+        key, finished = evidence.awaited(peer), evidence.ends[rank].kind is EndKind.FINISHED
+        recv = evidence.matched.row_of[key] if key is not None and finished else None
+        if recv is None or recv["op"] != Op.RECV or recv["peer"] != rank:
+            continue
+        if (recv["group"], recv["tag"]) == (row["group"], row["tag"]):
+            lines = tuple(filter(None, [evidence.line_of(row, [rank])]))
+            headline = LeftBehind(lines=lines, **evidence.about([[rank]], [row]))
+            if evidence.meta.get("fixes_hidden"):
+                return (headline,)
+            return (headline, WaitToEnd(row["call_site"], ranks=(rank,)))
+    return ()
 
 
 def _unwaited(evidence: Evidence) -> tuple[Line, ...]:

@@ -142,16 +142,24 @@ def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
             sorted(test["sides"], key=lambda side: min(side["ranks"])),
             ranks=ranks,
             lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
-            values=tuple(_differing(test["values"])),
+            values=tuple(_differing(test)),
         )
 
 
-def _differing(values: Sequence[Read]) -> list[Value]:
-    """The values in a test; without those that are equal on all ranks, unless all are."""
-    by_name = by_key((read["name"], repr(read["value"])) for read in values)
-    telling = [read for read in values if len({*by_name[read["name"]]}) > 1]
-    telling = telling or [read for read in values if not read["name"].startswith("type(")]
-    return [Value(tuple(read["ranks"]), read["name"], read["value"]) for read in telling]
+def _differing(test: Test) -> list[Value]:
+    """The values in a test that differ; if none does, those of names that one side alone read."""
+    by_name = by_key((read["name"], read) for read in test["values"])
+    telling: list[Read] = []
+    one_sided: list[Read] = []
+    for name, reads in by_name.items():
+        readers = {rank for read in reads for rank in read["ranks"]}
+        if len({repr(read["value"]) for read in reads}) > 1:
+            telling += reads
+        elif any(readers <= {*side["ranks"]} for side in test["sides"]) and name[:5] != "type(":
+            one_sided += reads
+    return [
+        Value(tuple(read["ranks"]), read["name"], read["value"]) for read in telling or one_sided
+    ]
 
 
 # ---------------------------------------------------------------- words
@@ -177,8 +185,8 @@ def _side(line: AtTest, side: Branch) -> Text:
     kind, _, location = side["text"].partition(" ")  # of an exception
     went = _WENT.get(side["how"], "went on").format(**side, kind=kind, where=location)
     if side["how"] == "line" and side["line"] == line.line:
-        went = "went on in it"
-    return say("{} {}{}", ranks, say("had {} and ", values) if values else "", went)
+        went = _WENT["in"]
+    return say("{} {}" + went, ranks, say("had {} and ", values) if values else "")
 
 
 _WENT = {
@@ -191,7 +199,8 @@ _WENT = {
     "swallowed": "raised {text}, which line {line} swallowed",
     "in flight": "raised {kind}; on its way out, line {line} ({where}) issued the next call",
     "issue": "issued the call there",
-    "over": "was done with it",
+    "over": "[was|were] done with it",
+    "in": "went on in it",
     "round": "began another round of line {line}",
     "end": "ended there",
     "block": "found its condition true",

@@ -231,9 +231,8 @@ class ReplicasDiffer(Headline):
         by_step = by_key(steps)
         steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
         if len(steps_text) == 1:
-            since = say(f"since step {next(iter(by_step))}")
-        else:
-            since = say("since {}", listing(steps_text))
+            steps_text = [say(f"step {next(iter(by_step))}")]
+        since = say("{} {}", "at" if self.replica.get("late") else "since", listing(steps_text))
         template = "{} finished, but their replicas differ {}: {}."
         when = since if steps_text else "at the end"
         return say(template, self.ranks, when, differing(self.replica))

@@ -10,13 +10,14 @@ from joinlab.analysis.wording import tensor
 from joinlab.program.divergence import Key
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting
+from joinlab.story.forms.mismatch import Mismatch
 from joinlab.story.lines import Headline, Line, Value, form
 from joinlab.story.words import Text, code, say
 from joinlab.timeline import CallRow
 
 
 @form
-class OtherOrder(Headline):
+class OtherOrder(Mismatch):
     """Calls that two lanes issued in different orders. tensors: of all calls, where they came from
     one line"""
 
