@@ -1,12 +1,14 @@
 """What PyTorch's NCCL backend refuses when it is handed a call, today and in PyTorch 1.9.
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp,
-recvAnysource, gather, scatter, _allgather_base, _reduce_scatter_base) and NCCLUtils.cpp
-(ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (ncclDataType, gather, scatter),
-v1.9.0.
+recvAnysource, gather, scatter, allgather, reduce_scatter, alltoall, _allgather_base,
+_reduce_scatter_base) and NCCLUtils.cpp (ncclDataType, getNcclDataType), v2.13.0;
+ProcessGroupNCCL.cpp (ncclDataType, gather, scatter, flatten_for_scatter_gather), v1.9.0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -57,6 +59,10 @@ def check(call: EmulatedCall, era: str) -> None:
         raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
     if era == "today":
         _check_sizes(call)
+    elif call.op is not Op.ALL_TO_ALL and not _lists_for_all(call, as_one=False):
+        raise RuntimeError(
+            "Tensor list input to scatter/gather must match number of collective participants"
+        )
     if (
         FACTS[call.op].rooted and call.root < 0
     ):  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
@@ -78,6 +84,34 @@ def check(call: EmulatedCall, era: str) -> None:
                 )
     if not any(part.dtype.is_complex for part in call.parts):
         call.kind.accepted.add(era)
+
+
+def refuse_lists(calls: Sequence[EmulatedCall]) -> None:
+    """Refuse to model these calls, of all ranks of a group, if one lists tensors for more ranks, or
+    for fewer: today no line of PyTorch looks, and NCCL goes beyond the list's memory."""
+    ops = {call.op for call in calls}
+    if len(ops) == 1 and ops <= _LISTING and not all(map(_lists_for_all, calls)):
+        raise NotImplementedError(
+            f"its list has more or fewer tensors than the group's {len(calls)} ranks, which PyTorch does not check: "
+            "NCCL reads or writes beyond the memory of the list"
+        )
+
+
+_LISTING = frozenset((Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL))
+"""Ops that take a list with a tensor for each rank on all ranks."""
+
+
+def _lists_for_all(call: EmulatedCall, as_one: bool = True) -> bool:
+    """Whether a call's list has a tensor for each rank, or, `as_one` block of memory, the right
+    size."""
+    if call.op not in _LISTING or METHODS[call.method].form is not Form.LIST:
+        return True
+    size, sides = len(call.group.ranks), list(map(tensors_in, call.args[:2]))
+    if call.op is Op.ALL_TO_ALL:
+        return [len(tensors) for tensors in sides] == [size, size]
+    listed, (tensor,) = sides if call.op is Op.ALL_GATHER else sides[::-1]
+    fits = as_one and sum(map(torch.numel, listed)) == size * tensor.numel()
+    return fits or len(listed) == size
 
 
 def _check_memory(call: EmulatedCall) -> None:

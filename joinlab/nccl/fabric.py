@@ -43,7 +43,7 @@ import torch.distributed as dist
 from joinlab.backend.machine import Machine
 from joinlab.backend.model import EmulatedCall, Fabric, Rank
 from joinlab.backend.payload import Bytes, CallPart, agree, len_of, look, move, write
-from joinlab.nccl.checks import check
+from joinlab.nccl.checks import check, refuse_lists
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
@@ -168,6 +168,7 @@ class Communicator:
             self._filled == self.size
         ):  # every rank has a next call; `_filled` counts the queues that are not empty
             heads = [queue[0] for queue in self._queues]
+            refuse_lists([calls[0] for calls in heads])
             if not self._fit(heads):
                 self._to_ring()
                 return

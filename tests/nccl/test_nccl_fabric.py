@@ -323,6 +323,39 @@ def test_1_9_refuses_what_it_did_not_have(refused, text):
     assert end.kind == "raised" and end.text.startswith(text)
 
 
+LISTS = [
+    Call("all_gather", [ones()], [ones(), ones(), ones()]),
+    Call("reduce_scatter", [ones(), ones(), ones()], [ones()]),
+    Call("all_gather", [ones(2)], [ones(2)]),
+    Call("all_to_all", [ones()], [ones()]),
+]
+
+
+@pytest.mark.parametrize("wrong", LISTS)
+def test_a_list_that_is_not_for_all_ranks_is_not_modelled(wrong):
+    with pytest.raises(LaunchError, match="more or fewer tensors than the group's 2 ranks"):
+        on_nccl([wrong], [wrong])
+    right = Call(wrong.op, [ones(), ones()], [ones(), ones()])
+    if wrong.op == "all_gather":
+        right = Call(wrong.op, [ones()], [ones(), ones()])
+    elif wrong.op == "reduce_scatter":
+        right = Call(wrong.op, [ones(), ones()], [ones()])
+    with pytest.raises(LaunchError, match="beyond the memory of the list"):
+        on_nccl([wrong], [right])
+
+
+def test_a_list_of_one_tensor_for_all_ranks_is_as_good():
+    whole = torch.zeros(2)
+    run = on_nccl(*[[Call("all_gather", [ones()], [whole])] for _ in range(2)])
+    assert run.ends[0].kind == "finished" and whole.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", LISTS[:3])
+def test_1_9_refused_a_list_that_is_not_for_all_ranks(wrong):
+    (end, _) = on_nccl([wrong], [], era="1.9").ends
+    assert end.text.startswith("RuntimeError: Tensor list input to scatter/gather must match")
+
+
 def test_channels_last_is_moved_as_it_lies_and_other_strides_are_refused():
     images = torch.channels_last
     x = [torch.arange(16.0).reshape(1, 2, 2, 4).to(memory_format=images) for _ in range(2)]
