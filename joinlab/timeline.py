@@ -163,7 +163,9 @@ class PlainEdit(TypedDict):
 class PlainFix(TypedDict):
     """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks do less with it.
 
-    tried   how many counts of inputs were emulated with it; every rank finished with each
+    tried   with how many counts of inputs it was emulated and every rank finished
+    raised  with how many further ones a rank raised an error, as without the edit
+    joining the ranks whose values a reduction gets with it that it did not get before
     uneven  by rank the inputs that it then trains on, where they got as many and differ
     often   how often a rank made the moved call before, and makes it now, if that is more
     root    the expression in whose place the edit puts one root
@@ -175,6 +177,8 @@ class PlainFix(TypedDict):
     edits: list[PlainEdit]
     fewer: bool
     tried: int
+    raised: NotRequired[int]
+    joining: NotRequired[list[int]]
     uneven: NotRequired[list[int]]
     often: NotRequired[list[int]]
     root: NotRequired[str]

@@ -39,6 +39,9 @@ Change = tuple[int, int, str]
 """First byte, the byte after the last, and the text that replaces these bytes."""
 
 
+_MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.tensor)
+
+
 class FixTarget:
     """The dedented text of one function or method, the tests in it at which ways part, and its
     calls that did not fit.
@@ -113,12 +116,12 @@ class FixTarget:
                 if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
                     pairs = list(zip(target.elts, pairs[0][1].elts, strict=False))
                 for name, value in pairs:
-                    if self.wraps(value):
+                    if self.calls(value, DistributedDataParallel):
                         yield dotted(name)
 
-    def wraps(self, node: ast.AST) -> bool:
-        """Whether an expression calls DDP."""
-        return isinstance(node, ast.Call) and self.value_of(node.func) is DistributedDataParallel
+    def calls(self, node: ast.AST, *functions: object) -> bool:
+        """Whether an expression calls one of these."""
+        return isinstance(node, ast.Call) and self.value_of(node.func) in functions
 
     def value_of(self, node: ast.AST) -> object:
         """The value of a dotted name of the module."""
@@ -159,6 +162,15 @@ class FixTarget:
         function = self.value_of(node.value.func)
         in_module = isinstance(function, FunctionType) and function.__globals__ is self.names
         return in_module or dotted(node.value.func) in self.runners
+
+    def makes(self, value: ast.expr) -> bool:
+        """Whether an expression makes a tensor: torch.zeros(1).cuda(), loss.clone()."""
+        if not isinstance(value, ast.Call):
+            return False
+        function = value.func
+        if isinstance(function, ast.Attribute) and self.makes(function.value):
+            return True
+        return dotted(function).endswith(".clone") or self.calls(value, *_MAKERS)
 
     def same_names(self) -> set[str]:
         """What the last test reads that has one value on all ranks that reached it."""
@@ -388,6 +400,7 @@ def candidates(
         _agree,
         _behind,
         _module,
+        _group,
         _out,
         _late,
         _flag,
@@ -428,7 +441,7 @@ them names the cure, the other, of a static graph, what is wrong."""
 def _unused(place: FixTarget) -> Iterator[Edited]:
     """Let DDP look for parameters without a gradient, as its error suggests."""
     for call in ast.walk(place.tree):
-        if not isinstance(call, ast.Call) or not place.wraps(call):
+        if not isinstance(call, ast.Call) or not place.calls(call, DistributedDataParallel):
             continue
         fixed = [word.value for word in call.keywords if word.arg == "static_graph"]
         keywords = {word.arg for word in call.keywords}
@@ -556,13 +569,12 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         and call.lineno in place.sites
         and (call in collectives or (by_rank and place.leads(call)))
     ]
-    repeats = bool(place.within(branch, ast.For, ast.While))
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
         data = _data(place, call)
         before, after = _beside(place, call, branch)
         # in the next round, ranks that skip the branch would send what they had in this one
         free = not _overlap(data, _names(after))
-        free = free and not (repeats and _overlap(data, _stores(before)))
+        free = free and not _overlap(data - _made_before(place, branch), _stores(before))
         if free and (text := _moved(place, call, branch, test=test)):
             yield Edited("out", place, text, moves=True)
         elif not _overlap(data, _stores(before) | asked):
@@ -574,8 +586,12 @@ def _out(place: FixTarget) -> Iterator[Edited]:
             cuts = [(*place.lines(statement), "") for statement in moved]
             put = place.put(branch, *_under(test, new))
             yield Edited("out", place, place.changed(put, *cuts), moves=True)
-    # Where a block sets what its test reads, each run of it depends on the last.
-    if calls and not (branch.orelse or _leaves(branch) or _overlap(_stores(branch.body), asked)):
+    # Where a block sets what its test reads, each run of it depends on the last; and where it sets
+    # what the call sends, and others have a value for that, too, they would lose theirs.
+    stores = _stores(branch.body)
+    sent = [_data(place, call) for call in calls[-1:] if not place.calls(call.value, *_FROM_ROOT)]
+    lost = _overlap(_overlap(stores, itertools.chain(*sent)), _set_outside(place, branch))
+    if calls and not (branch.orelse or _leaves(branch) or _overlap(stores, asked) or lost):
         body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
         block = textwrap.indent(
             textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
@@ -588,6 +604,43 @@ def _out(place: FixTarget) -> Iterator[Edited]:
         else:
             change = (*place.span(branch), block.lstrip())
         yield Edited(kind, place, place.changed(change), moves=through)
+
+
+def _made_before(place: FixTarget, branch: ast.If) -> set[str]:
+    """The variables that hold on all ranks, before a branch, what no earlier round of a loop around
+    it has left there: all of them without a loop; a tensor that each round makes anew."""
+    loops = place.within(branch, ast.For, ast.While)
+    if not loops:
+        return _names([place.tree])
+    made, node = set[str](), branch
+    while node is not loops[0]:
+        if isinstance(node, ast.stmt):
+            block = place.block_of(node)
+            for statement in block[: block.index(node)]:
+                if isinstance(statement, ast.Assign) and place.makes(statement.value):
+                    made.update(map(dotted, statement.targets))
+        node = place.parents[node]  # type: ignore[assignment]
+    return made
+
+
+def _set_outside(place: FixTarget, branch: ast.If) -> set[str]:
+    """The variables that the function sets outside a branch, too, or is handed."""
+    inside = {*ast.walk(branch)}
+    names = set[str]()
+    for node in {*ast.walk(place.tree)} - inside:
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+_FROM_ROOT = (
+    dist.broadcast,
+    dist.broadcast_object_list,
+    dist.scatter,
+    dist.scatter_object_list,
+)
 
 
 def _making(place: FixTarget, call: ast.Expr, branch: ast.If) -> list[ast.stmt]:
@@ -792,14 +845,61 @@ def _join(place: FixTarget) -> Iterator[Edited]:
                 yield Edited("join, behind", place, moved.after)
 
 
+def _turning(place: FixTarget, call: ast.Call) -> set[str]:
+    """The names that may have another value in each round of a loop around a call, or of a
+    comprehension: as root, they take turns."""
+    names = _stores(place.within(call, ast.For, ast.While))
+    for node in place.within(call, ast.ListComp, ast.GeneratorExp):
+        names |= _names([generator.target for generator in node.generators])
+    return names
+
+
 def _root(place: FixTarget) -> Iterator[Edited]:
     """Make rank 0 the root on every rank if the ranks name different roots."""
     calls = (node for node in ast.walk(place.tree) if isinstance(node, ast.Call))
     for call in calls:
+        turns = _turning(place, call)
         for keyword in call.keywords if call.lineno in place.sites else ():
-            if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):
+            asked = keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant)
+            if asked and not _overlap(_names([keyword.value]), turns):
                 text = place.changed((*place.span(keyword.value), "0"))
                 yield Edited("root", place, text, root=ast.unparse(keyword.value))
+
+
+def _group(place: FixTarget) -> Iterator[Edited]:
+    """Pass a group of the function to a call that has none, and so is one of all ranks."""
+    named = set[str]()
+    for node in ast.walk(place.tree):
+        if isinstance(node, ast.keyword) and node.arg == "group":
+            named.add(ast.unparse(node.value))
+        elif isinstance(node, ast.Assign) and place.calls(node.value, dist.new_group):
+            named.update(map(dotted, node.targets))
+    for call in place.own_calls(place.tree):
+        if call.lineno not in place.sites or not _takes_group(place, call):
+            continue
+        end = place.span(call)[1] - 1
+        comma = "" if place.source(*place.span(call)).endswith("()") else ", "
+        for name in sorted(named):
+            yield Edited("group", place, place.changed((end, end, f"{comma}group={name}")))
+
+
+def _takes_group(place: FixTarget, call: ast.Expr) -> bool:
+    """Whether a call is a collective for which a group could be named, and is not."""
+    function, arguments = _arguments(place, call)
+    if function is None or function in (dist.send, dist.recv) or "group" in arguments:
+        return False
+    return "group" in inspect.signature(function).parameters
+
+
+def _arguments(place: FixTarget, call: ast.Expr) -> tuple[Any, dict[str, ast.expr]]:
+    """The function that a statement calls, and its arguments by their names; None, {} if unknown."""
+    expression = call.value
+    assert isinstance(expression, ast.Call)
+    function: Any = place.value_of(expression.func)
+    keywords = {str(keyword.arg): keyword.value for keyword in expression.keywords}
+    with suppress(TypeError, ValueError):
+        return function, inspect.signature(function).bind(*expression.args, **keywords).arguments
+    return None, {}
 
 
 # ---- sends and receives
@@ -832,20 +932,14 @@ def _batch(place: FixTarget) -> Iterator[Edited]:
 def _exchange(place: FixTarget, call: ast.Expr) -> dict[str, ast.expr]:
     """A statement dist.send(...) or dist.recv(...), alone in its lines: its function as `op`, and its
     arguments by their names in P2POp; {} of another one."""
-    expression = call.value
-    assert isinstance(expression, ast.Call)
-    function = place.value_of(expression.func)
+    function, arguments = _arguments(place, call)
     text, _, _comment = place.source(*place.lines(call)).partition("#")
     alone = text.strip() == place.source(*place.span(call))
-    if function in (dist.send, dist.recv) and alone and "." in dotted(expression.func):
-        keywords = {str(keyword.arg): keyword.value for keyword in expression.keywords}
-        with suppress(TypeError):
-            bound = inspect.signature(function).bind(*expression.args, **keywords)
-            arguments = {
-                re.sub("src|dst", "peer", key): bound.arguments[key] for key in bound.arguments
-            }
-            if "peer" in arguments or "group_peer" in arguments:
-                return {"op": expression.func, **arguments}
+    assert isinstance(call.value, ast.Call)
+    if function in (dist.send, dist.recv) and alone and "." in dotted(call.value.func):
+        arguments = {re.sub("src|dst", "peer", key): value for key, value in arguments.items()}
+        if "peer" in arguments or "group_peer" in arguments:
+            return {"op": call.value.func, **arguments}
     return {}
 
 

@@ -10,8 +10,9 @@ is shown with the number of counts. It must keep the meaning:
 
 `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
 does not move; `uneven`, that they train on unlike numbers of inputs although they got as many.
-Counts at which the program itself raises are skipped. The number of trials depends on the program
-alone, so that every reader sees the same fix.
+`raised` counts the counts of inputs at which the program raises with the edit and without; an edit
+with which an error of the run comes back is none. The number of trials depends on the program alone,
+so that every reader sees the same fix.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from joinlab.analysis.reading import read
 from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
-from joinlab.ops import Op, decode_values
+from joinlab.ops import FACTS, Op, decode_values
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.even import AllFinished
+from joinlab.story.forms.fates import raised_at
 from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup, Overwritten
 from joinlab.story.forms.silent import ReplicasDiffer
 from joinlab.timeline import EndKind, PlainFix, Timeline
@@ -60,7 +62,8 @@ def find_fixes(evidence: Evidence, source: object) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
     it in `mended`.
 
-    A fix with which ranks train on fewer inputs is stored only if there is no other.
+    A fix with which the replicas differ is stored only if there is no other, and one with which
+    ranks train on fewer inputs only if no other is as good.
 
     Raises LaunchInterrupted if the user interrupts it.
     """
@@ -81,16 +84,20 @@ def find_fixes(evidence: Evidence, source: object) -> None:
             fix = _try(timeline, source, edited)
             if fix is not None:
                 fixes.append(fix)
-            if (fixes and not fixes[-1][0]["fewer"]) or time.monotonic() > until:
+            if (fixes and not any(_price(fixes[-1]))) or time.monotonic() > until:
                 break
-    best = sorted(fixes, key=lambda tried: tried[0]["fewer"])[:1]
+    best = sorted(fixes, key=_price)[:1]
     timeline.meta["fixes"] = [fix for fix, _ in best]
     timeline.mended[:] = [run for _, run in best]
 
 
+def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool]:
+    return tried[0].get("apart", False), tried[0]["fewer"]
+
+
 def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
     """The candidate as a fix and the run with it, if every rank finishes with it for all counts
-    tried, and it keeps the meaning."""
+    tried at which the program does not raise by itself, and it keeps the meaning."""
     try:
         program = edited.program(source.program)
         first = source.run(program, source.counts, TRY_SECONDS)
@@ -98,9 +105,11 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         return None
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
     added = {line.strip() for edit in edited.edits() for line in edit.added} - moved
-    if not _good(first) or not _keeps_values(timeline, first, edited, added):
+    if not _mended(timeline, first) or not _keeps_values(timeline, first, edited, added):
         return None
     if edited.kind == "all ready" and not _was_passed(first, edited, added):
+        return None
+    if edited.kind == "group" and not _is_of_its_ranks(timeline, first, edited, moved, added):
         return None
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
     if not {line for _, line in calls_before} - moved <= {line for _, line in now}:
@@ -109,21 +118,29 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
     )
     even = (max(source.counts),) * len(source.counts)
-    max_counts, passed = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
+    max_counts = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30)))
+    passed, raised = 1, 0
+    errors = _lines_that_raised(timeline)
     for counts in itertools.islice(dict.fromkeys([even, *_around(source.counts)]), max_counts):
         if counts == source.counts:
             continue
         try:
             run = source.run(program, counts, TRY_SECONDS)
-            if counts == even or not _good(run):
+            works = _mended(timeline, run)
+            if counts == even or not works:
                 before = source.run(source.program, counts, TRY_SECONDS)
             else:
                 before = None
         except LaunchError:
             return None
-        if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
+        if not works and not _raises(run):
             return None
-        passed += _good(run)
+        if before is not None and (_changes(before, run) if works else not _raises(before)):
+            return None
+        if errors & _lines_that_raised(run, edited.after):
+            return None  # it only kept the ranks from the line
+        passed += works
+        raised += not works
     trained = _trained(first) if len(set(source.counts)) == 1 else []
     more_often = [
         [many, now[rank, line]]
@@ -134,6 +151,11 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     ]
     edits: Any = list(map(asdict, edited.edits()))
     fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": passed}
+    if raised:
+        fix["raised"] = raised
+    joining = _joining(timeline, first, edited, moved)
+    if joining:
+        fix["joining"] = joining
     if len(set(trained)) > 1:
         fix["uneven"] = trained
     if more_often:
@@ -142,14 +164,16 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         fix["apart"] = True
     if edited.root:
         fix["root"] = edited.root
-        sites = [
+        replaced = [
             f"{edit.file}:{edit.begin + line}"
             for edit in edited.edits()
             for line in range(len(edit.removed))
         ]
-        rows = timeline.calls.filter(pl.col("call_site").is_in(sites))
+        rows = timeline.calls.filter(pl.col("call_site").is_in(replaced))
         if rows["root"].n_unique() == 1:
             fix["kind"] = "other root"
+        if rows.select("rank", "root").n_unique() > rows["rank"].n_unique():
+            return None  # the root changes from call to call
         gave = rows.filter(pl.col("root") == pl.col("rank"), pl.col("op").is_in(_GIVEN_BY_ROOT))
         fix["lost"] = sorted({*gave["rank"]} - {0})
     return fix, first
@@ -213,6 +237,63 @@ def _changes(before: Timeline, after: Timeline) -> bool:
 def _raises(timeline: Timeline) -> bool:
     """Whether a rank raised an error of its own."""
     return any(end.kind is EndKind.RAISED and not is_peer_gone(end.text) for end in timeline.ends)
+
+
+def _lines_that_raised(timeline: Timeline, edited: str = "") -> set[str]:
+    """The texts of the lines at which ranks raised errors of their own."""
+    texts = set[str]()
+    for end, output in zip(timeline.ends, timeline.output, strict=True):
+        if end.kind is EndKind.RAISED and not is_peer_gone(end.text):
+            texts.update(_text_of(site, edited) for site in raised_at(output)[:1])
+    return texts
+
+
+def _joining(before: Timeline, after: Timeline, edited: Edited, moved: set[str]) -> list[int]:
+    """The ranks whose values a reduction gets with an edit that takes it, or what makes it, out of
+    a branch, and did not get before. A zero changes no sum."""
+    branch = edited.before.branch()
+    if branch is None or not edited.kind.startswith(("out", "block", "late")):
+        return []
+    moved = moved | {line.strip() for line in edited.before.text_of(branch)}
+    made = set[tuple[int, str]]()
+    for rank, site in before.calls.select("rank", "call_site").iter_rows():
+        made.add((rank, _text_of(site, "")))
+    joining = set[int]()
+    for row in after.calls.iter_rows(named=True):
+        reduces = FACTS[Op(row["op"])].reduces and is_own(row["origin"] or "")
+        if not reduces or (row["rank"], _text_of(row["call_site"], edited.after)) in made:
+            continue
+        sites = [frame.rpartition(" ")[0] for frame in row["stack"] or ()]
+        values = decode_values(row["value_in"])
+        zero = values is not None and not any(itertools.chain(*values))
+        is_free = zero and row["reduce_op"] == "sum"
+        if not is_free and any(_text_of(site, edited.after) in moved for site in sites):
+            joining.add(row["rank"])
+    return sorted(joining)
+
+
+def _is_of_its_ranks(
+    before: Timeline, after: Timeline, edited: Edited, moved: set[str], added: set[str]
+) -> bool:
+    """Whether exactly the ranks of the group that an edit passes made the call, and not all ranks."""
+    callers, members = set[int](), set[int]()
+    for rank, site in before.calls.select("rank", "call_site").iter_rows():
+        if _text_of(site, "") in moved:
+            callers.add(rank)
+    for group, site in after.calls.select("group", "call_site").iter_rows():
+        if _text_of(site, edited.after) in added:
+            members.update(after.meta["groups"][group])
+    return callers == members and len(members) < before.world_size
+
+
+_MISUSES = ("unwaited", "outside", "grouped")
+
+
+def _mended(before: Timeline, after: Timeline) -> bool:
+    """Whether a run with an edit is good, and misuses no call unless the run without it did so, too."""
+    new = [name for name in _MISUSES if after.meta.get(name) and not before.meta.get(name)]
+    changed = isinstance(cause_of(Evidence(after))[0], Overwritten)
+    return not new and not changed and _good(after)
 
 
 def _good(timeline: Timeline) -> bool:

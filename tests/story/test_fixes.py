@@ -16,6 +16,7 @@ from joinlab.picture.first_screen import first_screen
 from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
+from tests.material.unseen import px
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
 
@@ -156,16 +157,36 @@ def meets_every_second_step(rank, inputs):
         dist.all_reduce(torch.ones(1))
 
 
+def adds_up_on_one_rank(rank, inputs):
+    if rank == 0:
+        dist.all_reduce(inputs[0])
+    dist.barrier()
+
+
+def counts_on_one_rank(rank, inputs):
+    counted = torch.zeros(1)
+    if rank == 0:
+        counted += 7
+        dist.all_reduce(counted)
+
+
 @pytest.mark.parametrize(
     ("program", "price"),
     [
         (own_root, "whatever rank is, and what rank 1 had to give as root is lost."),
         (returns_its_own, "Those that return do not use its result."),
         (meets_every_second_step, "every rank then makes it each time, whether the test holds"),
+        (adds_up_on_one_rank, "holds or not. Values of rank 1 then go into the result, too."),
+        (evaluates_on_one_rank, "block. Values of rank 1 then go into the result, too."),
     ],
 )
 def test_an_edit_says_its_price(program, price):
-    assert price in fix_of(joinlab.emulate(program, (1, 1), "gloo")).sentence
+    assert price in fix_of(joinlab.emulate(program, (2, 2), "gloo")).sentence
+
+
+@pytest.mark.parametrize("program", [counts_on_one_rank, meets_every_second_step])
+def test_zeros_and_barriers_are_no_price(program):
+    assert "go into the result" not in fix_of(joinlab.emulate(program, (2, 2), "gloo")).sentence
 
 
 def test_a_root_that_all_ranks_name_alike_is_not_called_unlike():
@@ -266,9 +287,49 @@ def takes_turns_to_read(rank, inputs):
     return shard
 
 
+def evaluates_in_a_group_of_a_list(rank, inputs):
+    groups = [dist.new_group([0, 1])]
+    if rank < 2:
+        evaluates_in(groups)
+
+
+def evaluates_in(groups):
+    dist.all_reduce(torch.ones(1), group=groups[0])
+    dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX)
+    dist.barrier()
+
+
+def reduces_to_owners(rank, inputs):
+    names = ["a", "b"] if rank == 0 else ["frozen", "a", "b"]
+    for i, name in enumerate(names):
+        if name == "frozen":
+            continue
+        owner = i % 2
+        dist.reduce(torch.ones(1), dst=owner)
+
+
+def reduces_to_owners_by_a_function(rank, inputs):
+    dist.barrier()
+    for i in (0, 1) if rank == 0 else (0, 0):
+        reduces_to(i)
+
+
+def reduces_to(owner):
+    dist.reduce(torch.ones(1), dst=owner)
+
+
+def reduces_to_owners_in_a_comprehension(rank, inputs):
+    return [dist.reduce(torch.ones(1), dst=i) for i in ((0, 1) if rank == 0 else (1, 0))]
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        px.adds_a_bonus_of_its_own,
+        px.skips_its_own_turn,
+        reduces_to_owners,
+        reduces_to_owners_by_a_function,
+        reduces_to_owners_in_a_comprehension,
         returns_before_the_norm,
         callbacks_of_one_rank,
         steps_on_finite_inputs,
@@ -281,10 +342,66 @@ def takes_turns_to_read(rank, inputs):
 def test_no_fix_takes_a_call_away_or_a_guard_or_a_result(program):
     """With a flag, both ranks would return before the call in every step; with as many callbacks on
     each rank, none would make it; and outside its branch, it would add up infinite values. With its
-    state set before each test, the loop would end at once; and with a flag, a rank would go on
-    without the rate, or the shard, that its test asks for."""
+    state set before each test, the loop would end at once; with a flag, a rank would go on without
+    the rate, or the shard, that its test asks for. Rank 1 would lose a bonus of its own; and with
+    one root, no other rank would have its turn."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
+
+
+def test_no_fix_brings_a_misuse_that_the_run_did_not_have():
+    """Taken out of the branch, the block would have rank 2 call a group that it is not in."""
+    timeline = joinlab.emulate(evaluates_in_a_group_of_a_list, (1, 1, 1), "gloo")
+    assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_no_fix_only_keeps_ranks_from_the_line_that_raises(backend):
+    story = joinlab.diagnose(joinlab.emulate(px.raises_wherever_it_has_inputs, (1, 1, 0), backend))
+    (line,) = story.of(LineKind.FIX)
+    assert "raised" in line.sentence and not line.edits
+
+
+def needs_two_inputs(rank, inputs):
+    first, second = inputs[0], inputs[1]
+    if rank == 0:
+        dist.all_reduce(first)
+    return second
+
+
+def test_counts_at_which_the_program_raises_by_itself_are_told():
+    fix = fix_of(joinlab.emulate(needs_two_inputs, (3, 3), "gloo"))
+    assert (fix.fix["tried"], fix.fix["raised"]) == (6, 2)
+    assert fix.sentence.endswith(
+        "every rank finishes, for 6 of 8 counts of inputs that are equal on all ranks; "
+        "with the others the program raises, as it does without the edit."
+    )
+
+
+class Scaler:
+    def __init__(self):
+        self.found_inf = False
+
+    def step(self, model):
+        if self.found_inf:
+            return
+        norm = model.module.weight.grad.norm()
+        dist.all_reduce(norm)
+        with torch.no_grad():
+            model.module.weight -= 0.1
+
+
+def skips_a_step(rank, inputs):
+    model, scaler = DDP(nn.Linear(1, 1)), Scaler()
+    for step, x in enumerate(inputs):
+        model(x.reshape(1, 1)).pow(2).sum().backward()
+        scaler.found_inf = (rank, step) == (1, 1)
+        scaler.step(model)
+
+
+def test_an_edit_that_keeps_the_replicas_alike_comes_first():
+    timeline = joinlab.emulate(skips_a_step, (3, 3), "gloo")
+    assert fix_of(timeline).fix["kind"] == "flag" and "apart" not in fix_of(timeline).fix
 
 
 def raises(rank, inputs):
@@ -402,6 +519,16 @@ class Checkpointer:
             dist.barrier()
 
 
+def adds_up_in_rounds(rank, inputs):
+    for _ in range(2):
+        total = inputs[0].clone().float()
+        if rank == 0:
+            total += 1
+            dist.all_reduce(total)
+        dist.barrier()
+    return total.item()
+
+
 def in_a_method(rank, inputs):
     checkpointer = Checkpointer(rank)
     for epoch in range(2):
@@ -483,6 +610,8 @@ def counts_by_class(rank, inputs):
 @pytest.mark.parametrize(
     ("program", "kind", "returns"),
     [
+        (px.shares_a_metric_made_anew, "out", (0.75, 0.75)),
+        (adds_up_in_rounds, "out", (2.0, 2.0)),
         (counts_in_windows, "out", (2, 1)),
         (reads_a_shard, "all ready", ("shard", "shard")),
         (counts_by_class, "most", (3, 3)),
@@ -501,6 +630,35 @@ def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
     assert (fix.fix["kind"], fix.fix["fewer"]) == (kind, False)
     again = joinlab.emulate(edited(program, fix.edits), (2, 2), backend)
     assert again.returns == returns
+
+
+def names_a_group_of_its_node(rank, inputs):
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    for x in inputs[rank // 2 :]:
+        dist.all_reduce(x)
+    dist.barrier(group=groups[rank // 2])
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    ("program", "returns"),
+    [
+        (px.evaluates_without_its_group, (1.5, 1.5, 0.0, 0.0)),
+        (px.leaders_reduce_in_the_world, (6.0, 6.0, 6.0, 6.0)),
+    ],
+)
+def test_the_group_of_the_ranks_that_make_a_call_is_passed(program, returns, backend):
+    timeline = joinlab.emulate(program, (2, 2, 2, 2), backend)
+    fix = fix_of(timeline)
+    assert fix.fix["kind"] == "group" and timeline.mended[0].returns == returns
+    assert "joining" not in fix.fix
+
+
+def test_a_group_is_passed_to_no_call_of_all_ranks():
+    timeline = joinlab.emulate(names_a_group_of_its_node, (3, 3, 3, 3), "gloo")
+    assert timeline.ends[0].kind != "finished"
+    fix = fix_of(timeline)
+    assert fix is None or fix.fix["kind"] != "group"
 
 
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():

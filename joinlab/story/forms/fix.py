@@ -43,6 +43,7 @@ DOES = {
     "together": "Decide together: all-reduce a flag, so that all ranks go on as long as one has to.",
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
+    "group": "Pass the group whose ranks make this call: without it, all ranks have to.",
     "root": "Give the same root on every rank.",
     "other root": "Give another root, the same on every rank.",
     "batch": "Issue the sends and receives as one batch: none then waits for another.",
@@ -72,7 +73,7 @@ class TriedEdit(Fix):
         return facts
 
     def words(self) -> Text:
-        fix, passed = self.fix, self.fix["tried"]
+        fix, passed, raised = self.fix, self.fix["tried"], self.fix.get("raised", 0)
         fewer = " Some inputs or calls are then left out." * fix["fewer"]
         does = DOES.get(fix["kind"], "Change these lines.")
         if fix.get("root"):
@@ -80,6 +81,8 @@ class TriedEdit(Fix):
             if fix.get("lost"):
                 does += f", and what {ranks_text(fix['lost'])} had to give as root is lost"
             does += "."
+        if fix.get("joining"):
+            does += f" Values of {ranks_text(fix['joining'])} then go into the result, too."
         if fix.get("often"):
             before, now = fix["often"]
             does += f" A rank then makes it more often, {now} times and not {before}."
@@ -89,7 +92,9 @@ class TriedEdit(Fix):
         equal = " that are equal on all ranks" * self.equal
         if fix.get("apart"):
             does += " The replicas differ with it, too."
-        counts = f"{passed} of {passed} counts of inputs{equal}"
+        counts = f"{passed} of {passed + raised} counts of inputs{equal}"
+        if raised:
+            counts += "; with the others the program raises, as it does without the edit"
         how = "Tried, emulated" if self.launched else "Tried"
         return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
 
