@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, repeat
@@ -56,8 +56,8 @@ from joinlab.timeline import (
 MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
 PERHAPS_OF_GROUPS = "ranks may count within a group"
-LAUNCHERS = ("torch.distributed.elastic.", "torch.multiprocessing.spawn.")
-"""Modules whose errors say that a process of theirs failed."""
+LAUNCHERS = ("torch.distributed.elastic.", "torch.multiprocessing.spawn.ProcessRaised")
+"""How errors begin that say no more than that a process failed, whose own error is elsewhere."""
 
 CLOCKS_DIFFER = 5
 """Seconds by which two hosts' times of one moment may differ: torchrun may look every 5 s."""
@@ -70,7 +70,7 @@ NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
 
 ERROR = (
     r"(?:(?:(?:[^\W\d]\w*|<locals>)\.)+(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))"
-    r"|[A-Z]\w{0,80}?(?:[a-z]\w{0,80}?[A-Z]\w*|Error|Warning)|\w{0,80}?Exception)(?::(?: .*)?|[ \t]*)$"
+    r"|[A-Z]\w{0,80}?(?:[a-z]\w{0,80}?[A-Z]\w*|Error|Warning)|\w{0,80}?Exception)(?:\(\w+\))?(?::(?: .*)?|[ \t]*)$"
 )
 """The line of an exception: its class, with its module or named as classes are, and its message.
 
@@ -129,7 +129,7 @@ PATTERNS: Mapping[str, str] = {
     r"Process \d+ terminated with the following error):?\n(?:future: .*\n)?)?"
     rf"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}"
     rf"{OTHER_LINES}{{0,5}})(?P<text>{ERROR})",
-    "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.))"
+    "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
     "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
     r"(?:\] is setting up NCCL communicator |\]: params\[| has )|Gloo connectFullMesh failed with ).*)",
@@ -673,7 +673,7 @@ class TextFacts:
         matched = False
         asides: list[tuple[str, re.Match[str]]] = []
         if rank is None:  # the pattern meets only lines without a prefix
-            for match in _all("raised", text):
+            for match in _tracebacks(text):
                 if not re.search(r"^\S", match["frames"], re.MULTILINE):  # of one process for sure
                     asides.append(("A process whose rank no line gives", match))
         for match in _all("own", text):
@@ -685,14 +685,14 @@ class TextFacts:
             matched = True
             if rank is None and prefix is None:
                 self.notes.add("ranks count within their group")
-        by_rank = dict(self._by_rank(text, rank))
+        by_rank = self._by_rank(text, rank)
         running: set[str] = set()
         for lines in by_rank.values():
             running.update(_progress(_FIND["raised"].split(lines)[0]))
         for line_rank, lines in by_rank.items():
-            whole = _all("raised", lines)
-            if line_rank < 0:
-                asides += zip(repeat(f"A process of local rank {-1 - line_rank}"), whole)
+            whole = _tracebacks(lines)
+            if isinstance(line_rank, str):
+                asides += zip(repeat(f"A process of {line_rank}"), whole)
                 continue
             for match in whole:
                 # after its end no rank writes more lines of its program, and its watchdog does not give up
@@ -719,27 +719,26 @@ class TextFacts:
                 self.stands[line_rank], matched = stack, True
         for who, match in asides:
             site = call_site(_frames(match["frames"])[::-1])
-            by_launcher = (
-                match["text"].startswith(LAUNCHERS) or "distributed/run.py" in match["frames"]
-            )
-            if site and not by_launcher and match["text"] not in self.raised.values():
+            if site and match["text"] not in self.raised.values():
                 error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
                 self.asides.append(f"{who} wrote {error}.")
                 matched = True
         return matched
 
-    def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
+    def _by_rank(self, text: str, rank: int | None) -> dict[int | str, str]:
         """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is
         None.
 
         A prefix of torchrun gives the rank within a host. If the text also gives such ranks' numbers
-        in the job, they count from a number of their host; of several hosts it may be any's, and the
-        lines of local rank n are yielded as -1 - n.
+        in the job, they count from a number of their host; of several hosts it may be any's, as are
+        the ranks of a task of srun that has several.
         """
         offsets: set[int] = set()
         for pair in (*_all("label", text), *_all("failed", text)):
             offsets.add(int(pair["rank"]) - int(pair["local"]))
-        lines: dict[int, list[str]] = defaultdict(list)
+        of_hosts = bool(_all("task_is_host", text))
+        lines: dict[int | str, list[str]] = defaultdict(list)
+        owner: int | str | None
         # local rank of the process whose stacks py-spy shows, from its command line
         process: str | None = None
         for line in text.split("\n"):
@@ -749,19 +748,25 @@ class TextFacts:
                 process = dumped["local"]
             body = line[match.end() :] if match else line
             local = match["local"] if match else process
-            if rank is not None:
-                lines[rank].append(body)
-            elif local:
+            owner = rank
+            if rank is None and local:
                 if not offsets and ("Traceback" in line or dumped):
                     self.notes.add("ranks count within a host")
-                several = len(offsets) > 1
-                lines[-1 - int(local) if several else int(local) + sum(offsets)].append(body)
-            elif match:
-                lines[int(match["rank"] or match["task"])].append(body)
+                owner = int(local) + sum(offsets)
+                if len(offsets) > 1:
+                    owner = f"local rank {local}"
+            elif rank is None and match:
+                owner = int(match["rank"] or match["task"])
+                if match["task"] and of_hosts:
+                    owner = f"task {owner}"
+            if owner is not None:
+                lines[owner].append(body)
             if match and match["rank"]:
                 self.named.add(int(match["rank"]))
-        for line_rank in sorted(lines):
-            yield line_rank, "\n".join(lines[line_rank]) + "\n"
+        whole: dict[int | str, str] = {}
+        for owner, bodies in lines.items():
+            whole[owner] = "\n".join(bodies) + "\n"
+        return whole
 
     def _call(
         self,
@@ -942,6 +947,15 @@ _INTO_TENSOR = {
     "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
 }
 """The functions that move the same data as another one, and do not meet it under DETAIL."""
+
+
+def _tracebacks(text: str) -> list[re.Match[str]]:
+    """The tracebacks in a text but for those of launchers, which say no more than that a process failed."""
+    tracebacks = []
+    for match in _all("raised", text):
+        if not match["text"].startswith(LAUNCHERS) and "distributed/run.py" not in match["frames"]:
+            tracebacks.append(match)
+    return tracebacks
 
 
 def _progress(text: str) -> list[str]:

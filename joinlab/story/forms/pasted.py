@@ -134,7 +134,7 @@ class TextWaits(TextCalls):
 
 
 class TextAwaited(TextCalls):
-    template = "{} waited in {}, to which a rank of its group had not come"
+    template = "{} waited in {}, to which a rank of [its|their] group had not come"
 
 
 class TextRefused(TextCalls):
