@@ -17,7 +17,7 @@ from joinlab.analysis.wording import by_key, good, ranks_text, short_site
 from joinlab.backend.calls import Key, is_peer_gone
 from joinlab.program.branches import guards_around
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import advice
+from joinlab.story.forms import advice, misused
 from joinlab.story.forms.fates import is_timeout, raised_at
 from joinlab.story.lines import Edit, Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, say
@@ -115,7 +115,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     edits = tuple(
         TriedEdit(fix, equal, launched, edits=tuple(map(Edit.of, fix["edits"]))) for fix in fixes
     )
-    cure = () if edits else tuple(advice.unused(evidence))
+    cure = () if edits else (*advice.unused(evidence), *misused.wait_to_end(evidence))
     well, runs = all(map(good, evidence.ends)), any(end.runs for end in evidence.ends)
     if edits or raised:
         return (*cure, *raised, *edits)

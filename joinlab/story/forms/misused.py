@@ -4,7 +4,7 @@ rank is not in."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from joinlab.analysis.wording import by_key, good, short_site
@@ -12,7 +12,7 @@ from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Fix, Headline, Line, RankEnds, SourceLine, form
 from joinlab.story.words import Part, Text, every_rank, listing, say
-from joinlab.timeline import EndKind
+from joinlab.timeline import CallRow, EndKind
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
@@ -78,8 +78,24 @@ class WaitToEnd(WaitForWork):
 def left_behind(evidence: Evidence) -> tuple[Line, ...]:
     """A send that nothing met and nobody waited for, where its peer was in the recv when its rank
     ended."""
-    assert evidence.mismatch is not None
-    for rank, row in evidence.matched.calls_of(evidence.mismatch).items():
+    row = _left(evidence)
+    if row is None:
+        return ()
+    lines = tuple(filter(None, [evidence.line_of(row, [row["rank"]])]))
+    return (LeftBehind(lines=lines, **evidence.about([[row["rank"]]], [row])),)
+
+
+def wait_to_end(evidence: Evidence) -> Iterator[Line]:
+    """What to do about it."""
+    row = _left(evidence)
+    if row is not None:
+        yield WaitToEnd(row["call_site"], ranks=(row["rank"],))
+
+
+def _left(evidence: Evidence) -> CallRow | None:
+    """That send."""
+    slot = evidence.mismatch
+    for rank, row in evidence.matched.calls_of(slot).items() if slot is not None else ():
         peer, waited = row["peer"], row["host_wait_begin_ns"] is not None
         if row["op"] != Op.SEND or peer is None or waited:
             continue
@@ -88,12 +104,8 @@ def left_behind(evidence: Evidence) -> tuple[Line, ...]:
         if recv is None or recv["op"] != Op.RECV or recv["peer"] != rank:
             continue
         if (recv["group"], recv["tag"]) == (row["group"], row["tag"]):
-            lines = tuple(filter(None, [evidence.line_of(row, [rank])]))
-            headline = LeftBehind(lines=lines, **evidence.about([[rank]], [row]))
-            if evidence.meta.get("fixes_hidden"):
-                return (headline,)
-            return (headline, WaitToEnd(row["call_site"], ranks=(rank,)))
-    return ()
+            return row
+    return None
 
 
 def _unwaited(evidence: Evidence) -> tuple[Line, ...]:
