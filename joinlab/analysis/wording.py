@@ -90,6 +90,11 @@ def number_text(meta: Meta, group: str, number: int | None) -> str:
     return f"{counts} {number - 1}"
 
 
+def site_text(site: str | None) -> str:
+    """A call site in parentheses, behind a word; "" without one."""
+    return f" ({short_site(site)})" if site else ""
+
+
 def short_site(site: str) -> str:
     """A call site without the folders.
 

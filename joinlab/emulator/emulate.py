@@ -85,11 +85,14 @@ def emulate(
     libraries where its code does not show it, raises LaunchError.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program
-    instead. Other threads of this process keep their environment and clocks. They share torch's
-    random state with the rank that runs, and seeds that they set meanwhile are undone at the end.
-    Times in the Timeline are virtual: modelled, not measured. The same call gives the same
-    Timeline. Raises ProgramError for an invalid program or argument, LaunchError if the result
-    cannot be known without a GPU, and LaunchInterrupted, which carries the Timeline so far.
+    instead. Nor can a program make a second default group after destroy_process_group(), or send to
+    a rank that is not in the group: LaunchError, which names the line.
+
+    Other threads of this process keep their environment and clocks. They share torch's random state
+    with the rank that runs, and seeds that they set meanwhile are undone at the end. Times in the
+    Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
+    ProgramError for an invalid program or argument, LaunchError if the result cannot be known
+    without a GPU, and LaunchInterrupted, which carries the Timeline so far.
 
         timeline = joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), era="1.9")
     """

@@ -29,7 +29,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from joinlab.analysis.wording import short_site
+from joinlab.analysis.wording import site_text
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.turns import ActingRank, HostWait
@@ -45,7 +45,7 @@ from joinlab.program.labels import Stacks
 from joinlab.program.log_events import CallIssued, FunctionText, RankBegins, WaitBegins, WaitEnds
 from joinlab.program.misuse import Misuse, program_site
 from joinlab.program.outcome import versions
-from joinlab.program.process_group import METHODS, NoSuchRank, begin, values_in
+from joinlab.program.process_group import METHODS, DefaultGroupGone, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
 from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending, EndKind
@@ -162,15 +162,13 @@ class Host(ActingRank):
             raise RankEnded
         mine = current() is self
         if not mine:
-            site = short_site(program_site())
             does = "calls a collective from a thread that its program has started"
-            does += f" ({site})" * bool(site)
+            does += site_text(program_site())
             raise self.orders.broken(THREADED.format(self.rank, does))
         try:
             call = self._describe(group, name, args, sys._getframe(2))
         except NoSuchRank as error:
-            text = f"rank {self.rank} calls {name}: {error}. Real ranks would wait for it in vain, or crash."
-            raise self.orders.broken(text) from None
+            raise self._beyond(name, error) from None
         call.batched = coalesced is not None
         try:
             group.fabric.check(call)
@@ -182,6 +180,10 @@ class Host(ActingRank):
         else:
             coalesced.append(call)
         return call
+
+    def _beyond(self, name: str, error: Exception) -> LaunchError:
+        site = site_text(program_site())
+        return self.orders.broken(f"rank {self.rank} calls {name}{site}: {error}")
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
@@ -359,9 +361,11 @@ class Host(ActingRank):
 
     def init_process_group(self, *args: object, **kwargs: object) -> None:
         """The group is there already, so a rank's first call says that it knows of it."""
-        begin(
-            (self.orders.knobs.backend, self.own.ranks, self.rank), self.own.begun, *args, **kwargs
-        )
+        default_group = self.orders.knobs.backend, self.own.ranks, self.rank
+        try:
+            begin(default_group, self.own.begun, *args, **kwargs)
+        except DefaultGroupGone as error:
+            raise self._beyond("init_process_group", error) from None
         self.own.begun = True
         if kwargs.get("device_id") is not None:
             self.orders.connect(self)

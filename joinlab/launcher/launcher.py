@@ -87,7 +87,9 @@ def launch(
     How a rank ends is data: see `timeline.ends` or `joinlab.diagnose(timeline)`. Raises
     ProgramError for an invalid program or argument, LaunchError if the machine cannot run it, and
     LaunchInterrupted, which carries the Timeline so far, if the cell is interrupted. In no case
-    does it leave a process, port or file behind.
+    does it leave a process, port or file behind. LaunchError also names the line in which a program
+    makes a second default group after destroy_process_group(), or sends to a rank that is not in
+    the group; `joinlab record` follows a script that does the former.
 
         timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     """

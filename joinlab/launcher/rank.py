@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.analysis.wording import site_text
 from joinlab.launcher import default_device, descendants
 from joinlab.launcher.frames import receive
 from joinlab.launcher.rehearsal import rehearse
@@ -43,9 +44,10 @@ from joinlab.program.log_events import (
     ProgramRefused,
     ProgramReturned,
 )
+from joinlab.program.misuse import program_site
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
-from joinlab.program.process_group import begin
+from joinlab.program.process_group import DefaultGroupGone, NoSuchRank, begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
@@ -98,7 +100,7 @@ class RankProcess:
         except EOFError:  # there is no run for it
             code = 0
         except BaseException as error:
-            self.complain("could not be ended", error)
+            self.complain(f"could not be ended: {text_of(error)}")
         finally:
             flush()
             os._exit(code)
@@ -108,21 +110,28 @@ class RankProcess:
         gc.collect()
         gc.freeze()
 
-    def complain(self, what: str, error: BaseException) -> None:
+    def complain(self, what: str) -> None:
         """Tell the launcher that this rank could not run, or can no longer record."""
-        text = f"{what}: {text_of(error)}"[:3000]  # below PIPE_BUF: one piece
+        text = what[:3000]  # below PIPE_BUF: one piece
         os.write(self.trouble, json.dumps({"rank": self.rank, "trouble": text}).encode() + b"\n")
+
+    def call_beyond(self, name: str, error: Exception) -> None:
+        """Its program has called what no run here can follow."""
+        self.complain(f"calls {name}{site_text(program_site())}: {error}")
 
     def cannot_record(self, error: Exception) -> None:
         """Its log can take no further event."""
-        self.complain("could not go on recording", error)
+        if isinstance(error, NoSuchRank):
+            self.call_beyond("send or recv", error)
+        else:
+            self.complain(f"could not go on recording: {text_of(error)}")
 
     def _run(self, request: Mapping[str, object]) -> int:
         try:
             self._become(request)
             run = RankRun(self, request)
         except Exception as error:
-            self.complain("could not be set up", error)
+            self.complain(f"could not be set up: {text_of(error)}")
             return 1
         gc.enable()
         try:
@@ -271,7 +280,11 @@ class RankRun:
 
         def init_process_group(*args: object, **kwargs: object) -> None:
             default_group = self.request["backend"], self.ranks, self.rank
-            begin(default_group, bool(begun), *args, **kwargs)
+            try:
+                begin(default_group, bool(begun), *args, **kwargs)
+            except DefaultGroupGone as error:
+                self.process.call_beyond("init_process_group", error)
+                raise
             begun.append(True)
 
         c10d.init_process_group = dist.init_process_group = init_process_group

@@ -27,7 +27,19 @@ class NoSuchRank(Exception):
     """A send or recv names a rank that its group does not have."""
 
     def __init__(self, place: int, size: int) -> None:
-        super().__init__(f"no rank {place} is in its group, which has {size} ranks")
+        super().__init__(
+            f"no rank {place} is in its group, which has {size} ranks. Real ranks would wait for it in vain, or crash."
+        )
+
+
+class DefaultGroupGone(Exception):
+    """The program calls init_process_group after destroy_process_group."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it has destroyed the default group, and joinlab keeps one per run. `joinlab record` follows a script "
+            "that makes a second one."
+        )
 
 
 class Form(Enum):
@@ -106,6 +118,7 @@ def begin(
     run: tuple[str, int, int], begun: bool, backend: object = None, *args: object, **kwargs: Any
 ) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
+    DefaultGroupGone if no run here can follow it.
 
     A rank's group exists before its program begins. A program that creates it, as tutorials do,
     must ask for the same backend, rank and size; it may set another timeout.
@@ -116,11 +129,10 @@ def begin(
     own_backend, size, own_rank = run
     world_size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
     rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
+    if not dist.is_initialized():
+        raise DefaultGroupGone
     if begun:
-        raise ValueError(
-            "trying to initialize the default process group twice! joinlab keeps one default group per run, even after "
-            "destroy_process_group(); dist.new_group() makes further groups."
-        )
+        raise ValueError("trying to initialize the default process group twice!")
     asked = str(backend or own_backend).lower()
     if own_backend not in {part.rpartition(":")[2] for part in asked.split(",")}:
         raise RuntimeError(

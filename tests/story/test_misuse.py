@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from functools import partial
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import joinlab
+from joinlab.errors import LaunchError
 from joinlab.program.log_events import GroupMade, GroupNamed
 from joinlab.program.misuse import unlike_groups
 from joinlab.recorder.rank_log import RankLog, groups_of
@@ -77,7 +79,7 @@ def sends(rank, inputs, waits_before):
 def test_a_send_whose_tensor_was_changed_before_its_wait_is_no_good_news(waits_before):
     story = joinlab.diagnose(meta_of(partial(sends, waits_before=waits_before), "nccl"))
     assert waits_before == story.sentence.endswith("every call met its counterpart.")
-    changed = "rank 1's recv got 2.0, and rank 0's send was issued with 1.0: a tensor was changed"
+    changed = "rank 1's recv got 2.0 where rank 0 gave 1.0: a tensor was changed before wait()"
     assert waits_before != (changed in story.sentence)
 
 
@@ -155,3 +157,70 @@ def test_groups_of_one_name_and_other_members_are_told_apart():
         "Ranks 0, 1 called new_group (train.py:3) for ranks 0, 1 and ranks 2, 3 for ranks 2, 3: "
         "every rank has to, alike. All 4 ranks hang."
     )
+
+
+def shares_a_slot(rank, inputs):
+    dist.all_gather([torch.zeros(1)] * 2, torch.full((1,), float(rank)))
+
+
+def divides_before_wait(rank, inputs):
+    t = torch.full((1,), 1.0 + rank)
+    work = dist.all_reduce(t, async_op=True)
+    t.div_(4)
+    work.wait()
+
+
+def broadcasts_a_column(rank, inputs):
+    matrix = torch.arange(4.0).reshape(2, 2) + 10 * (1 - rank)
+    dist.broadcast(matrix[:, 0], src=0)
+
+
+def gives_each_call_its_own(rank, inputs):
+    t = torch.full((1,), float(rank))
+    dist.all_reduce(t, dist.ReduceOp.SUM, async_op=True).wait()
+    t.div_(4)
+    dist.all_gather([torch.zeros(1), torch.zeros(1)], t)
+    dist.broadcast(t, src=1)
+    dist.gather(t, [torch.zeros(1), torch.zeros(1)] if rank == 0 else None, dst=0)
+    dist.all_reduce(torch.tensor([0.1, float("nan"), float("inf")]))
+
+
+@pytest.mark.parametrize(
+    ("program", "got"),
+    [
+        (shares_a_slot, "rank 0's all-gather got 1.0 where rank 0 gave 0.0."),
+        (broadcasts_a_column, "rank 1's broadcast got 2.0 where rank 0 gave 12.0."),
+        (divides_before_wait, "rank 0's all-reduce got 2.25 where ranks 0, 1 gave 1.0, 2.0."),
+        (gives_each_call_its_own, "every call met its counterpart."),
+    ],
+)
+def test_a_collective_that_got_what_nobody_gave_is_no_good_news(program, got):
+    story = joinlab.diagnose(meta_of(program, "gloo"))
+    assert got in story.sentence
+    assert ("tensors of its own" in str(story)) == (program is not gives_each_call_its_own)
+
+
+def begins_again(rank, inputs):
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+
+def sends_beyond(rank, inputs):
+    dist.send(torch.ones(1), dst=2)
+
+
+@pytest.mark.parametrize("run", [joinlab.emulate, joinlab.launch])
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            begins_again,
+            r"rank [01] calls init_process_group \(test_misuse.py:{}\): it has destroyed",
+        ),
+        (sends_beyond, r"rank [01] calls send( or recv)? \(test_misuse.py:{}\): no rank 2 is in"),
+    ],
+)
+def test_what_no_run_can_follow_is_refused_with_its_line(run, program, told):
+    last = program.__code__.co_firstlineno + len(inspect.getsource(program).splitlines()) - 1
+    with pytest.raises(LaunchError, match=told.format(last)):
+        run(program, (1, 1), "gloo")

@@ -1,18 +1,20 @@
 """Runs that finished and whose calls all met, but that used a call in a way that PyTorch forbids:
-without wait() on its Work, with a tensor that was changed before wait(), or on a group that its
-rank is not in."""
+without wait() on its Work, with a tensor that was changed before wait() or stands for two, or on a
+group that its rank is not in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
-from joinlab.analysis.wording import by_key, good, short_site
-from joinlab.ops import Op, decode_values
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.wording import by_key, good, site_text
+from joinlab.ops import CallRow, Op, decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Fix, Headline, Line, RankEnds, SourceLine, form
-from joinlab.story.words import Part, Text, every_rank, listing, say
-from joinlab.timeline import CallRow, EndKind
+from joinlab.story.words import Text, every_rank, listing, say
+from joinlab.timeline import EndKind
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
@@ -50,7 +52,7 @@ class WaitForWork(Fix):
     def words(self) -> Text:
         return say(
             "Call wait() on what the call returned{} before its tensor is read.",
-            _site_text(self.site),
+            site_text(self.site),
         )
 
 
@@ -72,7 +74,7 @@ class WaitToEnd(WaitForWork):
     form = "wait_to_end"
 
     def words(self) -> Text:
-        return say("Call wait() on what the call returned{}.", _site_text(self.site))
+        return say("Call wait() on what the call returned{}.", site_text(self.site))
 
 
 def left_behind(evidence: Evidence) -> tuple[Line, ...]:
@@ -125,21 +127,21 @@ def _unwaited(evidence: Evidence) -> tuple[Line, ...]:
 
 @form
 class Overwritten(Headline):
-    """A recv and the send that it met. elements: the first value received that differs, and that with
-    which the send was issued"""
+    """A call that got what the calls that it met did not give. got: the first such value; gave: what
+    they were issued with there; in_flight: a tensor was changed before wait()"""
 
     world: int
-    elements: Sequence[object]
+    got: object
+    gave: Sequence[object]
+    in_flight: bool
 
     def words(self) -> Text:
-        template = (
-            "{} finished, but {}'s {} got {}, and {}'s {} was issued with {}: "
-            "a tensor was changed before wait()."
+        return say(
+            "{} finished, but {}'s {} got {} where {} gave {}{}.",
+            *(every_rank(self.world), self.sides[0], self.noun(0), str(self.got)),
+            *(self.sides[1], ", ".join(map(str, self.gave))),
+            ": a tensor was changed before wait()" * self.in_flight,
         )
-        texts: list[Part] = [every_rank(self.world)]
-        for index, element in enumerate(self.elements):
-            texts += [self.sides[index], self.noun(index), str(element)]
-        return say(template, *texts)
 
 
 class WaitToChange(Fix):
@@ -147,26 +149,79 @@ class WaitToChange(Fix):
         return say("Call wait() on what isend or irecv returned before its tensor is changed.")
 
 
+class OwnTensors(Fix):
+    def words(self) -> Text:
+        return say(
+            "Give each call contiguous tensors of its own, each once in a list, and change none "
+            "before wait()."
+        )
+
+
 def _overwritten(evidence: Evidence) -> tuple[Line, ...]:
-    """The first recv whose data is not what the send that it met was issued with."""
+    """The first call that got what the calls that it met were not issued with."""
     for slot in evidence.matched.slots:
-        if not slot.pair or not slot.met or slot.differs:
-            continue
-        rows = sorted(evidence.matched.calls_of(slot).values(), key=lambda row: row["op"])
-        came, issued = decode_values(rows[0]["value_out"]), decode_values(rows[1]["value_in"])
-        for elements in zip(chain(*came or ()), chain(*issued or ()), strict=False):
-            if repr(elements[0]) != repr(elements[1]):  # nan is nan
-                lines = [evidence.line_of(row, [row["rank"]]) for row in rows]
+        rows = _in_order(evidence, slot) if slot.met and not slot.differs else []
+        for row in rows[:1] if slot.pair else rows:
+            came = chain(*decode_values(row["value_out"]) or ())
+            for got, (givers, gave) in zip(came, _given(rows), strict=False):
+                if _fits(got, gave, row["reduce_op"]):
+                    continue
+                by_site = {one["call_site"]: one for one in (*givers, row)}
+                lines = [evidence.line_of(one, [one["rank"]]) for one in by_site.values()]
+                sides = [[row["rank"]], [giver["rank"] for giver in givers]]
                 headline = Overwritten(
                     len(evidence.ends),
-                    elements,
+                    got,
+                    gave,
+                    slot.pair,
                     lines=tuple(filter(None, lines)),
-                    **evidence.about([[row["rank"]] for row in rows], rows),
+                    **evidence.about(sides, [row, *givers]),
                 )
                 if evidence.meta.get("fixes_hidden"):
                     return (headline,)
-                return (headline, WaitToChange())
+                return (headline, WaitToChange() if slot.pair else OwnTensors())
     return ()
+
+
+def _in_order(evidence: Evidence, slot: Slot) -> list[CallRow]:
+    """A recv and its send, or the calls of a collective of modelled ranks, by group rank: real ones
+    may change a tensor before its values are read."""
+    calls = evidence.matched.calls_of(slot)
+    if slot.pair:
+        return sorted(calls.values(), key=lambda row: row["op"])
+    if evidence.meta.get("engine") != "emulated":
+        return []
+    return [calls[rank] for rank in evidence.meta["groups"][slot.group]]
+
+
+def _given(rows: Sequence[CallRow]) -> Iterator[tuple[Sequence[CallRow], Sequence[object]]]:
+    """For each value that a receiver gets: the calls that gave it, and what they gave."""
+    match rows[0]["op"]:
+        case Op.RECV:
+            givers = rows[1:]
+        case Op.BROADCAST:
+            givers = [row for row in rows if row["rank"] == row["root"]]
+        case Op.ALL_GATHER | Op.GATHER | Op.ALL_REDUCE:
+            givers = rows
+        case _:
+            return
+    tensors = [decode_values(row["value_in"]) or [] for row in givers]
+    if rows[0]["op"] == Op.ALL_REDUCE:
+        if rows[0]["reduce_op"] in ("sum", "avg") and "float" in (rows[0]["dtype"] or ""):
+            for gave in zip(*map(chain.from_iterable, tensors), strict=True):
+                yield givers, gave
+    elif len(givers) == 1 or {*map(len, tensors)} == {1}:
+        for giver, values in zip(givers, tensors, strict=True):
+            for value in chain(*values):
+                yield [giver], [value]
+
+
+def _fits(got: Any, gave: Sequence[Any], reduce_op: str | None) -> bool:
+    """Whether a receiver gets that, within the rounding of a sum."""
+    if reduce_op is None:
+        return repr(got) == repr(*gave)  # nan is nan
+    whole = len(gave) if reduce_op == "avg" else 1
+    return not abs(got * whole - sum(gave)) > 0.05 * sum(map(abs, gave))
 
 
 @form
@@ -182,7 +237,7 @@ class OutsideGroup(Headline):
             "{} finished, but {} called {}{} for a group that [it is|they are] not in: it did "
             "nothing."
         )
-        where = _site_text(self.lines[0].site)
+        where = site_text(self.lines[0].site)
         return say(template, every_rank(self.world), self.ranks, self.name, where)
 
 
@@ -205,13 +260,9 @@ class Grouped(Headline):
     def words(self) -> Text:
         parts: list[Text] = []
         for ranks, members in zip(self.sides, self.members, strict=True):
-            called = "" if parts else f" called new_group{_site_text(self.lines[0].site)}"
+            called = "" if parts else f" called new_group{site_text(self.lines[0].site)}"
             parts.append(say("{}{} for {}", ranks, called, members))
         return say("{}: every rank has to, alike.", listing(parts))
-
-
-def _site_text(site: str | None) -> str:
-    return f" ({short_site(site)})" if site else ""
 
 
 def grouped(evidence: Evidence, unlike: bool = True) -> tuple[Line, ...]:
