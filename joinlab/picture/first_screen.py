@@ -460,10 +460,11 @@ class _ScreenBuilder:
         ]
         rows = [self.folding.matched.rows[call] for place in places for call in place.calls]
         inputs = {row["input"] for row in rows if row["input"] is not None}
-        unit, times = input_or_step(self.timeline.meta), folds[-1].times
-        if inputs and (len(inputs) == times or times == 1):
+        unit = input_or_step(self.timeline.meta)
+        times = sum(part.times for part in folds if part.times > 1)  # the others are setup
+        if inputs and times in (0, len(inputs)):
             label = f"{len(inputs)} {unit}{'s' * (len(inputs) > 1)}"
-        elif times > 1:
+        elif times:
             label = f"{times} rounds"
         else:
             if kind(rows[0]) is RowKind.SETUP:

@@ -99,6 +99,21 @@ def test_arrow_keys_leave_the_cells_of_the_notebook_alone(notebook):
     assert notebook.page.evaluate(active) == before
 
 
+def test_after_a_click_on_a_call_no_key_is_the_notebooks(notebook):
+    cell = notebook.page.locator(".jp-CodeCell").nth(2)
+    cells = notebook.page.locator(".jp-Cell")
+    before = cells.count()
+    cell.locator(".jl-chart rect.jl-fill").last.click()
+    expect(cell.locator(".jl-told")).to_be_visible()
+    notebook.page.keyboard.press("Escape")
+    expect(cell.locator(".jl-told")).to_be_hidden()
+    for checked in ("true", "false"):  # else "c" would copy the cell, and "v" insert it
+        notebook.page.keyboard.press("c")
+        expect(cell.locator(".jl-switch")).to_have_attribute("aria-checked", checked)
+        notebook.page.keyboard.press("v")
+    assert cells.count() == before
+
+
 def test_the_axis_goes_both_ways(notebook):
     first(notebook, ".jl-scrub").press("c")
     notebook.wait_for("view.axis", "time")

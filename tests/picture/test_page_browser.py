@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from base64 import b64encode
 from dataclasses import replace
 from functools import partial
@@ -13,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.picture.first_screen import first_screen
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
-from tests.browser import barriers, watched  # noqa: E402
+from tests.browser import ARGS, barriers, watched  # noqa: E402
 from tests.nightly import sampled  # noqa: E402
 
 SOURCE = {
@@ -183,6 +186,47 @@ def test_a_click_selects_and_a_stack_is_shown_call_by_call(opened):
     assert view.locator(".jl-chosen").count() == 2  # in both lanes
 
 
+def test_after_a_click_on_a_call_the_keys_are_the_views(opened):
+    page = opened(viewport={"width": 1300, "height": 900})
+    view = first(page)
+    view.locator(".jl-col .jl-fill").last.click(force=True)
+    expect(view.locator(".jl-told")).to_be_visible()
+    place = page.evaluate("scrollY")
+    page.keyboard.press("Escape")
+    expect(view.locator(".jl-told")).to_be_hidden()
+    page.keyboard.press("c")
+    expect(view.locator(".jl-switch")).to_have_attribute("aria-checked", "true")
+    assert page.evaluate("scrollY") == place
+    view.locator(".jl-lane rect.jl-fill").first.click()
+    page.keyboard.press("c")
+    expect(view.locator(".jl-switch")).to_have_attribute("aria-checked", "false")
+
+
+def test_no_key_loses_the_focus(opened, tmp_path):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    joinlab.diagnose(run)
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = first(page)
+    fix = view.locator(".jl-fix")
+    fix.focus()
+    for checked in ("true", "false"):
+        page.keyboard.press("c")
+        expect(view.locator(".jl-switch")).to_have_attribute("aria-checked", checked)
+        expect(fix).to_be_focused()
+    page.set_viewport_size({"width": 1250, "height": 900})
+    page.wait_for_function("() => document.querySelector('.jl').clientWidth < 1250")
+    page.keyboard.press("Enter")
+    expect(fix).to_have_text("undo")
+    expect(fix).to_be_focused()
+    for close in ("Enter", "Escape"):
+        scrub(view).focus()
+        page.keyboard.press("Enter")
+        view.locator(".jl-x").focus()
+        page.keyboard.press(close)
+        expect(view.locator(".jl-told")).to_be_hidden()
+        expect(scrub(view)).to_be_focused()
+
+
 def of_known_times():
     """Three calls of 20, 40 and 100 µs on each of two ranks; rank 1 comes 10 µs later."""
     writer = Writer()
@@ -254,6 +298,44 @@ def test_the_clock_zooms_where_the_pointer_is_pans_and_shows_all_again(opened, t
     assert abs(widths(view)[2]["width"] - last["width"]) < 1
 
 
+def test_the_clock_keeps_its_zoom_when_a_scrollbar_or_a_key_changes_its_room(browser, tmp_path):
+    """Other tests run without scrollbars, where the details of a call change no width."""
+    path = write_html(joinlab.emulate(joinlab.cases.case_4, (5, 6)), tmp_path / "run.html")
+    chromium = browser.browser_type.launch(
+        executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"),
+        args=ARGS,
+        ignore_default_args=["--hide-scrollbars"],
+    )
+    size = {"width": 1280, "height": 800}
+    with watched(chromium, [path.as_uri()], viewport=size) as page:
+        page.goto(path.as_uri())
+        view = clock(page)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": 1280, "height": height + 9})
+        page.wait_for_function("() => document.documentElement.clientWidth === 1280")
+        call = view.locator(".jl-lane rect.jl-fill").nth(6).bounding_box()
+        page.mouse.move(call["x"] + call["width"] / 2, call["y"] + 5)
+        for _ in range(4):
+            page.mouse.wheel(0, -100)
+        wide = view.evaluate("(one) => one.clientWidth")
+        shown = view.locator(".jl-rule ~ .jl-num:not(.jl-unit)")
+        before = shown.all_text_contents()
+        page.mouse.down()
+        page.mouse.up()
+        expect(view.locator(".jl-told")).to_be_visible()
+        page.wait_for_function(
+            "(wide) => document.querySelector('.jl').clientWidth < wide", arg=wide
+        )
+        assert shown.all_text_contents() == before
+        for _ in range(2):
+            page.keyboard.press("t")
+        assert shown.all_text_contents() == before
+        page.keyboard.press("c")
+        page.keyboard.press("c")
+        assert shown.first.text_content() == "0"  # all, as at first
+    chromium.close()
+
+
 def test_the_pointer_reads_the_time_and_what_each_rank_does(opened, tmp_path):
     page = opened(
         write_html(of_known_times(), tmp_path / "run.html"), viewport={"width": 1300, "height": 900}
@@ -293,6 +375,42 @@ def test_a_program_walks_off_while_its_queue_is_stuck_or_waits_for_it(opened, tm
     said = view.locator(".jl-step p").nth(1)
     expect(said).to_contain_text("rank 1 waits in barrier")
     expect(said).to_contain_text(re.compile(r"its queue has backward, line \d+, which never ends"))
+
+
+def test_what_a_program_that_is_over_left_in_its_queue_is_left_pending(opened, tmp_path):
+    run = joinlab.emulate(joinlab.cases.case_2, (2, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = clock(page)
+    expect(view.locator(".jl-end").nth(1)).to_contain_text("call pending")
+    said = view.locator(".jl-step p").nth(1)
+    expect(said).to_contain_text(
+        re.compile(r"its queue has backward, line \d+, which is left pending")
+    )
+    titles = view.locator(".jl-lane").nth(1).locator("rect.jl-bad title")
+    assert set(titles.all_text_contents()) == {"rank 1: backward, is left pending"}
+    view.locator(".jl-lane").nth(1).locator("rect.jl-bad").click()
+    expect(view.locator(".jl-told")).to_contain_text("It is left pending.")
+
+
+def one_raises(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    for step, sample in enumerate(inputs):
+        if rank == 1 and step == 3:
+            raise ValueError("sample 3 is empty")
+        model(sample).backward()
+    dist.barrier()
+
+
+def test_a_wait_behind_the_loop_is_in_no_input(opened, tmp_path):
+    """The barrier waits for the calls before it, too, of the last two inputs."""
+    run = joinlab.emulate(one_raises, (5, 5, 5))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1440, "height": 900})
+    lane = clock(page).locator(".jl-lane").first
+    bands = lane.locator(".jl-band + text").all_text_contents()
+    assert [text.removeprefix("input ") for text in bands] == ["1", "2", "3", "4", "5"]
+    last = lane.locator(".jl-band").last.bounding_box()
+    wait = lane.locator(".jl-waiting").last.bounding_box()
+    assert last["x"] + last["width"] <= wait["x"] + 1
 
 
 def test_a_slider_moved_by_keyboard_shows_the_calls_of_that_run(opened, sliders):
@@ -709,6 +827,29 @@ def test_a_picture_to_share_is_twice_as_wide_as_high_and_has_all_four_parts(
         b64encode(png).decode(),
     )
     assert len(colours) > 50 and colours[0] < 0.9 * 1200 * 600  # it is not blank
+
+
+def around(rank, inputs):
+    for _ in inputs:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_a_picture_to_share_has_all_lanes_and_no_scrollbar(opened, tmp_path):
+    run = joinlab.emulate(around, (3, 3, 3, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 500})
+    page.evaluate(
+        """() => { const real = XMLSerializer.prototype.serializeToString;
+            XMLSerializer.prototype.serializeToString = function (node) {
+                const { scrollHeight, clientHeight } = node.querySelector(".jl-chart");
+                window.cut = scrollHeight - clientHeight; return real.call(this, node); }; }"""
+    )
+    view = clock(page)
+    chart = view.locator(".jl-chart").evaluate("(one) => one.scrollHeight - one.clientHeight")
+    assert chart > 0  # on the page it scrolls
+    page.locator(".jl-opener").click()
+    with page.expect_download():
+        page.get_by_role("button", name="picture to share").click()
+    assert page.evaluate("window.cut") == 0
 
 
 def test_the_address_of_what_is_shown_can_be_copied(opened, tmp_path):

@@ -378,6 +378,23 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
     )  # what is not recorded differs from nothing
 
 
+def ring_without_a_send(rank, inputs):
+    world = dist.get_world_size()
+    for step, _ in enumerate(inputs):
+        if rank % 2:
+            dist.recv(torch.zeros(1), rank - 1)
+        if (rank, step) != (2, 3):
+            dist.send(torch.ones(1), (rank + 1) % world)
+        if rank % 2 == 0:
+            dist.recv(torch.zeros(1), (rank - 1) % world)
+
+
+def test_a_stack_of_several_folds_counts_the_rounds_of_all():
+    stack = first_screen(emulate(ring_without_a_send, (6,) * 4)).columns[0]
+    assert (stack.stack, stack.number) == ("5 rounds", "1-10")
+    assert stack.drawn[2].label == "3 × send, recv; 2 × recv, send"
+
+
 def test_a_stack_of_shadows_holds_no_inputs_of_its_rank():
     stacks = [one for one in first_screen(emulate(case_6, (40, 1))).columns if one.stack]
     assert [[box.stack or one.stack for box in one.drawn] for one in stacks] == [

@@ -143,25 +143,30 @@ export function slotsOf(calls, lane) {
   return (bySlot[lane] = found);
 }
 
-/** When a lane's rank was at each of its inputs, which are counted from 1.
+/** When a lane's rank was at each of its inputs, which are counted from 1. Where it waits, it is at the input
+ * at which it was before, whichever call it waits for.
  * @param {Calls} calls @param {number} lane */
 export function inputsOf(calls, lane) {
   const { begun, late, input, inputs, starts, hosts } = calls;
   if (inputs[lane]) return inputs[lane];
-  const seen = hosts[lane].map((span) => ({ ...span, input: span.input || input[span.call] || 0 }));
-  for (let call = starts[lane]; call < starts[lane + 1]; call++) {
-    const issued = begun[call] - late[call];
-    seen.push({ from: issued, to: issued, name: "", call, input: input[call], lines: 0 });
+  /** @type {Span[]} */
+  const seen = [];
+  for (let i = starts[lane]; i < starts[lane + 1]; i++) {
+    const issued = begun[i] - late[i];
+    seen.push({ from: issued, to: issued, name: "", call: -1, input: input[i], lines: 0 });
   }
+  seen.push(...hosts[lane]);
   /** @type {Span[]} */
   const bands = [];
+  let now = 0;
   for (const piece of seen.sort((a, b) => a.from - b.from)) {
     const last = bands.at(-1);
-    if (!piece.input) continue;
-    if (last?.input === piece.input) last.to = Math.max(last.to, piece.to);
+    if (piece.call < 0) now = piece.input;
+    if (!now) continue;
+    if (last?.input === now) last.to = Math.max(last.to, piece.to);
     else {
       if (last) last.to = Math.min(last.to, piece.from);
-      bands.push(piece);
+      bands.push({ ...piece });
     }
   }
   return (inputs[lane] = bands);

@@ -197,7 +197,8 @@ export class First {
     this.step = element("div.jl-step");
     this.legend = element("p.jl-legend");
     this.lanes = element("div.jl-lanes", {}, this.stage, this.step, this.legend);
-    this.low = element("div.jl-low");
+    this.listing = element("div.jl-listing");
+    this.low = element("div.jl-low", {}, this.listing);
     this.details = element("section.jl-told", { hidden: true, "aria-label": "Details of a call" });
     this.story = element("section.jl-story");
     /** @param {string} said @param {string} title @param {string} key */
@@ -230,7 +231,13 @@ export class First {
     const tools = [this.own, element("span.jl-space"), this.switch, this.turner, this.opener];
     this.view = element(
       "div.jl",
-      { role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
+      // a click on a call gives it the focus: the keys are the view's from there on
+      {
+        role: "group",
+        tabindex: -1,
+        "aria-label": "Swimlanes",
+        "data-lm-suppress-shortcuts": "true",
+      },
       element("div.jl-tools", {}, ...tools),
       this.headline,
       element("div.jl-body", {}, this.lanes, this.low),
@@ -310,6 +317,7 @@ export class First {
       // else the same run has got a longer story
       this.play.turn(false);
       this.at = this.wanted = null;
+      this.grid.all = true;
       this.details.hidden = true;
     }
     this.draw();
@@ -406,7 +414,7 @@ export class First {
         ...pictures.map((one) => element("div", {}, element("p.jl-which"), one)),
       );
     }
-    if (whole) grid.fit();
+    if (whole) grid.refit();
     this.drawHeads();
     for (const [i, picture] of this.pictures.entries()) {
       const [, body, below] = picture.children,
@@ -425,6 +433,7 @@ export class First {
     const { slot } = this;
     this.play.turn(false);
     this.at = this.pointed = null;
+    this.grid.all = true;
     this.draw();
     const go = () => {
       this.seek(this.face.atSlot(slot));
@@ -644,7 +653,15 @@ export class First {
   }
 
   wire() {
-    const { stage } = this;
+    const { stage, low, details } = this;
+    low.addEventListener("click", (event) => {
+      if (hit(event, ".jl-fix")) this.set("mended", this.run === this.main);
+    });
+    details.addEventListener("click", (event) => {
+      if (!hit(event, ".jl-x")) return;
+      if (details.matches(":focus-within")) find(stage, ".jl-scrub").focus({ preventScroll: true });
+      details.hidden = true;
+    });
     stage.addEventListener("click", (event) => {
       if (hit(event, ".jl-play")) return this.playOrStop();
       const call = hit(event, ".jl-col");
@@ -680,7 +697,7 @@ export class First {
     const on = /** @type {HTMLElement} */ (event.target),
       scrubs = on.matches(".jl-scrub"),
       [x, y] = arrow(event);
-    if (key === "Escape" && !this.details.hidden) this.details.hidden = true;
+    if (key === "Escape" && !this.details.hidden) find(this.details, ".jl-x").click();
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
     else if (scrubs && key === "Enter")
       this.whole
@@ -763,7 +780,7 @@ export class First {
     const held = !!this.hand?.draw();
     this.mark({ held });
     if (held) return;
-    const { main, run, covered } = this,
+    const { main, run, covered, low, listing } = this,
       mended = run !== main,
       alone = run.beside === undefined,
       { code, tried } = ((!alone && this.drawn.find(mends)) || main).scene,
@@ -785,9 +802,13 @@ export class First {
       cure = alone
         ? this.cure
         : alike.map(({ scene }) => this.pieces([scene.head[0], ...scene.tried])).join("<br>"),
-      below = (tried[0][0] || able) && !covered.length ? `<p class="jl-do">${cure}</p>` : "";
-    this.low.innerHTML = (lines.length ? tag("div", { class: "jl-code" }, lines) : "") + below;
-    if (below && able) this.low.lastElementChild.prepend(this.mender(mended), " ");
+      below = (tried[0][0] || able) && !covered.length;
+    if (low.firstChild !== listing) low.replaceChildren(listing);
+    write(
+      listing,
+      lines.length ? tag("div", { class: "jl-code" }, lines) : "",
+      below ? tag("p", { class: "jl-do" }, able ? this.mender(mended) : "", cure) : "",
+    );
   }
 
   get cure() {
@@ -800,15 +821,14 @@ export class First {
     const { main } = this,
       known = main.mended !== undefined || mends(main),
       waits = this.get("mended") && !mended,
-      tries = "trying …",
-      said = waits ? tries : mended ? "undo" : known ? "apply" : "look for a fix";
-    const made = button(said, "The run with the fix, emulated", () => {
-      made.textContent = tries;
-      this.set("mended", !mended);
-      find(this.low, ".jl-do button")?.focus({ preventScroll: true });
-    });
-    made.disabled = waits || (this.gone && main.mended === undefined);
-    return made;
+      asks = known ? "apply" : "look for a fix";
+    const look = {
+      type: "button",
+      class: "jl-fix",
+      title: "The run with the fix, emulated",
+      disabled: this.gone && main.mended === undefined && "true",
+    };
+    return tag("button", look, waits ? "trying …" : mended ? "undo" : asks) + " ";
   }
 
   /** Save a picture twice as wide as high, drawn by a view of its own. */
@@ -821,6 +841,7 @@ export class First {
     card.show(data, main);
     card.set("mended", this.get("mended"));
     card.seek(null);
+    card.mark({ card: true }); // nobody can scroll it
     const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
     for (const one of findAll(place, left)) one.remove();
     const { adoptedStyleSheets, styleSheets } = /** @type {Document} */ (place.getRootNode()),

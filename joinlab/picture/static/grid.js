@@ -31,7 +31,7 @@ import {
   word,
   words,
 } from "./text.js";
-import { laneName, linesOf } from "./told.js";
+import { fate, laneName, linesOf } from "./told.js";
 
 const LEAST = 3; // px: what is shorter is drawn together
 const DEEPEST = 500; // ns across, at the deepest zoom
@@ -61,6 +61,7 @@ export class Grid extends Lanes {
     this.view = view;
     this.name = `${view.name}-grid`;
     this.from = this.span = this.width = 0;
+    this.all = true; // whether the whole axis is in sight
     this.band = this.thick = this.host = this.gap = 0; // px across time, as in TRACKS
     /** The lanes that are drawn, and px across time of what they show. @type {Row[]} */
     this.rows = [];
@@ -76,7 +77,7 @@ export class Grid extends Lanes {
     const wheel = (/** @type {WheelEvent} */ event) => {
       const pinch = event.ctrlKey || event.metaKey,
         aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
-        whole = this.span >= this.extent && (aside || event.deltaY > 0);
+        whole = this.all && (aside || event.deltaY > 0);
       const scrolls = this.view.inside || performance.now() - scrolled < 300;
       if (whole || (!pinch && !aside && scrolls)) return;
       event.preventDefault();
@@ -167,14 +168,21 @@ export class Grid extends Lanes {
   }
 
   fit() {
+    this.all = true;
+    this.refit();
+  }
+
+  /** Draw what was in sight, where the room for it, or the run, may be another. */
+  refit() {
     this.measure();
-    this.span = this.extent;
-    this.go(0);
+    if (this.all) this.span = this.extent;
+    this.go(this.from);
   }
 
   /** @param {number} from what stands at the left edge */
   go(from) {
     this.span = clamp(this.span, this.least, this.extent);
+    this.all = this.span >= this.extent;
     this.from = clamp(from, 0, this.extent - this.span);
     this.draw();
   }
@@ -270,7 +278,7 @@ export class Grid extends Lanes {
       rows.map((row, at) => this.end(row, at)),
       '<g class="jl-posed"></g>',
     );
-    this.chart.style.touchAction = turned && this.span < this.extent ? "none" : "pan-y";
+    this.chart.style.touchAction = turned && !this.all ? "none" : "pan-y";
     this.overview();
     this.view.pose(this.view.at);
   }
@@ -633,7 +641,7 @@ export class Grid extends Lanes {
     const window = find(strip, ".jl-window");
     window.style.left = `${px((this.from / extent) * 100)}%`;
     window.style.width = `${px(Math.max((this.span / extent) * 100, 0.4))}%`;
-    window.hidden = this.span >= extent;
+    window.hidden = this.all;
   }
 
   /** @param {number} i */
@@ -641,10 +649,11 @@ export class Grid extends Lanes {
     const { calls, run } = this,
       { label } = run.columns.codes[calls.code[i]],
       flags = calls.flags[i],
-      open = flags & QUEUED ? ", queued" : flags & OPEN ? ", never ends" : "",
+      lane = laneOf(calls, i),
+      open = flags & QUEUED ? ", queued" : flags & OPEN ? `, ${fate(run, lane)}` : "",
       end = flags & FAILED ? ", failed" : open,
       meets = flags & BAD ? ", meets what it should not" : "";
-    return `${run.names[laneOf(calls, i)]}: ${label}${end}${meets}`;
+    return `${run.names[lane]}: ${label}${end}${meets}`;
   }
 
   /** @param {number} at */
@@ -695,12 +704,12 @@ export class Grid extends Lanes {
     for (let i = first; i < behind; i++)
       if (begun[i] <= ns && ns < ended[i] && !(flags[i] & QUEUED)) busy = i;
     const where = run.queues ? "its queue" : "the network",
-      stuck = flags[busy] & OPEN ? ", which never ends" : "",
+      stuck = flags[busy] & OPEN ? `, which ${fate(run, lane)}` : "",
       carries = busy >= 0 && busy !== wait?.call ? `; ${where} has ${this.noun(busy)}${stuck}` : "";
     if (wait) {
       const i = wait.call;
-      if (flags[i] & OPEN)
-        return `wait${s} in ${this.noun(i)}, since ${this.moment(wait.from)}: it never ends${carries}`;
+      const since = `since ${this.moment(wait.from)}: it ${fate(run, lane)}`;
+      if (flags[i] & OPEN) return `wait${s} in ${this.noun(i)}, ${since}${carries}`;
       const last = run.names
           .map((_, lane) => slotsOf(calls, lane)[slot[i]])
           .reduce((a, b) => (begun[b] > begun[a] ? b : a), i),

@@ -40,9 +40,7 @@ export class Hand {
     const look = { role: "group", "aria-label": "The loop" };
     this.code = element("div.jl-code.jl-hand", look, ...this.rows, this.grip);
     this.six = element("p.jl-six", { role: "img" });
-    this.tried = element("span");
-    this.fix = element("span");
-    this.below = element("p.jl-do", {}, this.fix, " ", this.tried);
+    this.below = element("p.jl-do");
     this.six.onclick = (event) => {
       const box = hit(event, "b");
       if (box && !view.busy) this.choose(Number(box.textContent[0]));
@@ -140,7 +138,7 @@ export class Hand {
       known = view.glance(this.aloft),
       { names, ends } = /** @type {RawScene} */ (view.run.scene);
     this.draw();
-    if (!known) write(this.tried, esc(view.later));
+    if (!known) write(this.below, esc(view.later));
     const told = known && !view.covered.length,
       how = told ? ends.map(([, word], i) => `${names[i]} ${word}`).join(", ") : view.later;
     view.announce(`Case ${this.aloft}: ${BARRIER} ${this.placeOf(this.aloft)}. ${how}`);
@@ -214,10 +212,8 @@ export class Hand {
     this.drawSix(shown);
     const free = aloft === null && view.scenes.length === 1,
       asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+"));
-    write(this.tried, view.covered.length ? "" : view.cure);
-    const next = asks ? [view.mender(mended)] : []; // else one moves the line
-    if (next[0]?.outerHTML !== this.fix.firstElementChild?.outerHTML)
-      this.fix.replaceChildren(...next); // else it keeps the focus
+    const button = asks ? view.mender(mended) : ""; // else one moves the line
+    write(this.below, button, view.covered.length ? "" : view.cure);
     this.bring();
     return true;
   }

@@ -34,6 +34,11 @@ export function laneName({ scene: { names, ranks } }, lane) {
   return n > 3 && names[lane].startsWith("ranks") ? `${n} ranks` : names[lane];
 }
 
+/** What became of a call that did not complete. @param {RawRun} run @param {number} lane */
+export const fate = ({ ends }, lane) =>
+  ({ "✓": "is left pending", "!": "is left pending", "…": "has not ended" })[ends[lane][0]] ??
+  "never ends";
+
 /** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column
  * @param {string} title @param {string} how */
@@ -87,7 +92,7 @@ function card(data, run, calls, slot, lane) {
       const said = text?.trim() ?? "its text is not known";
       return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
     });
-  const end = failed ? "It failed." : open ? "It never ends." : "",
+  const end = failed ? "It failed." : open ? `It ${fate(run, lane)}.` : "",
     swatch = { class: "jl-swatch", style: kindStyle(code.kind) };
   const html =
     `<p>${tag("span", swatch, esc(code.label))}</p>${made < 0 ? "" : `<p>${esc(data.facts[made][1])}</p>`}` +
@@ -107,8 +112,6 @@ export function fill(section, title, how, cards = []) {
   section.innerHTML =
     `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
     `<div class="jl-two">${cards.map((one) => `<div>${one}</div>`).join("")}</div>`;
-  section.append(
-    button("✕", "Close", () => (section.hidden = true), "jl-x", { "aria-label": "Close" }),
-  );
+  section.append(button("✕", "Close", () => {}, "jl-x", { "aria-label": "Close" }));
   section.hidden = false;
 }
