@@ -194,15 +194,21 @@ class FirstScreen:
             tones.append("warn")
         return max(tones, key=_WORST.index)
 
-    def under(self, lane: int) -> str:
-        """What stands below the name of a lane: which ranks it has, if they are many, or how many inputs
-        each had."""
-        name, inputs = self.names[lane], self.inputs[lane]
-        if len(self.ranks[lane]) > 3 and name.startswith("ranks "):
-            return name.removeprefix("ranks ")
+    def had(self, lane: int) -> str:
+        """How many inputs each rank of a lane had, unless that tells nothing: of many lanes, all had as
+        many."""
+        inputs = self.inputs[lane]
         if inputs is None or (len(self.inputs) > 4 and len({*self.inputs}) == 1):
             return ""
         return f"{inputs} input{'s' * (inputs != 1)}"
+
+    def under(self, lane: int) -> str:
+        """What stands below the name of a lane: how many inputs each rank had, and which ranks it has,
+        if they are many."""
+        name, had = self.names[lane], self.had(lane)
+        if len(self.ranks[lane]) < 4 or not name.startswith("ranks "):
+            return had
+        return f"{had}: {name.removeprefix('ranks ')}".removeprefix(": ")
 
     def title(self, column: Column) -> str:
         """A column in words: "call 12: barrier meets anyone left?"."""

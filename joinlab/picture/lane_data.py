@@ -264,6 +264,7 @@ class LaneData:
             "names": list(map(shown, made.names)),
             "ranks": made.ranks,
             "world": timeline.world_size,
+            "inputs": list(map(made.had, range(len(made.ranks)))),
             "under": list(map(made.under, range(len(made.ranks)))),
             "head": pieces(made.headline),
             "columns": [

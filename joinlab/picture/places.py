@@ -85,10 +85,9 @@ DOTTED = 64
 def before(screen: FirstScreen) -> int:
     """px before the first call, for the name of each lane and what stands below it."""
     world, wide = sum(map(len, screen.ranks)), 88.0
-    for ranks, name, inputs in zip(screen.ranks, screen.names, screen.inputs, strict=True):
-        below = f"{inputs} inputs" if len(ranks) < 4 else name[:24]
+    for lane, (ranks, name) in enumerate(zip(screen.ranks, screen.names, strict=True)):
         named = f"{len(ranks)} ranks" if len(ranks) > 3 else name
-        wide = max(wide, width_of(named, 16), width_of(below, 13))
+        wide = max(wide, width_of(named, 16), width_of(screen.under(lane)[:25], 13))
     if len(screen.ranks) < world <= DOTTED:
         wide = max(wide, 18 * ceil(sqrt(world)) if world > 8 else 160)
     return round(min(wide + 24, 214))

@@ -710,6 +710,70 @@ def test_of_8_ranks_those_alike_share_a_lane_and_no_word_is_cut(opened, tmp_path
     assert cut == []
 
 
+def test_of_8_ranks_each_lane_says_how_many_inputs_it_had(opened, tmp_path):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, *[3] * 7))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    heads = first(page).locator(".jl-rank")
+    expect(heads).to_contain_text([re.compile("rank 0.*2 inputs"), re.compile("7 ranks.*3 inputs")])
+
+
+@pytest.mark.parametrize("ranks", sampled([2, 3], (3).__eq__))
+def test_on_the_clock_the_calls_of_the_sentence_have_names(opened, tmp_path, ranks):
+    """They take microseconds of a run of milliseconds, and stand between lanes that have words, too."""
+    run = joinlab.emulate(joinlab.cases.case_4, (5, *[6] * (ranks - 1)))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = clock(page)
+    names = view.locator(".jl-clashing")
+    expect(names).to_have_text(["anyone left?", "barrier"])
+    over = view.evaluate(
+        """(view) => { const box = (one) => one.getBoundingClientRect(),
+                words = [...view.querySelectorAll(".jl-chart text")];
+            return [...view.querySelectorAll(".jl-clashing")].flatMap((name) => words
+                .filter((word) => word !== name
+                    && Math.min(box(name).right, box(word).right) > Math.max(box(name).left, box(word).left)
+                    && Math.min(box(name).bottom, box(word).bottom) - 3 > Math.max(box(name).top, box(word).top))
+                .map((word) => word.textContent)); }"""
+    )
+    assert over == []
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_nothing_moves_while_the_pointer_reads_the_clock(opened, tmp_path, width):
+    run = joinlab.emulate(joinlab.cases.case_4, (5, *[6] * 7))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": width, "height": 900})
+    view = clock(page)
+    box = view.locator(".jl-chart svg").bounding_box()
+    tops, words = set(), set()
+    for part in range(1, 30):
+        across = (0.4, part / 30) if width < 400 else (part / 30, 0.4)
+        page.mouse.move(box["x"] + box["width"] * across[0], box["y"] + box["height"] * across[1])
+        tops.add(view.locator(".jl-low").bounding_box()["y"])
+        words.add(view.locator(".jl-step").text_content())
+    assert len(words) > 9 and len(tops) == 1
+
+
+@pytest.mark.parametrize("axis", ["order", "clock"])
+def test_on_a_phone_the_details_leave_the_call_in_sight(opened, tmp_path, axis):
+    run = joinlab.emulate(joinlab.cases.case_4, (5, 6))
+    page = opened(
+        write_html(run, tmp_path / "run.html"),
+        viewport={"width": 390, "height": 844},
+        has_touch=True,
+        is_mobile=True,
+    )
+    view = clock(page) if axis == "clock" else first(page)
+    call = view.locator(".jl-stage rect.jl-fill:not(.jl-pile)").last
+    place = call.bounding_box()
+    page.touchscreen.tap(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    expect(view.locator(".jl-told")).to_be_visible()
+    chosen = ".jl-chosen .jl-fill, .jl-fill.jl-chosen"
+    page.wait_for_function(
+        """(chosen) => document.querySelector(chosen).getBoundingClientRect().bottom
+            < document.querySelector(".jl-told").getBoundingClientRect().top""",
+        arg=chosen,
+    )
+
+
 def test_on_the_clock_an_ending_has_the_colour_of_its_tone_and_a_call_that_is_told_is_marked(
     opened, tmp_path
 ):

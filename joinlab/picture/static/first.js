@@ -384,7 +384,7 @@ export class First {
     for (const scene of this.scenes) scene.rest = rest; // one head for both
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
-    this.mark({ turned, phone, beside: aside });
+    this.mark({ turned, phone, beside: aside, clock: this.axis === "time" });
     this.switch.hidden = this.bar.hidden = !this.clocked;
     this.switch.ariaChecked = String(this.axis === "time");
     this.every.ariaPressed = String(this.axis === "calls");
@@ -520,13 +520,16 @@ export class First {
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
    * @param {number} lane @param {RawRun} run @param {number} room px */
   head(lane, run, room = Infinity) {
-    const { ranks, world, odd, under } = run.scene,
-      said = under[lane];
+    const { ranks, world, odd, under, inputs } = run.scene,
+      said = under[lane],
+      had = inputs[lane];
     if (ranks.length === world || world > DOTS) {
       const short = said.length < 26 ? said : `${said.slice(0, 24)}…`;
       if (!said || widthOf(said, 13) > room) return "";
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
+    const fits = widthOf(`${laneName(run, lane)} ${had}`, 15) < Math.min(room, 190),
+      beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "";
     const many = world > 8,
       step = this.scene.phone ? (many ? 7 : 15) : many ? 9 : 20;
     const per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
@@ -542,8 +545,8 @@ export class First {
       );
     });
     const height = Math.ceil(world / per) * step;
-    if (height > 45) return ""; // too narrow a lane
-    return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots);
+    if (height > 45) return beside; // too narrow a lane
+    return beside + tag("svg", { "aria-hidden": "true", width: per * step, height }, dots);
   }
 
   /** @param {Scene | Grid} face */
@@ -725,8 +728,18 @@ export class First {
     this.bringIntoSight();
   }
 
+  /** The details, and the call that they are about, which they may cover on a phone. */
   bringIntoSight() {
-    requestAnimationFrame(() => this.details.scrollIntoView({ block: "nearest" }));
+    requestAnimationFrame(() => {
+      const { details, stage } = this,
+        call = find(stage, ".jl-chosen .jl-fill, .jl-fill.jl-chosen");
+      details.scrollIntoView({ block: "nearest" });
+      if (!call) return;
+      const over = call.getBoundingClientRect().bottom - details.getBoundingClientRect().top;
+      if (over < 0) return;
+      call.style.scrollMarginBottom = `${details.offsetHeight + 20}px`;
+      call.scrollIntoView({ block: "nearest" });
+    });
   }
 
   /** @param {Placed} one @param {RawRun} run */

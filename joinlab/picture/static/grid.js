@@ -522,9 +522,22 @@ export class Grid extends Lanes {
           r = loud && this.gap > 40 ? 17 : clamp(this.gap / 2 - 3, 7, 10);
         if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last[a] < 2 * r + 2)) return "";
         last[a] = t;
-        return sign(this.at(t, (this.lane(a) + this.lane(b) + this.thick) / 2), r);
+        const s = (this.lane(a) + this.lane(b) + this.thick) / 2,
+          names = loud && !this.turned ? this.clashing([i, j], t, s, r + 7) : "";
+        return [sign(this.at(t, s), r), names];
       }),
     );
+  }
+
+  /** The names of two calls on both sides of the ≠ between them: the calls may be too short to be read.
+   * @param {number[]} calls @param {number} t @param {number} s where the ≠ is @param {number} away from there */
+  clashing(calls, t, s, away) {
+    return calls.map((i, behind) => {
+      const { label, kind } = this.run.columns.codes[this.calls.code[i]],
+        anchor = behind ? "start" : "end",
+        look = { class: "jl-clashing", "text-anchor": anchor, style: `fill:var(--jl-i${kind})` };
+      return word(label, behind ? t + away : t - away, s, 13, look);
+    });
   }
 
   /** How a lane's ranks ended: where its program did, or behind what never ends.

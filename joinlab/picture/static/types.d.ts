@@ -151,6 +151,7 @@ interface RawScene {
   story: [kind: string, pieces: ScenePiece[]][];
   ranks: number[][];
   world: number;
+  inputs: string[];
   under: string[];
 }
 
