@@ -147,7 +147,8 @@ def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
 
 
 def _differing(test: Test) -> list[Value]:
-    """The values in a test that differ; if none does, those of names that one side alone read."""
+    """The values in a test that differ; if none does, those of names that one side alone read, or
+    that two loops did."""
     by_name = by_key((read["name"], read) for read in test["values"])
     telling: list[Read] = []
     one_sided: list[Read] = []
@@ -155,8 +156,11 @@ def _differing(test: Test) -> list[Value]:
         readers = {rank for read in reads for rank in read["ranks"]}
         if len({repr(read["value"]) for read in reads}) > 1:
             telling += reads
-        elif any(readers <= {*side["ranks"]} for side in test["sides"]) and name[:5] != "type(":
-            one_sided += reads
+        elif name[:5] != "type(":
+            for side in test["sides"]:
+                if readers <= {*side["ranks"]} or side["how"] == "round":  # of another loop
+                    one_sided += reads
+                    break
     return [
         Value(tuple(read["ranks"]), read["name"], read["value"]) for read in telling or one_sided
     ]
