@@ -170,6 +170,7 @@ class PlainFix(TypedDict):
     often   how often a rank made the moved call before, and makes it now, if that is more
     root    the expression in whose place the edit puts one root
     lost    the ranks that sent their data as root, and do not with the edit
+    ungiven the ranks that were to get a result as root, and do not with the edit
     apart   with it, every call meets its counterpart, and the replicas differ
     """
 
@@ -183,6 +184,7 @@ class PlainFix(TypedDict):
     often: NotRequired[list[int]]
     root: NotRequired[str]
     lost: NotRequired[list[int]]
+    ungiven: NotRequired[list[int]]
     apart: NotRequired[bool]
 
 

@@ -62,8 +62,9 @@ def find_fixes(evidence: Evidence, source: object) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
     it in `mended`.
 
-    A fix with which the replicas differ is stored only if there is no other, and one with which
-    ranks train on fewer inputs only if no other is as good.
+    A fix with which the replicas differ is stored only if there is no other, one with which ranks
+    train on fewer inputs only if no other is as good, and one with which values of other ranks go
+    into a result only if no group keeps them out.
 
     Raises LaunchInterrupted if the user interrupts it.
     """
@@ -81,6 +82,8 @@ def find_fixes(evidence: Evidence, source: object) -> None:
         errors, until = [end.text for end in evidence.ends], time.monotonic() + MAX_SECONDS
         edits = candidates(source.program, tests, sites, errors)
         for edited in itertools.islice(edits, MAX_EDITS):
+            if fixes and not any(_price(fixes[-1])[:2]) and edited.kind != "group":
+                continue  # only a group is better than values of other ranks
             fix = _try(timeline, source, edited)
             if fix is not None:
                 fixes.append(fix)
@@ -91,8 +94,9 @@ def find_fixes(evidence: Evidence, source: object) -> None:
     timeline.mended[:] = [run for _, run in best]
 
 
-def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool]:
-    return tried[0].get("apart", False), tried[0]["fewer"]
+def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool, bool]:
+    fix, _ = tried
+    return fix.get("apart", False), fix["fewer"], "joining" in fix
 
 
 def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
@@ -169,13 +173,14 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
             for edit in edited.edits()
             for line in range(len(edit.removed))
         ]
-        rows = timeline.calls.filter(pl.col("call_site").is_in(replaced))
+        rows = timeline.calls.filter(pl.col("call_site").is_in(replaced)).drop_nulls("root")
         if rows["root"].n_unique() == 1:
             fix["kind"] = "other root"
         if rows.select("rank", "root").n_unique() > rows["rank"].n_unique():
             return None  # the root changes from call to call
-        gave = rows.filter(pl.col("root") == pl.col("rank"), pl.col("op").is_in(_GIVEN_BY_ROOT))
-        fix["lost"] = sorted({*gave["rank"]} - {0})
+        at_root, gives = pl.col("root") == pl.col("rank"), pl.col("op").is_in(_GIVEN_BY_ROOT)
+        fix["lost"] = sorted({*rows.filter(at_root, gives)["rank"]} - {0})
+        fix["ungiven"] = sorted({*rows.filter(at_root, ~gives)["rank"]} - {0})
     return fix, first
 
 

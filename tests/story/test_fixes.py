@@ -16,7 +16,7 @@ from joinlab.picture.first_screen import first_screen
 from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import LineKind
-from tests.material.unseen import px
+from tests.material.unseen import px, reports
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
 
@@ -187,6 +187,11 @@ def test_an_edit_says_its_price(program, price):
 @pytest.mark.parametrize("program", [counts_on_one_rank, meets_every_second_step])
 def test_zeros_and_barriers_are_no_price(program):
     assert "go into the result" not in fix_of(joinlab.emulate(program, (2, 2), "gloo")).sentence
+
+
+def test_a_root_takes_its_turn_from_ranks_that_were_to_get_the_result():
+    fix = fix_of(joinlab.emulate(reports.other_dst, (1, 1), "gloo"))
+    assert fix.fix["kind"] == "root" and "and rank 1 no longer gets the result." in fix.sentence
 
 
 def test_a_root_that_all_ranks_name_alike_is_not_called_unlike():
@@ -652,6 +657,33 @@ def test_the_group_of_the_ranks_that_make_a_call_is_passed(program, returns, bac
     fix = fix_of(timeline)
     assert fix.fix["kind"] == "group" and timeline.mended[0].returns == returns
     assert "joining" not in fix.fix
+
+
+def shares_what_a_group_has_found(rank, inputs):
+    group, score = dist.new_group([2, 3]), torch.zeros(1)
+    if rank > 1:
+        score += rank
+        dist.all_reduce(score, group=group)
+        dist.broadcast(score, src=2)
+    dist.barrier()
+    return score.item()
+
+
+def adds_up_what_two_ranks_have(rank, inputs):
+    group, score = dist.new_group([2, 3]), torch.zeros(1)
+    if rank > 1:
+        dist.barrier(group=group)
+        score += rank
+        dist.all_reduce(score)
+    dist.barrier()
+    return score.item()
+
+
+@pytest.mark.parametrize("program", [shares_what_a_group_has_found, adds_up_what_two_ranks_have])
+def test_what_is_meant_for_all_ranks_does_not_stay_in_a_group(program):
+    timeline = joinlab.emulate(program, (1, 1, 1, 1), "gloo")
+    assert fix_of(timeline).fix["kind"] == "out"
+    assert timeline.mended[0].returns == (5.0, 5.0, 5.0, 5.0)
 
 
 def test_a_group_is_passed_to_no_call_of_all_ranks():

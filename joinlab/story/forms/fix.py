@@ -80,6 +80,9 @@ class TriedEdit(Fix):
             does += f" It is then always rank 0, whatever {fix['root']} is"
             if fix.get("lost"):
                 does += f", and what {ranks_text(fix['lost'])} had to give as root is lost"
+            if fix.get("ungiven"):
+                verb = "gets" if len(fix["ungiven"]) == 1 else "get"
+                does += f", and {ranks_text(fix['ungiven'])} no longer {verb} the result"
             does += "."
         if fix.get("joining"):
             does += f" Values of {ranks_text(fix['joining'])} then go into the result, too."
