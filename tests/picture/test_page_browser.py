@@ -411,6 +411,7 @@ def test_a_wait_behind_the_loop_is_in_no_input(opened, tmp_path):
     last = lane.locator(".jl-band").last.bounding_box()
     wait = lane.locator(".jl-waiting").last.bounding_box()
     assert last["x"] + last["width"] <= wait["x"] + 1
+    expect(page.locator(".jl-end").nth(1)).to_have_text("✕ raises ValueError")
 
 
 def test_a_slider_moved_by_keyboard_shows_the_calls_of_that_run(opened, sliders):
@@ -572,6 +573,29 @@ def test_of_a_large_run_little_is_drawn_until_one_comes_closer(opened, many):
             assert marks.count() < 2500
         assert view.locator(".jl-lane text").count() > 4  # single calls, named
         expect(view.locator(".jl-told")).to_contain_text("dtype")
+
+
+def in_turn(rank, inputs):
+    for _ in inputs:
+        dist.all_reduce(torch.ones(8))
+        dist.broadcast(torch.ones(8), 0)
+        dist.barrier()
+
+
+def test_where_calls_of_some_kinds_alternate_no_kind_gives_its_colour(opened, tmp_path):
+    """Each kind takes a third of every piece: rounding would choose, and seem to tell something."""
+    run = joinlab.emulate(in_turn, (700, 700))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    view = every(page)
+    merged = view.locator(".jl-chart .jl-lane .jl-many")
+    assert {one.get_attribute("fill") for one in merged.all()} == {"var(--mixed)"}
+    expect(view.locator(".jl-legend")).to_contain_text("several kinds")
+    scrub(view).focus()
+    for _ in range(9):
+        page.keyboard.press("w")
+    assert (
+        len({one.get_attribute("fill") for one in view.locator(".jl-lane rect.jl-fill").all()}) == 3
+    )
 
 
 def test_the_code_follows_the_play_head_and_the_verdict_waits_for_it(opened, tmp_path):
@@ -918,6 +942,7 @@ def test_a_picture_to_share_has_all_lanes_and_no_scrollbar(opened, tmp_path):
 
 def test_the_address_of_what_is_shown_can_be_copied(opened, tmp_path):
     run = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+    joinlab.diagnose(run)
     page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     clock(page)
@@ -926,6 +951,17 @@ def test_the_address_of_what_is_shown_can_be_copied(opened, tmp_path):
     expect(page.get_by_role("button", name="copied")).to_be_visible()
     address = page.evaluate("navigator.clipboard.readText()")
     assert address == page.url and "#clock=" in address
+    view = page.locator(".jl")
+    view.locator(".jl-fix").click()
+    expect(view.locator(".jl-fix")).to_have_text("undo")
+    view.get_by_role("button", name="copy link").click()  # another one: no longer "copied"
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    mended = page.evaluate("navigator.clipboard.readText()")
+    assert "fix=" in mended
+    for link, shown in ((address, "apply"), (mended, "undo")):
+        page.goto("about:blank")
+        page.goto(link)
+        expect(view.locator(".jl-fix")).to_have_text(shown)
 
 
 def test_a_page_of_a_launched_run_offers_no_fix_that_it_could_not_look_for(opened, tmp_path):

@@ -5,7 +5,7 @@
 import { arrow, button, chord, drag, element, find, findAll, fresh, hit, write } from "./dom.js";
 import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
-import { Grid } from "./grid.js";
+import { Grid, MIXED } from "./grid.js";
 import { Play } from "./play.js";
 import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
@@ -220,12 +220,12 @@ export class First {
       this.share(),
     );
     const alone = this.get("alone"); // the address of a page of its own, where it is part of another
-    const link = button("copy link", "Copy a link to this view", async () => {
+    this.link = button("", "Copy a link to this view", async () => {
       await navigator.clipboard.writeText(alone ? `${alone}#${this.hash}` : location.href);
-      link.textContent = "copied";
+      this.link.textContent = "copied";
     });
-    link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
-    const shares = element("div.jl-bar", {}, link, this.card);
+    this.link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
+    const shares = element("div.jl-bar", {}, this.link, this.card);
     this.more = element("div.jl-more", { hidden: true }, this.story, this.bar, shares);
     this.live = element("div.jl-heard", { role: "status", "aria-live": "polite" });
     const tools = [this.own, element("span.jl-space"), this.switch, this.turner, this.opener];
@@ -443,7 +443,7 @@ export class First {
   }
 
   tellLegend() {
-    const { data, run, whole } = this,
+    const { data, run, whole, stage } = this,
       columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack)),
       drawn = whole ? run.columns.codes : columns.flatMap(({ boxes }) => boxes.filter(Boolean)),
       kinds = [...new Set(drawn.map(({ kind }) => kind))].sort((a, b) => a - b);
@@ -455,6 +455,8 @@ export class First {
     );
     if (!whole && this.scenes.some(({ path }) => path.length))
       names.push(key("value taken for an answer, and its reader's next calls", "jl-taken"));
+    if (whole && find(stage, `.jl-many[fill="${MIXED}"]`))
+      names.push(key("several kinds, too short to be seen", "", `background:${MIXED}`));
     if (this.axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
       names.push(
@@ -577,6 +579,7 @@ export class First {
   pose(at, glimpse = null) {
     if (this.waits) return;
     this.at = at;
+    this.link.textContent = "copy link"; // to what is shown now
     const { face, faces, stage } = this;
     this.slot = at === null ? null : face.slotAt(at);
     this.pictures.forEach((picture, i) => faces[i].pose(picture, at, glimpse));
@@ -628,9 +631,10 @@ export class First {
   /** The position as an address has it: a call's number and a fraction, ms, or a row.
    * @returns {Record<string, string>} */
   get address() {
-    const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at));
-    if (this.axis === "time") return { clock: at };
-    return this.whole ? { row: at } : at ? { at } : {};
+    const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at)),
+      fix = this.run === this.main ? {} : { fix: "" };
+    if (this.axis === "time") return { ...fix, clock: at };
+    return { ...fix, ...(this.whole ? { row: at } : at ? { at } : {}) };
   }
 
   /** The part of an address after "#". */
@@ -645,6 +649,7 @@ export class First {
   goTo(asked) {
     const name = ["clock", "row", "at"].find((name) => asked.has(name)),
       at = asked.get(name);
+    if (this.main?.mended !== undefined) this.set("mended", asked.has("fix"));
     this.set("axis", { clock: "time", row: "calls" }[name] ?? "logical");
     if (name) this.seek(at ? this.face.positionOf(Number(at)) : null);
   }

@@ -34,6 +34,7 @@ import {
 import { fate, laneName, linesOf } from "./told.js";
 
 const LEAST = 3; // px: what is shorter is drawn together
+export const MIXED = "var(--mixed)"; // what is drawn together, and of which no kind takes most
 const DEEPEST = 500; // ns across, at the deepest zoom
 const CELLS = 600; // of the strip of the whole run
 const MOST = 400; // names and ribbons of a lane
@@ -164,7 +165,7 @@ export class Grid extends Lanes {
   }
 
   get fills() {
-    return this.view.data.looks.kinds.map((_, kind) => `var(--jl-k${kind})`);
+    return [...this.view.data.looks.kinds.map((_, kind) => `var(--jl-k${kind})`), MIXED];
   }
 
   fit() {
@@ -529,11 +530,16 @@ export class Grid extends Lanes {
     );
   }
 
-  /** The names of two calls on both sides of the ≠ between them: the calls may be too short to be read.
-   * @param {number[]} calls @param {number} t @param {number} s where the ≠ is @param {number} away from there */
+  /** The names of two calls on both sides of the ≠ between them, if one is too short for its own.
+   * @param {number[]} calls @param {number} t @param {number} s of the ≠ @param {number} away px from it */
   clashing(calls, t, s, away) {
+    const { begun, ended, code } = this.calls,
+      { codes } = this.run.columns,
+      short = (/** @type {number} */ i) =>
+        (ended[i] - begun[i]) * this.per < widthOf(codes[code[i]].label, 12) + 10;
+    if (!calls.some(short)) return "";
     return calls.map((i, behind) => {
-      const { label, kind } = this.run.columns.codes[this.calls.code[i]],
+      const { label, kind } = codes[code[i]],
         anchor = behind ? "start" : "end",
         look = { class: "jl-clashing", "text-anchor": anchor, style: `fill:var(--jl-i${kind})` };
       return word(label, behind ? t + away : t - away, s, 13, look);
@@ -553,10 +559,12 @@ export class Grid extends Lanes {
     /** @param {string} sign @param {string} said @param {number} t @param {number} s */
     const text = (sign, said, t, s) =>
       ending([sign, said, tone, ""], turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
+    const left = mark === "✓" ? more : "", // by a program that is over, in its queue
+      said = left || !more ? end : `${end} ${more}`;
     const told = stands
       ? text(mark, end, behind, middle)
-      : text(mark, end, clamp(this.x(over), t0, behind), host + this.host / 2) +
-        (more && text(more, "", behind, middle));
+      : text(mark, said, clamp(this.x(over), t0, behind), host + this.host / 2) +
+        (left && text(left, "", behind, middle));
     return tag("g", { class: "jl-end" }, told);
   }
 
@@ -954,13 +962,15 @@ class Merged {
       this.taken[cell * this.fills.length + fill] += to - from + 0.001;
   }
 
-  /** The colour that takes most of a cell, -1 if it is empty. @param {number} cell */
+  /** The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of
+   * some kinds alternate, rounding would choose. @param {number} cell */
   most(cell) {
-    const begin = cell * this.fills.length;
-    let [found, most] = [-1, 0];
-    for (let fill = 0; fill < this.fills.length; fill++)
-      if (this.taken[begin + fill] > most) [found, most] = [fill, this.taken[begin + fill]];
-    return found;
+    const { fills } = this,
+      taken = this.taken.subarray(cell * fills.length, (cell + 1) * fills.length),
+      most = Math.max(...taken),
+      all = taken.reduce((sum, part) => sum + part, 0);
+    if (!most) return -1;
+    return most < all * 0.6 && fills.at(-1) === MIXED ? fills.length - 1 : taken.indexOf(most);
   }
 
   /** @param {number} s px across @param {number} high px */
