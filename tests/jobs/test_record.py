@@ -383,6 +383,21 @@ def test_a_process_that_ended_while_its_record_was_read_is_not_called_killed(
     assert ends(recorded.timeline()) == ["finished"]
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ('{"e":"return"}\n', "Ranks 0, 1 finished; no call was recorded."),
+        (raising("KeyboardInterrupt"), "Ranks 0, 1 were interrupted; no call was recorded."),
+    ],
+)
+def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
+    tmp_path: Path, end: str, said: str
+) -> None:
+    for rank in (0, 1):
+        write(tmp_path, rank, begin(rank, 2) + end)
+    assert joinlab.diagnose(loaded(tmp_path, "")).sentence == said
+
+
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 2) + waiting("barrier"))
     write(tmp_path, 1, begin(1, 2) + failing("all_reduce") + raising(CLOSED))

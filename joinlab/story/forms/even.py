@@ -42,6 +42,16 @@ class CutShort(Even):
         )
 
 
+@form
+class NothingRecorded(Even):
+    """did: how they ended"""
+
+    did: str
+
+    def words(self) -> Text:
+        return say(f"{{}} {self.did}; no call was recorded.", self.ranks)
+
+
 def cut_short(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of a job that was interrupted, or whose record broke off, while it went on."""
     cut = evidence.meta.get("cut")
@@ -52,7 +62,10 @@ def cut_short(evidence: Evidence) -> tuple[Line, ...]:
     if any(slot.differs for slot in evidence.difference.slots):
         return ()
     ranks = [rank for rank, end in enumerate(evidence.ends) if end.text == cut["why"]]
-    return (CutShort(len(evidence.ends), "interrupted" in cut["why"], ranks=tuple(ranks)),)
+    interrupted = "interrupted" in cut["why"]
+    if interrupted and evidence.timeline.calls.is_empty():
+        return (NothingRecorded(len(evidence.ends), "[was|were] interrupted", ranks=tuple(ranks)),)
+    return (CutShort(len(evidence.ends), interrupted, ranks=tuple(ranks)),)
 
 
 @form
@@ -105,6 +118,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     all_ranks = range(world)
     wrong = [rank for rank in all_ranks if not good(evidence.ends[rank])]
     if {end.kind for end in evidence.ends} == {EndKind.FINISHED}:
+        if evidence.timeline.calls.is_empty() and evidence.meta.get("engine") == "recorded":
+            return (NothingRecorded(world, "finished", ranks=tuple(all_ranks)),)
         shadows = _shadows(evidence.timeline.calls)
         return (AllFinished(world, wrong, *shadows, ranks=tuple(all_ranks)),)
     if not wrong:
