@@ -616,7 +616,7 @@ def counts_by_class(rank, inputs):
     ("program", "kind", "returns"),
     [
         (px.shares_a_metric_made_anew, "out", (0.75, 0.75)),
-        (adds_up_in_rounds, "out", (2.0, 2.0)),
+        (adds_up_in_rounds, "out", (3.0, 3.0)),
         (counts_in_windows, "out", (2, 1)),
         (reads_a_shard, "all ready", ("shard", "shard")),
         (counts_by_class, "most", (3, 3)),
