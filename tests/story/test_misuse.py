@@ -182,7 +182,8 @@ def gives_each_call_its_own(rank, inputs):
     dist.all_gather([torch.zeros(1), torch.zeros(1)], t)
     dist.broadcast(t, src=1)
     dist.gather(t, [torch.zeros(1), torch.zeros(1)] if rank == 0 else None, dst=0)
-    dist.all_reduce(torch.tensor([0.1, float("nan"), float("inf")]))
+    dist.all_reduce(torch.tensor([0.1, float("nan"), float("inf"), 3e38]))  # the last sum is inf
+    dist.all_reduce(torch.full((1,), 6e4, dtype=torch.float16))
 
 
 @pytest.mark.parametrize(
