@@ -218,6 +218,7 @@ class Meta(TypedDict, total=False):
     skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, GroupProgress]]  # if calls are lost: how far each rank had got
     missing_ranks: list[int]
+    heard: list[int]  # of a text: ranks that some line is of
     problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
     # by rank that had written nothing for a while: where each thread stood
@@ -278,6 +279,9 @@ STUCK = "its NCCL watchdog made no progress"
 
 UNTOLD = "no line says how it ended"
 """The text of an ending that pasted text leaves out."""
+
+WROTE = "it wrote a traceback, and no line says whether that ended it"
+"""The text of an ending that pasted text may tell, in lines that cannot be read for sure."""
 
 INTERRUPTED = "the job was interrupted (Ctrl-C)"
 """The text of an ending: the user ended the job, which may have hung."""

@@ -46,6 +46,7 @@ from joinlab.timeline import (
     NO_END,
     STUCK,
     UNTOLD,
+    WROTE,
     Ending,
     EndKind,
     Meta,
@@ -77,7 +78,12 @@ ERROR = (
 Any other line of a process may come between the lines of its traceback.
 """
 
-OTHER_LINES = rf"(?:(?!{ERROR}|.*Traceback )\S.*\n)"
+ONE_WORD = r"[A-Z]\w*(?::(?: .*)?|[ \t]*)$"
+"""The line of an exception whose class only its place shows: directly after the frames."""
+
+OTHER_LINES = rf"(?:(?:ray\.exceptions\.RayTask|(?!{ERROR}|.*Traceback )\S).*\n)"
+
+HEAD = r"Traceback \(most recent call last\):\n"
 
 PATTERNS: Mapping[str, str] = {
     "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\((?:SeqNum="
@@ -119,21 +125,29 @@ PATTERNS: Mapping[str, str] = {
     "ras_count": r"ranks? (?:has|have) launched up to operation (?P<number>\d+)",
     "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
     "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
-    "prefix": r"^.*?(?:\[rank\d+\]:)*\[rank(?P<rank>\d+)\]: ?|^[ \t]*(?:\[default(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
+    "prefix": r"^.*?(?:\[rank\d+\]:)*(?P<hook>\[rank(?P<rank>\d+)\]: ?)|"
+    r"^[ \t]*(?:\[default(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
     "role": r"\[(\w+)\] (?:[Ss]tarting workers|Rendezvous'ed|Rendezvous complete|[Ww]orker group)",
     "label": r"^[ \t]*\[default(?P<local>\d+)\]:.*?\[rank(?P<rank>\d+)\]:",
     "failing": r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )",
-    "of_library": r"\[|\s|wandb|.*(?:Warning|\bFile |Traceback|[A-Za-z]:0)",
+    "of_library": r"$|\[|\s|wandb|slurmstepd|terminate called|.*(?:Warning|\bFile |Traceback|[A-Za-z]:0)",
     "dump": r"collective timeout from\s+rank (?P<rank>\d+)",
-    "raised": r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved|"
+    "raised": rf"(?P<broken>{HEAD}(?:[ \t].*\n)*(?={HEAD}))?"
+    r"(?:(?P<aside>Exception in thread .{0,200}?|Task exception was never retrieved|Exception ignored .*?|"
+    r"Error in atexit.{0,80}?|--- Logging error ---|Process \w+-\d+|"
     r"Process \d+ terminated with the following error):?\n(?:future: .*\n)?)?"
-    rf"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}"
-    rf"{OTHER_LINES}{{0,5}})(?P<text>{ERROR})",
+    r"(?P<chained>(?:During handling of the above exception, another exception occurred|"
+    r"The above exception was the direct cause of the following exception):\n\s*\n|Original )?"
+    rf"(?<!\| )(?P<hook>\[rank\d+\]: ?)?{HEAD}(?P<frames>(?:[ \t].*\n)+"
+    rf"(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}(?:{OTHER_LINES}{{0,5}}(?={ERROR})|(?=(?P<word>{ONE_WORD}))))"
+    r"(?P<text>.*)",
+    "of_exception_group": r"^  (?:\+ Exception Group (?=Traceback )|\| )",
+    "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<size>\d{1,5})$",
     "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
     "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
     r"(?:\] is setting up NCCL communicator |\]: params\[| has )|Gloo connectFullMesh failed with ).*)",
-    "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
+    "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+)|[ \t]*$)',
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
@@ -149,6 +163,11 @@ PATTERNS: Mapping[str, str] = {
 timeout   PyTorch 1.9 to 2.14; old ones without the number; the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
 prefix    torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "
+raised    hook: torch's own prefix, which only its sys.excepthook writes, unless a launcher writes one like it
+          word: its class is one word, as Python writes one of __main__
+          chained: it belongs to the traceback before it
+          broken: another traceback begins just before, so that the lines may be of two processes
+frame     that of a SyntaxError names no function
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
@@ -242,6 +261,8 @@ class TextFacts:
     late      ranks that missed a monitored barrier
     seen      ranks of any line of NCCL's log
     named     ranks in torch's prefix of any line
+    heard     ranks of any line with a label of torchrun or srun, or of Lightning's beginning
+    unread    ranks with tracebacks, none of which is known to have ended it
     stands    the frames of the main thread, innermost first
     sources   the kinds of lines that were found
     notes     assumptions about its ranks' numbers
@@ -268,6 +289,8 @@ class TextFacts:
     late: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)
+    unread: dict[int, str] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
     counted: dict[str, str] = field(default_factory=dict)
@@ -626,6 +649,9 @@ class TextFacts:
         )
         for match in first_ones:
             self.first.append((int(match["rank"]), _exit(match)))
+        for match in _all("member", text):
+            self.heard.add(int(match["rank"]))
+            self.size = max(self.size, int(match["size"]))
         for match in signals:
             self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
         for match in children:
@@ -674,7 +700,8 @@ class TextFacts:
         asides: list[tuple[str, re.Match[str]]] = []
         if rank is None:  # the pattern meets only lines without a prefix
             for match in _tracebacks(text):
-                if not re.search(r"^\S", match["frames"], re.MULTILINE):  # of one process for sure
+                between = re.search(r"^(?!ray\.)\S", match["frames"], re.MULTILINE)
+                if not (between or match["broken"] or match["word"]):  # of one process for sure
                     asides.append(("A process whose rank no line gives", match))
         for match in _all("own", text):
             prefix = _prefix(text, match)
@@ -686,27 +713,55 @@ class TextFacts:
             if rank is None and prefix is None:
                 self.notes.add("ranks count within their group")
         by_rank = self._by_rank(text, rank)
+        labelled = bool(_all("label", text))
         running: set[str] = set()
+        last_words: set[str] = set()
         for lines in by_rank.values():
-            running.update(_progress(_FIND["raised"].split(lines)[0]))
+            before, *after = _FIND["raised"].split(lines)
+            running.update(_progress(before))
+            if not after and 'File "' not in before:
+                last_words.add(_last_line(before))
         for line_rank, lines in by_rank.items():
             whole = _tracebacks(lines)
             if isinstance(line_rank, str):
                 asides += zip(repeat(f"A process of {line_rank}"), whole)
                 continue
+            ends: list[list[re.Match[str]]] = []
+            survived = False
             for match in whole:
                 # after its end no rank writes more lines of its program, and its watchdog does not give up
-                shapes = _progress(lines[match.end() :])
+                rest = lines[match.end() :]
+                shapes = _progress(rest)
                 went_on = len(set(shapes)) < len(shapes) or not running.isdisjoint(shapes)
-                if match["aside"] or went_on or _FIND["timeout"].search(lines, match.end()):
+                last_line = _last_line(match["text"] + rest)  # as a rank that wrote no traceback
+                went_on |= last_line in last_words and not _FIND["of_library"].match(last_line)
+                # torch's hook writes only what ended it; torchrun may write earlier lines after that
+                went_on &= not (match["hook"] and labelled)
+                survived = bool(
+                    match["aside"]
+                    or went_on
+                    or (survived and match["chained"])
+                    or _FIND["timeout"].search(rest)
+                )
+                if survived:
                     asides.append((f"Rank {line_rank}", match))
-                    continue
-                if match["text"].startswith("KeyboardInterrupt"):
-                    self.ended[line_rank] = INTERRUPTED
-                    self.raised.pop(line_rank, None)
+                elif ends and match["chained"]:
+                    ends[-1].append(match)
                 else:
-                    self.raised[line_rank] = match["text"]
-                self.stands[line_rank] = _frames(match["frames"])[::-1]
+                    ends.append([match])
+            end = _end_of(ends)
+            for match in chain(*ends):
+                if match not in end:
+                    asides.append((f"Rank {line_rank}", match))
+            if end:
+                ended_by = end[-1]
+                self.raised[line_rank] = ended_by["text"]
+                for match in end:
+                    if match["text"].startswith("KeyboardInterrupt"):
+                        ended_by = match
+                        self.ended[line_rank] = INTERRUPTED
+                        self.raised.pop(line_rank, None)
+                self.stands[line_rank] = _frames(ended_by["frames"])[::-1]
                 matched = True
             torn = _FIND["torn"].search(lines)
             if torn and not whole:
@@ -714,6 +769,8 @@ class TextFacts:
                 frames = _frames(torn[0])
                 if frames:
                     self.stands.setdefault(line_rank, frames[::-1])
+            if ends or ("Traceback (most" in lines and not _FIND["raised"].search(lines)):
+                self.unread[line_rank] = WROTE
             stack = _main_thread(lines)
             if stack:
                 self.stands[line_rank], matched = stack, True
@@ -759,13 +816,17 @@ class TextFacts:
                 owner = int(match["rank"] or match["task"])
                 if match["task"] and of_hosts:
                     owner = f"task {owner}"
+            if match and match["rank"] and body.startswith("Traceback "):
+                body = match["hook"] + body
             if owner is not None:
                 lines[owner].append(body)
+            if isinstance(owner, int):
+                self.heard.add(owner)
             if match and match["rank"]:
                 self.named.add(int(match["rank"]))
         whole: dict[int | str, str] = {}
         for owner, bodies in lines.items():
-            whole[owner] = "\n".join(bodies) + "\n"
+            whole[owner] = _FIND["of_exception_group"].sub("", "\n".join(bodies) + "\n")
         return whole
 
     def _call(
@@ -857,6 +918,7 @@ class TextFacts:
                 if by
             },
             "missing_ranks": sorted(set(range(size)) - ranks),
+            "heard": sorted(self.heard.intersection(range(size))),
             "problems": list(problems),
             "counted": {name: by for name, by in self.counted.items() if name in groups},
             "sends": {
@@ -927,7 +989,7 @@ class TextFacts:
             first = re.search(rf" \({FIRST_FAILED}[^)]*\)", self.ended.get(rank, ""))
             return Ending.raised(rank_rows, self.raised[rank] + (first[0] if first else ""))
         waits = next((row for row in rank_rows if row.get("completed_ns") is None), None)
-        text = self.ended.get(rank, UNTOLD)
+        text = self.ended.get(rank, self.unread.get(rank, UNTOLD))
         return Ending.at(_end_by(text), waits, text)
 
 
@@ -956,6 +1018,22 @@ def _tracebacks(text: str) -> list[re.Match[str]]:
         if not match["text"].startswith(LAUNCHERS) and "distributed/run.py" not in match["frames"]:
             tracebacks.append(match)
     return tracebacks
+
+
+def _end_of(chains: Sequence[list[re.Match[str]]]) -> list[re.Match[str]]:
+    """The tracebacks that ended a process, of all that it may have ended by, each with those chained
+    to it: the last that torch's hook wrote, or one that alone can have done so; else []."""
+    hooked: list[re.Match[str]] = []
+    errors: set[str] = set()
+    for tracebacks in chains:
+        errors.add(tracebacks[-1]["text"])
+        if tracebacks[0]["hook"]:
+            hooked = tracebacks
+    return hooked if hooked or len(errors) != 1 else chains[-1]
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip().rpartition("\n")[2]
 
 
 def _progress(text: str) -> list[str]:
@@ -1022,5 +1100,6 @@ def _main_thread(text: str) -> tuple[Frame, ...]:
 
 def _frames(text: str, form: str = "frame") -> tuple[Frame, ...]:
     return tuple(
-        Frame(match["file"], int(match["line"]), match["function"]) for match in _all(form, text)
+        Frame(match["file"], int(match["line"]), match["function"] or "<module>")
+        for match in _all(form, text)
     )

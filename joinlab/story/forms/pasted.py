@@ -21,7 +21,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
+from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, WROTE, CallRow, EndKind
 
 ISSUED_LAST = "{} issued {} last, as far as the text reaches"
 
@@ -80,6 +80,13 @@ class TextStuck(FromText):
 class TextVictims(TextErrors):
     template = "{} waited for another rank, which the text does not name: {}"
     further = "{} waited, too"
+
+
+class TextVictimsOf(TextErrors):
+    """Victims, where some rank wrote a traceback of which no more is known."""
+
+    template = "{} waited for another rank: {}"
+    further = TextVictims.further
 
 
 class TextWithoutId(TextErrors):
@@ -226,6 +233,7 @@ NO_ID = "but store->get("
 WAITED = (
     *PEER_GONE,
     "Timed out waiting",
+    "seconds waiting for clients",
     "timed out in monitoredBarrier",
     "wait timeout after",
     "Socket Timeout",
@@ -273,8 +281,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         or _killed(evidence)
         or _alike(evidence, rows)
     )
-    missing = tuple(evidence.meta.get("missing_ranks", ()))
-    reach = TextReach(evidence.meta.get("program", "text"), ranks=missing)
+    missing = {*evidence.meta.get("missing_ranks", ())}.difference(evidence.meta.get("heard", ()))
+    reach = TextReach(evidence.meta.get("program", "text"), ranks=tuple(sorted(missing)))
     return (headline, *_beyond(evidence, open_), reach)
 
 
@@ -304,9 +312,10 @@ def _failed(evidence: Evidence) -> Line | None:
 
 def _victims(evidence: Evidence) -> Line | None:
     victims = [rank for rank, end in enumerate(evidence.ends) if waited(end.text)]
+    wrote = any(end.text == WROTE for end in evidence.ends)
     without_id = [rank for rank in victims if NO_ID in evidence.ends[rank].text]
     return _texts_headline(evidence, TextWithoutId, without_id) or _texts_headline(
-        evidence, TextVictims, victims
+        evidence, TextVictimsOf if wrote else TextVictims, victims
     )
 
 
@@ -386,7 +395,7 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
         if number and len(kinds) > 1:
             return _calls(evidence, TextDiffer, kinds)
     failed = any(row["error"] for row in open_)
-    untold = any(evidence.ends[row["rank"]].text == UNTOLD for row in chain(*by.values()))
+    untold = any(evidence.ends[row["rank"]].text in (UNTOLD, WROTE) for row in chain(*by.values()))
     text_ends = untold and not failed
     exact = _exact(evidence, group)
     for number in sorted(by):
