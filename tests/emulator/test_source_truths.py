@@ -210,8 +210,9 @@ def test_a_peer_that_no_group_has_is_named(backend, peer):
     def program(rank, inputs):
         dist.send(torch.ones(1), peer)
 
-    with pytest.raises(
-        LaunchError, match=f"rank 0 calls send: no rank {peer} is in its group, which has 2 ranks"
-    ):
+    told = (
+        r"rank 0 calls send \(test_source_truths.py:\d+\): no rank {} is in its group, which has 2"
+    )
+    with pytest.raises(LaunchError, match=told.format(peer)):
         emulate(program, (1, 1), backend)
     assert emulate(cases.case_1, (1, 2), backend).returns == (1, 2)
