@@ -1,5 +1,5 @@
-"""Where and how things are shown: IPython's shell, and how a Timeline shows itself, a registry since
-it is plain data and imports neither stories nor pictures.
+"""Where and how things are shown: IPython's shell, a line of a program, and how a Timeline shows
+itself, a registry since it is plain data and imports neither stories nor pictures.
 
 `joinlab/__init__.py`, above all rooms, fills the registry in. Importing it needs nothing.
 """
@@ -27,3 +27,44 @@ def running_shell() -> Any:
     if "IPython" in sys.modules:
         return sys.modules["IPython"].get_ipython()
     return None
+
+
+def file_name(file: str) -> str:
+    """A file without its folders; the code of a notebook's cell by the cell's number, "In [2]".
+
+    >>> file_name("project/train.py")
+    'train.py'
+    """
+    named = getattr(getattr(running_shell(), "compile", None), "format_code_name", None)
+    cell: tuple[str, str] | None = (
+        named(file) if named else None
+    )  # ("Cell", "In[2]"), if this kernel ran it
+    name = file.replace("\\", "/").rpartition("/")[2]
+    if cell:
+        return cell[1].replace("In[", "In [")
+    if name.startswith("<ipython-input-"):
+        return f"In [{name.split('-')[2]}]"
+    if "ipykernel_" in file and name.removesuffix(".py").isdecimal():
+        return "a notebook's cell"
+    return name
+
+
+def site_text(site: str | None) -> str:
+    """A call site in parentheses, behind a word; "" without one."""
+    return f" ({short_site(site)})" if site else ""
+
+
+def short_site(site: str) -> str:
+    """A call site without the folders.
+
+    >>> short_site("project/train.py:12")
+    'train.py:12'
+    """
+    file, colon, line = site.rpartition(":")
+    name = file_name(file)
+    if name and not name.endswith(".py") and line.isdecimal():
+        return f"{name}, line {line}"
+    return f"{name}{colon}{line}"
+
+
+# ---- tensors

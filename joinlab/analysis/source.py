@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from joinlab.analysis.wording import file_name
 from joinlab.ops import Source
 from joinlab.program.labels import kind_of
+from joinlab.showing import file_name
 from joinlab.timeline import Timeline
 
 _FRAME = re.compile(r"(.*):(\d+) (.*)", re.DOTALL)  # of a stack: "file:line function"

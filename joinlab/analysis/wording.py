@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from joinlab.program.steps import BY_BACKWARD
-from joinlab.showing import running_shell
 from joinlab.timeline import FROM_TEXT, Ending, EndKind, Meta, Timeline
 
 K = TypeVar("K")
@@ -58,26 +57,6 @@ def shown(text: str) -> str:
     return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def file_name(file: str) -> str:
-    """A file without its folders; the code of a notebook's cell by the cell's number, "In [2]".
-
-    >>> file_name("project/train.py")
-    'train.py'
-    """
-    named = getattr(getattr(running_shell(), "compile", None), "format_code_name", None)
-    cell: tuple[str, str] | None = (
-        named(file) if named else None
-    )  # ("Cell", "In[2]"), if this kernel ran it
-    name = file.replace("\\", "/").rpartition("/")[2]
-    if cell:
-        return cell[1].replace("In[", "In [")
-    if name.startswith("<ipython-input-"):
-        return f"In [{name.split('-')[2]}]"
-    if "ipykernel_" in file and name.removesuffix(".py").isdecimal():
-        return "a notebook's cell"
-    return name
-
-
 def number_text(meta: Meta, group: str, number: int | None) -> str:
     """A call's number as its record has it: NCCL's log and DETAIL count from 0."""
     counts = meta.get("counted", {}).get(group)
@@ -88,27 +67,6 @@ def number_text(meta: Meta, group: str, number: int | None) -> str:
     if counts == "opCount":
         return f"{counts} {number - 1:x}"
     return f"{counts} {number - 1}"
-
-
-def site_text(site: str | None) -> str:
-    """A call site in parentheses, behind a word; "" without one."""
-    return f" ({short_site(site)})" if site else ""
-
-
-def short_site(site: str) -> str:
-    """A call site without the folders.
-
-    >>> short_site("project/train.py:12")
-    'train.py:12'
-    """
-    file, colon, line = site.rpartition(":")
-    name = file_name(file)
-    if name and not name.endswith(".py") and line.isdecimal():
-        return f"{name}, line {line}"
-    return f"{name}{colon}{line}"
-
-
-# ---- tensors
 
 
 def shapes(shape: Sequence[Sequence[int]] | None) -> str:

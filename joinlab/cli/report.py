@@ -27,11 +27,11 @@ from joinlab.analysis.wording import (
     group_text,
     number_text,
     ranks_text,
-    short_site,
     shown,
     size_text,
 )
 from joinlab.ops import CallRow, Op
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
 from joinlab.story.lines import Headline, Line

@@ -29,7 +29,6 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from joinlab.analysis.wording import site_text
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.turns import ActingRank, HostWait
@@ -48,6 +47,7 @@ from joinlab.program.outcome import versions
 from joinlab.program.process_group import METHODS, DefaultGroupGone, NoSuchRank, begin, values_in
 from joinlab.program.replicas import Replicas
 from joinlab.recorder.rank_log import RankLog
+from joinlab.showing import site_text
 from joinlab.timeline import Ending, EndKind
 
 THREADED = 'rank {} {}. An emulation runs one thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'

@@ -9,7 +9,6 @@ from functools import partial
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.analysis.wording import short_site
 from joinlab.backend.machine import Machine, overtaken, unmodelled
 from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.emulator.group import EmulatedGroup
@@ -28,6 +27,7 @@ from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.sources import source_of
 from joinlab.program.traces import Trace
 from joinlab.recorder.rank_log import about_calls, about_ranks
+from joinlab.showing import short_site
 from joinlab.timeline import (
     EmulationSettings,
     Ending,

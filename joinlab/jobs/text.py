@@ -32,13 +32,14 @@ from signal import Signals
 
 import polars as pl
 
-from joinlab.analysis.wording import ranks_text, short_site
+from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame, call_site
 from joinlab.program.log_events import MOST_RANKS
+from joinlab.showing import short_site
 from joinlab.timeline import (
     FIRST_FAILED,
     FROM_TEXT,

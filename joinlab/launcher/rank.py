@@ -34,7 +34,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.analysis.wording import site_text
 from joinlab.launcher import default_device, descendants
 from joinlab.launcher.frames import receive
 from joinlab.launcher.rehearsal import rehearse
@@ -55,6 +54,7 @@ from joinlab.recorder.events import EventLog, log_name, output_name, return_name
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.recorded_traces import RecordedTrace
 from joinlab.recorder.recorder import Recorder
+from joinlab.showing import site_text
 
 STORE = "rendezvous"
 CONNECT_S = 20.0

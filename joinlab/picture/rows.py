@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import asks_of, is_setup, quoted, shadows
-from joinlab.analysis.wording import listed, ranks_text, short_site, splits_text, tensor
+from joinlab.analysis.wording import listed, ranks_text, splits_text, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of, peer_text
+from joinlab.showing import short_site
 
 Row = CallRow
 

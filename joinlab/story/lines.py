@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from joinlab.analysis.wording import short_site, shown
+from joinlab.analysis.wording import shown
 from joinlab.backend.calls import Key
 from joinlab.ops import peer_text
+from joinlab.showing import short_site
 from joinlab.story.words import Piece, Text, as_sentence, ends, listing, say
 from joinlab.timeline import EndKind
 

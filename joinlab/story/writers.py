@@ -7,7 +7,8 @@ from html import escape
 from itertools import groupby
 from textwrap import wrap
 
-from joinlab.analysis.wording import short_site, shown, sign_of
+from joinlab.analysis.wording import shown, sign_of
+from joinlab.showing import short_site
 from joinlab.story.forms.fates import Fate
 from joinlab.story.forms.pasted import FromText
 from joinlab.story.lines import Edit, Headline, Line, LineKind, SourceLine

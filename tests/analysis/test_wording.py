@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from ipykernel.compiler import XCachingCompiler
 
-from joinlab.analysis.wording import short_site
 from joinlab.cli import report
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
 from joinlab.picture.svg import svg
+from joinlab.showing import short_site
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.drawn import unzipped

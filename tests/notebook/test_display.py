@@ -119,7 +119,7 @@ def test_a_timeline_without_calls_is_shown():
 
 def test_of_a_large_timeline_the_picture_holds_what_tells():
     _, outputs = shown(large(2, 2100))
-    assert " rows. all matched" in drawn(outputs[0])[0] and len(outputs[0]["text/html"]) < 400_000
+    assert " rows, all matched" in drawn(outputs[0])[0] and len(outputs[0]["text/html"]) < 400_000
 
 
 def test_registering_without_a_shell_does_nothing():

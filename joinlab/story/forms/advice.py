@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from joinlab.analysis.first_difference import Relation
 from joinlab.analysis.meanings import is_own
-from joinlab.analysis.wording import by_key, differing_text, short_site
+from joinlab.analysis.wording import by_key, differing_text
 from joinlab.backend.calls import is_peer_gone
 from joinlab.program.divergence import are_gradients
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import even, meeting, parted, standing
 from joinlab.story.forms.fates import is_timeout

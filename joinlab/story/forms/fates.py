@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from joinlab.analysis.matching import Slot, differences
-from joinlab.analysis.wording import good, short_site
+from joinlab.analysis.wording import good
 from joinlab.backend.calls import Key, call_of, is_peer_gone
 from joinlab.ops import COUNTERPART
 from joinlab.program.labels import kind_of
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.meeting import given
 from joinlab.story.lines import Line, LineKind, NamedCall, SourceLine, form

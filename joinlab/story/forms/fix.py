@@ -13,9 +13,10 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import by_key, good, ranks_text, short_site
+from joinlab.analysis.wording import by_key, good, ranks_text
 from joinlab.backend.calls import Key, is_peer_gone
 from joinlab.program.branches import guards_around
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import advice, misused
 from joinlab.story.forms.fates import is_timeout, raised_at

@@ -10,8 +10,9 @@ from math import isfinite
 from typing import Any
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import by_key, good, site_text
+from joinlab.analysis.wording import by_key, good
 from joinlab.ops import CallRow, Op, decode_values
+from joinlab.showing import site_text
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Fix, Headline, Line, RankEnds, SourceLine, form
 from joinlab.story.words import Text, every_rank, listing, say

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import ClassVar
 
-from joinlab.analysis.wording import by_key, short_site
+from joinlab.analysis.wording import by_key
 from joinlab.program.divergence import Branch, Read, Test
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, Note, SourceLine, Value, form
 from joinlab.story.words import Text, code, listing, say

@@ -14,9 +14,10 @@ from itertools import chain
 from statistics import mode
 from typing import ClassVar
 
-from joinlab.analysis.wording import by_key, short_site
+from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import PEER_GONE
 from joinlab.ops import ONE_SIZE
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form

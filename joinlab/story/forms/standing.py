@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from joinlab.analysis.wording import by_key, short_site
+from joinlab.analysis.wording import by_key
 from joinlab.ops import Stood
 from joinlab.program.labels import kind_of
+from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Cause, Fix, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
