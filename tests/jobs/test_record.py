@@ -418,8 +418,13 @@ def test_a_job_whose_futures_callback_will_send_is_not_called_hung(
 
 def test_a_rank_outside_any_call_says_where_it_is(tmp_path: Path, job_of: Any) -> None:
     with job_of("", 2, STANDING, "--still", "0.5") as job:
+        # A rank that did something in the last second still runs, wherever it stands.
         timeline = until(
-            tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1))
+            tmp_path,
+            lambda timeline: (
+                "load_shard" in str(timeline.meta.get("stood", {}).get(1))
+                and "load_shard" in joinlab.diagnose(timeline).json()
+            ),
         )
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
         assert job.poll() is None
@@ -430,7 +435,6 @@ def test_a_rank_outside_any_call_says_where_it_is(tmp_path: Path, job_of: Any) -
         main, *_ = timeline.meta["stood"][1]
         line = STANDING[: STANDING.index("  # the line")].count("\n") + 1
         assert main["frames"][-1] == f"{tmp_path / 'train.py'}:{line} load_shard"
-        assert joinlab.diagnose(timeline).json().count("load_shard") >= 1
         recorded = RecordedFolder(tmp_path / "runs")
         recorded.refresh()
         assert not recorded.refresh()  # recording where it stands does not count as a move
