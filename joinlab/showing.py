@@ -65,6 +65,3 @@ def short_site(site: str) -> str:
     if name and not name.endswith(".py") and line.isdecimal():
         return f"{name}, line {line}"
     return f"{name}{colon}{line}"
-
-
-# ---- tensors

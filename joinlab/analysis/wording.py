@@ -69,6 +69,9 @@ def number_text(meta: Meta, group: str, number: int | None) -> str:
     return f"{counts} {number - 1}"
 
 
+# ---- tensors
+
+
 def shapes(shape: Sequence[Sequence[int]] | None) -> str:
     """Shapes in words: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
     return (

@@ -182,8 +182,8 @@ class Host(ActingRank):
         return call
 
     def _beyond(self, name: str, error: Exception) -> LaunchError:
-        site = site_text(program_site())
-        return self.orders.broken(f"rank {self.rank} calls {name}{site}: {error}")
+        text = f"rank {self.rank} calls {name}{site_text(program_site())}: {error}"
+        return self.orders.broken(text)
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""

@@ -318,11 +318,12 @@ class TextFacts:
         text = self._last_job(text)
         for role in sorted(set(_FIND["role"].findall(text))):  # in place of "default" in its labels
             text = re.sub(rf"(?m)^([ \t]*\[){role}(?=\d+\]:)", r"\1default", text)
-        for match in chain(_FIND["prefix"].finditer(text), _FIND["failed"].finditer(text)):
-            named = match["rank"] or match["local"]
-            if named and int(named) != rank:
-                rank = None
-                break
+        if rank is not None:
+            for match in chain(_FIND["prefix"].finditer(text), _FIND["failed"].finditer(text)):
+                named = match["rank"] or match["local"]
+                if named and int(named) != rank:
+                    rank = None
+                    break
         before = len(self.sources)
         self.dumped |= bool(_all("thread", text))
         for source, count in (
@@ -408,10 +409,9 @@ class TextFacts:
             if completed < number <= enqueued:
                 self._same_call(group, rank, number)
         for rank, number in at_work:
-            found = (
-                "it" if (group_of[rank, number], rank, number) in self.calls else f"call {number}"
-            )
-            self.ended.setdefault(rank, f"NCCL's watchdog found it at work on {found}")
+            is_row = (group_of[rank, number], rank, number) in self.calls
+            call_text = "it" if is_row else f"call {number}"
+            self.ended.setdefault(rank, f"NCCL's watchdog found it at work on {call_text}")
         for match in _all("dump", text):
             self.ended.setdefault(int(match["rank"]), "a collective timed out on it")
         broke = _all("broke", text)
@@ -667,20 +667,20 @@ class TextFacts:
         for _, root in self.reports:
             if root and _exit(root) != "SIGTERM":
                 roots[int(root["rank"])] = root
-        earliest, *others = sorted(root["time"] or "" for root in roots.values()) or [""]
-        if earliest and others and _seconds(others[0]) - _seconds(earliest) > CLOCKS_DIFFER:
+        earliest, *later = sorted(root["time"] or "" for root in roots.values()) or [""]
+        if earliest and later and _seconds(later[0]) - _seconds(earliest) > CLOCKS_DIFFER:
             for rank, root in tuple(roots.items()):
                 if root["time"] != earliest:
                     del roots[rank]
         for failures, report_root in self.reports:
             for match in failures:
-                rank, by, how = int(match["rank"]), _exit(match), "torchrun"
+                rank, by, source = int(match["rank"]), _exit(match), "torchrun"
                 if roots.get(rank) is match:
-                    how = FIRST_FAILED + f" on {match['host']}" * bool(roots.keys() - {rank})
+                    source = FIRST_FAILED + f" on {match['host']}" * bool(roots.keys() - {rank})
                 elif by == "SIGTERM" and report_root and _exit(report_root) != by:
                     by += ", since another rank had failed"
                 before = self.ended.get(rank, "")
-                exit_text = f"{by} ({how})"
+                exit_text = f"{by} ({source})"
                 if before != INTERRUPTED and exit_text not in before:
                     self.ended[rank] = before + "; " * bool(before) + exit_text
 

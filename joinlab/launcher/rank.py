@@ -116,7 +116,7 @@ class RankProcess:
         os.write(self.trouble, json.dumps({"rank": self.rank, "trouble": text}).encode() + b"\n")
 
     def call_beyond(self, name: str, error: Exception) -> None:
-        """Its program has called what no run here can follow."""
+        """Report a call of the program that joinlab cannot follow."""
         self.complain(f"calls {name}{site_text(program_site())}: {error}")
 
     def cannot_record(self, error: Exception) -> None:

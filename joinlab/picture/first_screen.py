@@ -203,8 +203,8 @@ class FirstScreen:
         return f"{inputs} input{'s' * (inputs != 1)}"
 
     def under(self, lane: int) -> str:
-        """What stands below the name of a lane: how many inputs each rank had, and which ranks it has,
-        if they are many."""
+        """The text below a lane's name: how many inputs each rank had, and the ranks if there are
+        many."""
         name, had = self.names[lane], self.had(lane)
         if len(self.ranks[lane]) < 4 or not name.startswith("ranks "):
             return had
@@ -237,8 +237,8 @@ class FirstScreen:
         return _FATES.get(self.ends[lane][0], "never ends")
 
     def below(self, index: int, lane: int) -> str:
-        """What stands in the big box of a lane, below its label. What the value was taken for, behind
-        ": ", is left out where it does not fit."""
+        """The text below the label of a lane's big box. The renderers drop the part behind ": ", what
+        the value was taken for, where it does not fit."""
         column = self.columns[index]
         box = column.boxes[lane]
         if column.size != "big" or box is None:

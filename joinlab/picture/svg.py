@@ -82,8 +82,8 @@ class _Picture:
         if not self.screen.columns:
             yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
         for index, column in enumerate(self.screen.columns):
-            said = f". {column.said}" if column.said and not column.stack else ""
-            yield f"<g><title>{escape(self.screen.title(column) + said)}</title>"
+            remark = f". {column.said}" if column.said and not column.stack else ""
+            yield f"<g><title>{escape(self.screen.title(column) + remark)}</title>"
             yield from self._column(index, column)
             yield "</g>"
         for index, lane, other_at, other_lane in self.screen.meant:

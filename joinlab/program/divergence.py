@@ -846,8 +846,8 @@ def _test(
                 returned = _returned(met, ways[rank]) if rank in ways else ()
                 raised = [step for step in met.nexts if step is not None and step.event == "raise"]
                 tests = met.statement.decides or met.statement.one_line is not None
-                shown = tests or not raised  # why a call raised, no value tells
-                for read in dict.fromkeys((*met.tests[0].values * shown, *returned)):
+                explains = tests or not raised  # why a call raised, no value tells
+                for read in dict.fromkeys((*met.tests[0].values * explains, *returned)):
                     values.setdefault(read, []).append(rank)
                 sides.setdefault(_went(met), []).append(rank)
                 issued.setdefault(_went(met), met.tests[0].issued)

@@ -607,8 +607,8 @@ def _out(place: FixTarget) -> Iterator[Edited]:
 
 
 def _made_before(place: FixTarget, branch: ast.If) -> set[str]:
-    """The variables that hold on all ranks, before a branch, what no earlier round of a loop around
-    it has left there: all of them without a loop; a tensor that each round makes anew."""
+    """The variables that keep nothing from an earlier round of a loop around a branch: all variables
+    if there is no loop, else the tensors that each round creates before the branch."""
     loops = place.within(branch, ast.For, ast.While)
     if not loops:
         return _names([place.tree])

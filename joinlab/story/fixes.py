@@ -40,9 +40,11 @@ from joinlab.story.forms.even import AllFinished
 from joinlab.story.forms.fates import raised_at
 from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup, Overwritten
 from joinlab.story.forms.silent import ReplicasDiffer
+from joinlab.story.lines import Line
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
-GOOD = (AllFinished, ReplicasDiffer, NotWaited, Overwritten, OutsideGroup, Grouped)
+_GOOD_WITH_EDIT = (AllFinished, ReplicasDiffer, NotWaited, OutsideGroup, Grouped)
+GOOD = (*_GOOD_WITH_EDIT, Overwritten)
 """Headlines of runs whose calls all met: no edit is sought for them."""
 
 _GIVEN_BY_ROOT = (Op.BROADCAST, Op.SCATTER)
@@ -113,9 +115,11 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         return None
     if edited.kind == "all ready" and not _was_passed(first, edited, added):
         return None
-    if edited.kind == "group" and not _is_of_its_ranks(timeline, first, edited, moved, added):
-        return None
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
+    if edited.kind == "group":
+        callers = {rank for rank, line in calls_before if line in moved}
+        if not _is_group_of(callers, first, edited, added):
+            return None
     if not {line for _, line in calls_before} - moved <= {line for _, line in now}:
         return None  # no rank makes the call any more
     fewer = edited.kind in ("flag", "same") or any(
@@ -157,7 +161,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": passed}
     if raised:
         fix["raised"] = raised
-    joining = _joining(timeline, first, edited, moved)
+    joining = _joining(calls_before, first, edited, moved)
     if joining:
         fix["joining"] = joining
     if len(set(trained)) > 1:
@@ -253,20 +257,19 @@ def _lines_that_raised(timeline: Timeline, edited: str = "") -> set[str]:
     return texts
 
 
-def _joining(before: Timeline, after: Timeline, edited: Edited, moved: set[str]) -> list[int]:
+def _joining(
+    before: Counter[tuple[int, str]], after: Timeline, edited: Edited, moved: set[str]
+) -> list[int]:
     """The ranks whose values a reduction gets with an edit that takes it, or what makes it, out of
-    a branch, and did not get before. A zero changes no sum."""
+    a branch, and did not get before, by the run's `_work`. A zero changes no sum."""
     branch = edited.before.branch()
     if branch is None or not edited.kind.startswith(("out", "block", "late")):
         return []
     moved = moved | {line.strip() for line in edited.before.text_of(branch)}
-    made = set[tuple[int, str]]()
-    for rank, site in before.calls.select("rank", "call_site").iter_rows():
-        made.add((rank, _text_of(site, "")))
     joining = set[int]()
     for row in after.calls.iter_rows(named=True):
         reduces = FACTS[Op(row["op"])].reduces and is_own(row["origin"] or "")
-        if not reduces or (row["rank"], _text_of(row["call_site"], edited.after)) in made:
+        if not reduces or (row["rank"], _text_of(row["call_site"], edited.after)) in before:
             continue
         sites = [frame.rpartition(" ")[0] for frame in row["stack"] or ()]
         values = decode_values(row["value_in"])
@@ -277,18 +280,13 @@ def _joining(before: Timeline, after: Timeline, edited: Edited, moved: set[str])
     return sorted(joining)
 
 
-def _is_of_its_ranks(
-    before: Timeline, after: Timeline, edited: Edited, moved: set[str], added: set[str]
-) -> bool:
-    """Whether exactly the ranks of the group that an edit passes made the call, and not all ranks."""
-    callers, members = set[int](), set[int]()
-    for rank, site in before.calls.select("rank", "call_site").iter_rows():
-        if _text_of(site, "") in moved:
-            callers.add(rank)
+def _is_group_of(callers: set[int], after: Timeline, edited: Edited, added: set[str]) -> bool:
+    """Whether the group that an edit passes has exactly the ranks that made the call, and not all."""
+    members = set[int]()
     for group, site in after.calls.select("group", "call_site").iter_rows():
         if _text_of(site, edited.after) in added:
             members.update(after.meta["groups"][group])
-    return callers == members and len(members) < before.world_size
+    return callers == members and len(members) < after.world_size
 
 
 _MISUSES = ("unwaited", "outside", "grouped")
@@ -297,14 +295,13 @@ _MISUSES = ("unwaited", "outside", "grouped")
 def _mended(before: Timeline, after: Timeline) -> bool:
     """Whether a run with an edit is good, and misuses no call unless the run without it did so, too."""
     new = [name for name in _MISUSES if after.meta.get(name) and not before.meta.get(name)]
-    changed = isinstance(cause_of(Evidence(after))[0], Overwritten)
-    return not new and not changed and _good(after)
+    return not new and _good(after, _GOOD_WITH_EDIT)
 
 
-def _good(timeline: Timeline) -> bool:
+def _good(timeline: Timeline, headlines: tuple[type[Line], ...] = GOOD) -> bool:
     """Whether every rank has finished, and no call met one that it was not meant for."""
     ended = all(end.kind is EndKind.FINISHED and not end.pending for end in timeline.ends)
-    return ended and isinstance(cause_of(Evidence(timeline))[0], GOOD)
+    return ended and isinstance(cause_of(Evidence(timeline))[0], headlines)
 
 
 def _trained(timeline: Timeline) -> list[int]:

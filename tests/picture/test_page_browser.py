@@ -15,7 +15,6 @@ import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.picture.first_screen import first_screen
@@ -30,6 +29,7 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
 from tests.browser import ARGS, barriers, watched  # noqa: E402
+from tests.first_screen import one_raises  # noqa: E402
 from tests.nightly import sampled  # noqa: E402
 
 SOURCE = {
@@ -390,15 +390,6 @@ def test_what_a_program_that_is_over_left_in_its_queue_is_left_pending(opened, t
     assert set(titles.all_text_contents()) == {"rank 1: backward, is left pending"}
     view.locator(".jl-lane").nth(1).locator("rect.jl-bad").click()
     expect(view.locator(".jl-told")).to_contain_text("It is left pending.")
-
-
-def one_raises(rank, inputs):
-    model = DDP(torch.nn.Linear(1, 1))
-    for step, sample in enumerate(inputs):
-        if rank == 1 and step == 3:
-            raise ValueError("sample 3 is empty")
-        model(sample).backward()
-    dist.barrier()
 
 
 def test_a_wait_behind_the_loop_is_in_no_input(opened, tmp_path):

@@ -143,8 +143,8 @@ export function slotsOf(calls, lane) {
   return (bySlot[lane] = found);
 }
 
-/** When a lane's rank was at each of its inputs, which are counted from 1. Where it waits, it is at the input
- * at which it was before, whichever call it waits for.
+/** When a lane's rank was at each of its inputs, which are counted from 1. A wait belongs to the input
+ * that its rank was at when it began, whatever call it is for.
  * @param {Calls} calls @param {number} lane */
 export function inputsOf(calls, lane) {
   const { begun, late, input, inputs, starts, hosts } = calls;

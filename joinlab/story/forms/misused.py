@@ -59,7 +59,7 @@ class WaitForWork(Fix):
 
 
 class LeftBehind(Headline):
-    """A send that was not received when its rank ended, since nobody waited for it."""
+    """A send whose rank ended before it was received, because nobody waited for it."""
 
     def words(self) -> Text:
         template = "{} ended before [its|their] {} was received: nobody waited for it."
@@ -80,7 +80,7 @@ class WaitToEnd(WaitForWork):
 
 
 def left_behind(evidence: Evidence) -> tuple[Line, ...]:
-    """A send that nothing met and nobody waited for, where its peer was in the recv when its rank
+    """A send that no call met and nobody waited for, whose peer was in the recv when the sending rank
     ended."""
     row = _left(evidence)
     if row is None:
@@ -90,14 +90,14 @@ def left_behind(evidence: Evidence) -> tuple[Line, ...]:
 
 
 def wait_to_end(evidence: Evidence) -> Iterator[Line]:
-    """What to do about it."""
+    """The advice that goes with `left_behind`."""
     row = _left(evidence)
     if row is not None:
         yield WaitToEnd(row["call_site"], ranks=(row["rank"],))
 
 
 def _left(evidence: Evidence) -> CallRow | None:
-    """That send."""
+    """The send of `left_behind`."""
     slot = evidence.mismatch
     for rank, row in evidence.matched.calls_of(slot).items() if slot is not None else ():
         peer, waited = row["peer"], row["host_wait_begin_ns"] is not None
@@ -163,13 +163,14 @@ def _overwritten(evidence: Evidence) -> tuple[Line, ...]:
     """The first call that got what the calls that it met were not issued with."""
     for slot in evidence.matched.slots:
         rows = _in_order(evidence, slot) if slot.met and not slot.differs else []
+        given_there = list(_given(rows))
         for row in rows[:1] if slot.pair else rows:
             came = chain(*decode_values(row["value_out"]) or ())
-            for got, (givers, gave) in zip(came, _given(rows), strict=False):
+            for got, (givers, gave) in zip(came, given_there, strict=False):
                 if _fits(got, gave, row["reduce_op"]):
                     continue
-                by_site = {one["call_site"]: one for one in (*givers, row)}
-                lines = [evidence.line_of(one, [one["rank"]]) for one in by_site.values()]
+                by_site = {call["call_site"]: call for call in (*givers, row)}
+                lines = [evidence.line_of(call, [call["rank"]]) for call in by_site.values()]
                 sides = [[row["rank"]], [giver["rank"] for giver in givers]]
                 headline = Overwritten(
                     len(evidence.ends),
@@ -198,7 +199,8 @@ def _in_order(evidence: Evidence, slot: Slot) -> list[CallRow]:
 
 def _given(rows: Sequence[CallRow]) -> Iterator[tuple[Sequence[CallRow], Sequence[object]]]:
     """For each value that a receiver gets: the calls that gave it, and what they gave."""
-    match rows[0]["op"]:
+    op = rows[0]["op"] if rows else None
+    match op:
         case Op.RECV:
             givers = rows[1:]
         case Op.BROADCAST:
@@ -208,7 +210,7 @@ def _given(rows: Sequence[CallRow]) -> Iterator[tuple[Sequence[CallRow], Sequenc
         case _:
             return
     tensors = [decode_values(row["value_in"]) or [] for row in givers]
-    if rows[0]["op"] == Op.ALL_REDUCE:
+    if op == Op.ALL_REDUCE:
         # A sum of many small floats may stop growing, which is no one's mistake.
         if rows[0]["reduce_op"] in ("sum", "avg") and rows[0]["dtype"] in ("float32", "float64"):
             for gave in zip(*map(chain.from_iterable, tensors), strict=False):

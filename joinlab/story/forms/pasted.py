@@ -83,11 +83,10 @@ class TextVictims(TextErrors):
     further = "{} waited, too"
 
 
-class TextVictimsOf(TextErrors):
+class TextVictimsOf(TextVictims):
     """Victims, where some rank wrote a traceback of which no more is known."""
 
     template = "{} waited for another rank: {}"
-    further = TextVictims.further
 
 
 class TextWithoutId(TextErrors):
@@ -263,7 +262,7 @@ FAULTS = (
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
 _ANOTHER = re.compile(r" \[[\w.:]+\]:\d+|\[\d+\] (?=is setting up)")
-"""What is another in the same error of each rank: its own address and its own number."""
+"""The parts in which one error differs between ranks: the rank's own address and number."""
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
