@@ -91,9 +91,8 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
     meta = timeline.meta
     return (
         bool(timeline.rerun)
-        and meta.get("engine") == "launched"
-        and meta.get("backend") == "gloo"
-        and "seconds" in meta
+        and meta["engine"] == "launched"
+        and meta["backend"] == "gloo"
         and meta["seconds"] <= SHORT_S
         and not meta.get("side_effects")
         and (not all(map(good, timeline.ends)) or has_keys(timeline))
@@ -128,11 +127,15 @@ def _take_fixes(timeline: Timeline, emulated: Timeline) -> None:
 
 
 def _outcome(timeline: Timeline) -> tuple[list[object], list[tuple[object, ...]]]:
-    """How the ranks ended, and the calls that they issued, in each group in order."""
-    calls = timeline.calls.sort("group", "rank", "seq").select(
-        "group", "rank", "seq", "op", "origin", "call_site"
-    )
-    return [(end.kind, end.call, end.group) for end in timeline.ends], calls.rows()
+    """How the ranks ended, and the calls that they issued, in each group in order. Where a rank
+    stood is left out if it was killed: gloo's thread aborts the process while the program's own is
+    still on its way into the wait, or in it."""
+    columns = ["group", "rank", "seq", "op", "origin", "call_site"]
+    ends: list[object] = []
+    for end in timeline.ends:
+        killed = end.kind is EndKind.KILLED
+        ends.append(end.kind if killed else (end.kind, end.call, end.group))
+    return ends, timeline.calls.select(columns).sort(columns).rows()
 
 
 def mend(timeline: Timeline) -> Timeline | None:
