@@ -152,7 +152,7 @@ class RankLog:
     way: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
-    """Time of its latest event that has one."""
+    """Time of the latest event that was taken, of those that have one."""
     left_ns: int | None = None
     """When a call first failed because a peer's process had ended."""
     read_ns: int = 0
@@ -162,6 +162,7 @@ class RankLog:
     until_ns: int | None = None
     """Events from this time on are not taken."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
+    _read_to_ns: int = 0
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
@@ -180,8 +181,9 @@ class RankLog:
         event = decode(plain)
         time_ns = getattr(event, "time_ns", None)
         if time_ns is not None:
-            self.last_ns = time_ns
-        if event is not None and (self.until_ns is None or self.last_ns < self.until_ns):
+            self._read_to_ns = time_ns
+        if event is not None and (self.until_ns is None or self._read_to_ns < self.until_ns):
+            self.last_ns = self._read_to_ns
             self.take(event)
 
     @property

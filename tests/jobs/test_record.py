@@ -398,6 +398,22 @@ def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
     assert joinlab.diagnose(loaded(tmp_path, "")).sentence == said
 
 
+@pytest.mark.parametrize(
+    ("after_s", "sentence"),
+    [
+        (3, "Ranks 0, 1 were interrupted; until then every call fits."),
+        (20, "Rank 1 keeps rank 0 waiting, and waits for no other rank."),
+    ],
+)
+def test_an_interrupt_of_a_job_that_has_stood_for_long_leaves_the_finding(
+    tmp_path: Path, after_s: int, sentence: str
+) -> None:
+    end = raising("KeyboardInterrupt").replace("7000", str(after_s * 10**9))
+    write(tmp_path, 0, begin(0, 2) + waiting("all_reduce") + end)
+    write(tmp_path, 1, begin(1, 2) + call(0, 1500, 1600) + end)
+    assert joinlab.diagnose(loaded(tmp_path, "")).sentence == sentence
+
+
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 2) + waiting("barrier"))
     write(tmp_path, 1, begin(1, 2) + failing("all_reduce") + raising(CLOSED))
