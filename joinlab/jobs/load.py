@@ -166,7 +166,9 @@ def _warn_of_problems(timeline: Timeline) -> Timeline:
 
 
 def _is_record(file: Path, head: bytes) -> bool:
-    is_json = head.lstrip()[:1] == b"{" and file.name != "error.json"  # torchrun's
+    """Whether a file is a dump or a trace, and no log whose lines are JSON."""
+    is_log = text.DOCKER.match(head.decode(errors="replace")) or b"}\n{" in head
+    is_json = head.lstrip()[:1] == b"{" and not is_log and file.name != "error.json"  # torchrun's
     return dump.looks_like_dump(head) or kineto.looks_zipped(head) or is_json
 
 

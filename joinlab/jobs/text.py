@@ -10,7 +10,8 @@
                         W1127 ...] Received 15 death signal, shutting down workers
     srun                srun: error: gpu012: task 5: Out Of Memory
     Lightning           [rank: 3] Child process with PID 4021 terminated with code 1
-    tracebacks, stacks  of Python, faulthandler and py-spy; the line's prefix or the file's name gives the rank
+    mpirun              mpirun noticed that process rank 3 with PID 7 on node gpu01 exited on signal 9 (Killed)
+    tracebacks, stacks  of Python, rich, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
 A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has
 no row, a rank that no line names is missing, and calls count as completed only up to a line's "last
@@ -20,6 +21,7 @@ one of the job.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,14 +140,22 @@ PATTERNS: Mapping[str, str] = {
     r"Error in atexit.{0,80}?|--- Logging error ---|Process \w+-\d+|"
     r"Process \d+ terminated with the following error):?\n(?:future: .*\n)?)?"
     r"(?P<chained>(?:During handling of the above exception, another exception occurred|"
-    r"The above exception was the direct cause of the following exception):\n\s*\n|Original )?"
+    r"The above exception was the direct cause of the following exception):\s*\n|Original )?"
     rf"(?<!\| )(?P<hook>\[rank\d+\]: ?)?{HEAD}(?P<frames>(?:[ \t].*\n)+"
     rf"(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}(?:{OTHER_LINES}{{0,5}}(?={ERROR})|(?=(?P<word>{ONE_WORD}))))"
     r"(?P<text>.*)",
+    "worker_left": r"DataLoader worker \(pid.*(?:exited unexpectedly|killed by signal: Interrupt)",
     "of_exception_group": r"^  (?:\+ Exception Group (?=Traceback )|\| )",
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<size>\d{1,5})$",
     "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
+    "rich_head": r"^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$",
+    "rich_frame": r"^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+) in(?: (?P<function>\S+))?[ \t]+│[ \t]*$",
+    "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
+    "mpi_label": r"^\[[^\]\n]{1,80},(\d+)\]<std(?:err|out)>:",
+    "mpirun": r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)",
+    "recorded": r"joinlab: recording into ",
+    "lagging": r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks .{0,40}They never joined any",
     "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
     r"(?:\] is setting up NCCL communicator |\]: params\[| has )|Gloo connectFullMesh failed with ).*)",
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+)|[ \t]*$)',
@@ -173,6 +183,9 @@ frame     that of a SyntaxError names no function
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
 
+
+DOCKER = re.compile(r'\{"log": ?"')
+"""The beginning of each line that Docker writes into its own file."""
 
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """The first bytes of a file in UTF-16."""
@@ -308,7 +321,11 @@ class TextFacts:
     def take(self, text: str, rank: int | None = None) -> bool:
         """Add the facts of a text; False if it has none. `rank`: the rank in the name of its file,
         whose lines it has unless they are of others or of torchrun: the name may number hosts."""
-        text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
+        text = _as_written(text)
+        begun = _all("recorded", text)
+        if begun[1:]:  # rank 0 says so once, when an attempt or a job begins
+            self.notes.add("of several attempts, the last")
+            text = text[begun[-1].start() :]
         ends = _all("attempt", text)
         last = {end["agent"]: end for end in ends if end["agent"]}
         restarts = [end for end in ends if end not in last.values()]
@@ -431,7 +448,7 @@ class TextFacts:
 
     def _desync(self, text: str) -> bool:
         """PyTorch's report of ranks that are out of step (TORCH_NCCL_DESYNC_DEBUG)."""
-        states, late = _all("states", text), _all("desync", text)
+        states, late, never = (_all(name, text) for name in ("states", "desync", "lagging"))
         for match in states:
             for state in _all("state", match["lines"]):
                 for rank in _ints(state["ranks"]):
@@ -442,7 +459,10 @@ class TextFacts:
         for match in late:
             for rank in _ints(match["ranks"]):
                 self._got_to(DEFAULT_GROUP, rank, int(match["number"]) - 1)
-        return bool(states or late)
+        for match in never:
+            for rank in _ints(match["ranks"]):
+                self._got_to(DEFAULT_GROUP, rank, 0)
+        return bool(states or late or never)
 
     def _fingerprints(self, text: str) -> bool:
         """The calls of errors, and the last that each rank began to check before it ran it."""
@@ -655,10 +675,13 @@ class TextFacts:
             self.size = max(self.size, int(match["size"]))
         for match in signals:
             self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
+        noticed = [] if _all("task_is_host", text) else _all("mpirun", text)
+        for match in noticed:
+            self.ended[int(match["rank"])] = f"{_signal(-int(match['signal']))} (mpirun)"
         for match in children:
             self.ended.setdefault(int(match["rank"]), f"{_exit(match)} (Lightning)")
             self.notes.add("ranks count within a host")
-        return bool(reports or signals or children or first_ones)
+        return bool(reports or signals or children or first_ones or noticed)
 
     def take_reports(self) -> None:
         """Add how torchrun saw ranks end. Of several torchruns, each with a report of its own, one saw
@@ -715,6 +738,7 @@ class TextFacts:
                 self.notes.add("ranks count within their group")
         by_rank = self._by_rank(text, rank)
         labelled = bool(_all("label", text))
+        signals = set(_FIND["signalled"].findall(text))
         running: set[str] = set()
         last_words: set[str] = set()
         for lines in by_rank.values():
@@ -757,11 +781,15 @@ class TextFacts:
             if end:
                 ended_by = end[-1]
                 self.raised[line_rank] = ended_by["text"]
+                by_user = bool(signals & {"2"} and _FIND["worker_left"].search(ended_by["text"]))
                 for match in end:
+                    if "is killed by signal" in match["text"]:  # more than that it exited
+                        self.raised[line_rank] = match["text"]
                     if match["text"].startswith("KeyboardInterrupt"):
-                        ended_by = match
-                        self.ended[line_rank] = INTERRUPTED
-                        self.raised.pop(line_rank, None)
+                        ended_by, by_user = match, True
+                if by_user:
+                    self.ended[line_rank] = INTERRUPTED
+                    self.raised.pop(line_rank, None)
                 self.stands[line_rank] = _frames(ended_by["frames"])[::-1]
                 matched = True
             torn = _FIND["torn"].search(lines)
@@ -778,8 +806,10 @@ class TextFacts:
         for who, match in asides:
             site = call_site(_frames(match["frames"])[::-1])
             if site and match["text"] not in self.raised.values():
-                error = f"{match['aside'] or 'Traceback'}: {match['text']} ({short_site(site)})"
-                self.asides.append(f"{who} wrote {error}.")
+                error = f"{match['aside'] or 'Traceback'}: {match['text']}"
+                if match["word"]:  # perhaps a line of another kind
+                    error = "a traceback"
+                self.asides.append(f"{who} wrote {error} ({short_site(site)}).")
                 matched = True
         return matched
 
@@ -995,9 +1025,37 @@ class TextFacts:
 
 
 def _exit(match: re.Match[str]) -> str:
+    return _signal(int(match["code"]))
+
+
+def _signal(code: int) -> str:
     """An exit code in words: a negative one is the signal that ended the process."""
     names = {-signal: signal.name for signal in Signals}
-    return names.get(int(match["code"]), f"exit code {match['code']}")
+    return names.get(code, f"exit code {code}")
+
+
+def _as_written(text: str) -> str:
+    """A text without what was put around the processes' lines: Docker's JSON, colours, the frames of
+    rich, and MPI's labels, which become srun's."""
+    if DOCKER.match(text):
+        text = "".join(map(_out_of_json, text.splitlines()))
+    text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
+    text = _FIND["mpi_label"].sub(r"\1: ", text)
+    if _FIND["rich_head"].search(text):
+        text = _FIND["rich_head"].sub(r"\g<before>Traceback (most recent call last):", text)
+        text = _FIND["rich_frame"].sub(
+            r'\g<before>  File "\g<file>", line \g<line>, in \g<function>', text
+        )
+        text = _FIND["rich_line"].sub(r"\g<before>    ", text)
+    return text
+
+
+def _out_of_json(line: str) -> str:
+    """What a process wrote, of a line of Docker's; the line itself if it is cut."""
+    try:
+        return str(json.loads(line)["log"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{line}\n"
 
 
 def _end_by(text: str) -> EndKind:
