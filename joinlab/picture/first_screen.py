@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from itertools import chain, groupby, pairwise
 from typing import Literal, NamedTuple
 
@@ -878,7 +877,10 @@ class _ScreenBuilder:
         body = dict(enumerate(source_text.lines, source_text.first_line))
         if edit and edit.removed and edit.begin in body:  # a method's text is kept dedented
             indent = len(edit.removed[0]) - len(body[edit.begin])
-            edit = replace(edit, added=tuple(text[indent:] for text in edit.added))
+            removed, added = (
+                tuple(text[indent:] for text in texts) for texts in (edit.removed, edit.added)
+            )
+            edit = replace(edit, removed=removed, added=added)
         issued = self._lines_of_boxes(texts, source_text)
         loop = {number for number, text in body.items() if _CALLS.match(text)}
         wanted &= body.keys()
@@ -918,29 +920,19 @@ _CALLS = re.compile(r"\s*(with .*join\(|for |.*= model\(|.*backward\(|.*barrier\
 
 
 def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
-    """The code lines after an edit: removed lines are marked "-" and added lines "+".
-
-    A line that is only indented further, because the edit wraps it in a new block, keeps its number
-    and gets no mark.
-    """
+    """The code lines after an edit: removed lines are marked "-" and added lines "+". A line that is
+    only indented further keeps its number and gets no mark."""
     by_number = {line.number or 0: line for line in lines}
     yield from (line for number, line in by_number.items() if number < edit.begin)
-    before, after = ([text.strip() for text in texts] for texts in (edit.removed, edit.added))
-    for tag, first, last, begin, end in SequenceMatcher(
-        None, before, after, autojunk=False
-    ).get_opcodes():
-        old = []
-        for index in range(first, last):
-            if edit.begin + index in by_number:
-                old.append(by_number[edit.begin + index])
-        new = edit.added[begin:end]
-        if tag == "equal" and all(
-            len(text) >= len(line.text) for line, text in zip(old, new, strict=False)
-        ):
-            yield from (replace(line, text=text) for line, text in zip(old, new, strict=False))
-        else:
-            yield from (replace(line, sign="-") for line in old)
-            yield from (ScreenLine("+", None, text) for text in new)
+    for hunk in edit.hunks():
+        for index in range(len(hunk.removed)):
+            old = by_number.get(hunk.begin + index)
+            if old and hunk.kept:
+                yield replace(old, text=hunk.added[index])
+            elif old:
+                yield replace(old, sign="-")
+        if not hunk.kept:
+            yield from (ScreenLine("+", None, text) for text in hunk.added)
     yield from (
         line for number, line in by_number.items() if number >= edit.begin + len(edit.removed)
     )

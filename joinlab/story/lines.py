@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import SequenceMatcher
 from enum import StrEnum
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from itertools import groupby
+from operator import itemgetter, le
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from joinlab.analysis.wording import shown
 from joinlab.backend.calls import Key
@@ -119,6 +122,16 @@ class Value:
     taken: str = ""
 
 
+class Hunk(NamedTuple):
+    """Lines `begin`, `begin` + 1, ... of a program (`removed`), in whose place an edit puts `added`:
+    the same lines, at most indented further, if it has `kept` them."""
+
+    begin: int
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    kept: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become
@@ -133,6 +146,22 @@ class Edit:
     def of(cls, plain: Mapping[str, Any]) -> Edit:
         """The Edit from its plain data, in which JSON may have turned tuples into lists."""
         return cls(plain["file"], plain["begin"], tuple(plain["removed"]), tuple(plain["added"]))
+
+    def hunks(self) -> Iterator[Hunk]:
+        """Its lines in order; those that it only indents further, because it puts a block around
+        them, are hunks of their own."""
+        before, after = ([text.strip() for text in texts] for texts in (self.removed, self.added))
+        matcher = SequenceMatcher(None, before, after, autojunk=False)
+        for tag, first, last, begin, end in matcher.get_opcodes():
+            old, new = self.removed[first:last], self.added[begin:end]
+            if tag != "equal":
+                yield Hunk(self.begin + first, old, new, False)
+                continue
+            at_least_as_far = map(le, map(len, old), map(len, new))
+            for kept, lines in groupby(enumerate(at_least_as_far), itemgetter(1)):
+                (start, _), *others = lines
+                part = slice(start, start + 1 + len(others))
+                yield Hunk(self.begin + first + start, old[part], new[part], kept)
 
 
 L = TypeVar("L")

@@ -99,10 +99,17 @@ def _cited(line: SourceLine) -> str:
 
 
 def diff_of(edit: Edit) -> Iterator[str]:
-    """An edit as the lines of a diff."""
+    """An edit as the lines of a diff. Of several lines that it keeps, the first is shown."""
     yield f"{short_site(f'{edit.file}:{edit.begin}')}"
-    yield from (f"- {text}" for text in edit.removed)
-    yield from (f"+ {text}" for text in edit.added)
+    for hunk in edit.hunks():
+        if hunk.kept:
+            last = hunk.begin + len(hunk.added) - 1
+            indented = ", indented" * (hunk.added != hunk.removed)
+            more = f" ...  (lines {hunk.begin}-{last}{indented})" * (last > hunk.begin)
+            yield f"  {hunk.added[0]}{more}"
+        else:
+            yield from (f"- {text}" for text in hunk.removed)
+            yield from (f"+ {text}" for text in hunk.added)
 
 
 def html_of(lines: Sequence[Line]) -> str:

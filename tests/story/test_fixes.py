@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -15,7 +18,8 @@ import joinlab
 from joinlab.picture.first_screen import first_screen
 from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
-from joinlab.story.lines import LineKind
+from joinlab.story.lines import Edit, LineKind
+from joinlab.story.writers import diff_of
 from tests.material.unseen import px, reports
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
@@ -34,6 +38,41 @@ def fix_of(timeline):
 
 
 CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
+
+
+def test_a_line_that_is_only_indented_further_is_not_shown_as_another_one():
+    timeline = joinlab.emulate(joinlab.cases.case_3, (2, 3))
+    (edit,) = fix_of(timeline).edits
+    assert list(diff_of(edit)) == [
+        f"cases.py:{edit.begin}",
+        "+     with model.join():",
+        f"          for input in inputs: ...  (lines {edit.begin}-{edit.begin + 3}, indented)",
+        "-         dist.barrier()",
+        "+     dist.barrier()",
+    ]
+    marked = [line for line in first_screen(timeline).code if line.sign]
+    assert [f"{line.sign} {line.text.strip()}" for line in marked] == [
+        "+ with model.join():",
+        "- dist.barrier()",
+        "+ dist.barrier()",
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=8), st.data())
+def test_the_hunks_of_an_edit_hold_all_of_its_lines(removed, data):
+    added = data.draw(st.permutations(removed))
+    added = [(data.draw(st.integers(0, 3)), text) for _, text in added]
+    texts = [tuple(" " * indent + text for indent, text in lines) for lines in (removed, added)]
+    hunks = list(Edit("a.py", 7, *texts).hunks())
+    assert tuple(chain.from_iterable(hunk.removed for hunk in hunks)) == texts[0]
+    assert tuple(chain.from_iterable(hunk.added for hunk in hunks)) == texts[1]
+    number = 7
+    for hunk in hunks:
+        assert hunk.begin == number
+        number += len(hunk.removed)
+        if hunk.kept:
+            for old, new in zip(hunk.removed, hunk.added, strict=True):
+                assert new.endswith(old)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
