@@ -228,6 +228,17 @@ def test_each_line_at_which_ranks_stand_is_said_but_not_of_a_job_that_was_well()
     assert story.of(LineKind.CAUSE) and not story.of(LineKind.FIX)
 
 
+def test_of_a_job_that_was_interrupted_no_call_is_called_out_of_order() -> None:
+    writer = Writer(2, "gloo")
+    writer.call(0, "all_reduce", line=4, done=False)
+    ends = [Ending(EndKind.UNKNOWN, call=0, group="0", text=INTERRUPTED)]
+    ends.append(Ending(EndKind.UNKNOWN, text=INTERRUPTED))
+    cut = {"why": INTERRUPTED, "still_ns": 20 * 10**9}
+    story = told_as_record(writer, ends, cut=cut)
+    assert story.sentence.startswith("Rank 1 keeps rank 0 waiting")
+    assert not story.of(LineKind.FIX)
+
+
 @pytest.mark.parametrize("end", [Ending(EndKind.FINISHED), Ending(EndKind.UNKNOWN, text=RUNNING)])
 def test_nothing_is_advised_where_nothing_is_wrong_or_the_job_goes_on(end: Ending) -> None:
     timeline = joinlab.emulate(uneven, (2, 2), backend="gloo")

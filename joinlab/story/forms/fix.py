@@ -22,7 +22,7 @@ from joinlab.story.forms import advice, misused
 from joinlab.story.forms.fates import is_timeout, raised_at
 from joinlab.story.lines import Edit, Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, say
-from joinlab.timeline import EndKind, PlainFix
+from joinlab.timeline import INTERRUPTED, Ending, EndKind, PlainFix
 
 DOES = {
     "join": "Wrap the loop in join().",
@@ -120,12 +120,17 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         TriedEdit(fix, equal, launched, edits=tuple(map(Edit.of, fix["edits"]))) for fix in fixes
     )
     cure = () if edits else (*advice.unused(evidence), *misused.wait_to_end(evidence))
-    well, runs = all(map(good, evidence.ends)), any(end.runs for end in evidence.ends)
+    well, runs = all(map(good, evidence.ends)), any(map(_may_go_on, evidence.ends))
     if edits or raised:
         return (*cure, *raised, *edits)
     if "fixes" in evidence.meta:
         return (NoFix(),) if launched and not well and not cure else cure
     return cure or advice.find(evidence, not runs) or (() if well or runs else _untried(evidence))
+
+
+def _may_go_on(end: Ending) -> bool:
+    """Whether further calls of a rank may follow, or would have if it had not been interrupted."""
+    return end.runs or (end.kind is EndKind.UNKNOWN and end.text == INTERRUPTED)
 
 
 class RaisedHere(Fix):
