@@ -229,7 +229,7 @@ class Meta(TypedDict, total=False):
     sends: dict[int, str]  # of a text: by rank its last send and recv, in words
     rank_names: dict[int, str]  # of a text: what a rank is called whose number nothing gives
     mismatched: list[int]  # ranks at and around which NCCL found calls that do not match
-    asides: list[str]  # of a text: sentences about tracebacks that ended no rank for sure
+    asides: list[str]  # sentences about tracebacks that ended no rank for sure, or earlier attempts
     left_at: dict[int, str]  # by rank that called sys.exit: the line
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
     fixes_hidden: bool  # an exercise asks for one: the story neither tries nor shows any

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,18 +20,20 @@ import psutil
 
 from joinlab.analysis.matching import key_of
 from joinlab.analysis.wording import ranks_text
-from joinlab.backend.calls import setting_of
+from joinlab.backend.calls import is_peer_gone, setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
 from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import NEEDS_ALL, POINT_TO_POINT, CallRow, SpanRow, Stood
-from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, RankBegins
+from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, ProgramRaised, RankBegins
 from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
+from joinlab.showing import short_site
+from joinlab.story.forms.fates import raised_at
 from joinlab.timeline import (
     INTERRUPTED,
     LOST,
@@ -139,8 +142,14 @@ class RecordedFolder:
         self.job = {rank: files[rank].log for rank in sorted(files)}
         cut = _cut(self.job)
         if cut is None:
-            return self._ended(files, problems) or _timeline(self.job, problems)
-        timeline = _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+            timeline = self._ended(files, problems) or _timeline(self.job, problems)
+        else:
+            timeline = _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+        asides = [*_errors_before(self)]
+        if asides:
+            timeline.meta["asides"] = asides
+        if cut is None:
+            return timeline
         later = sum(len(log.calls) for log in self.job.values()) - timeline.calls.height
         if later > 0:
             problems.append(f"{later} later calls were left out: {cut.why}")
@@ -188,6 +197,15 @@ class RankFiles:
         if self._begun is NOT_BEGUN:
             return self.log.begin
         return self._begun
+
+    @cached_property
+    def raised(self) -> ProgramRaised | None:
+        """What ended the rank, by the last bytes of its newest segment; its process is gone."""
+        log = RankLog(self.log.rank)
+        with suppress(OSError), self.path.open("rb") as opened:
+            opened.seek(max(0, self.path.stat().st_size - FIRST_BYTES))
+            log.feed(opened.read())
+        return log.raised
 
     def add(self, path: Path, number: int) -> None:
         if path == self.paths.get(number):
@@ -447,6 +465,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     chosen: dict[int, RankFiles] = {}
     wanted = recorded.begun()
     foreign: list[RankFiles] = []
+    attempts: list[RankFiles] = []
     second: list[RankFiles] = []
 
     def distance(files: RankFiles, begin: int = _wall(wanted)) -> int:
@@ -458,6 +477,8 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
         if files.begun is NOT_BEGUN:
             late = "" if log.damaged or log.calls else " yet"
             problems.append(f"{str(files.path)!r} was left out: it has no beginning{late}")
+        elif _is_attempt(files.begun, wanted):
+            attempts.append(files)
         elif not _same_job(files.begun, wanted):
             foreign.append(files)
         elif log.rank in chosen:
@@ -483,6 +504,9 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     if foreign:
         them = left_out([files.path for files in foreign])
         problems.append(f"{them}: part of another job. Load that file to read its job")
+    if attempts:
+        them = left_out([files.path for files in attempts])
+        problems.append(f"{them}: part of another attempt of this job. Load that file to read it")
     for files in chosen.values():
         log = files.log
         if log.damaged:
@@ -502,6 +526,42 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             files.log.rank: files for files in recorded.ranks.values()
         }  # the job has just started
     return chosen
+
+
+def _errors_before(recorded: RecordedFolder) -> Iterator[str]:
+    """What ended the attempts of a job after which torchrun started it again: the first error of each
+    that did not follow from another rank's end."""
+    wanted = recorded.begun()
+    newest: dict[tuple[int, int], RankFiles] = {}  # another job may have had the same names
+    for files in sorted(recorded.ranks.values(), key=lambda files: _wall(files.begun)):
+        if _is_attempt(files.begun, wanted) and _wall(files.begun) < _wall(wanted):
+            newest[_attempt(files.begun), files.log.rank] = files
+    errors: dict[int, list[tuple[int, int, ProgramRaised]]] = {}
+    for (attempt, rank), files in newest.items():
+        raised = files.raised
+        if raised is not None and not is_peer_gone(raised.text):
+            time_ns = _wall(files.begun) + (raised.time_ns or 0) - files.begun.time_ns
+            errors.setdefault(attempt, []).append((time_ns, rank, raised))
+    for attempt in sorted(errors, reverse=True):
+        _, rank, raised = min(errors[attempt], key=itemgetter(0))
+        sites = raised_at(raised.traceback or "")
+        site = f" ({short_site(sites[0])})" if sites else ""
+        error = raised.text.partition("\n")[0]
+        raising = f"rank {rank} raised {error}{site}"
+        yield f"In attempt {attempt + 1} of this job, which torchrun then started again, {raising}."
+
+
+def _attempt(begun: RankBegins) -> int:
+    """How often torchrun had started the job again before."""
+    count = (begun.job or [None])[-1]
+    return int(count) if count and count.isdecimal() else 0
+
+
+def _is_attempt(first: RankBegins, second: RankBegins) -> bool:
+    """Whether two ranks are of one job of torchrun, but not of one attempt."""
+    if not (first.job and second.job and first.job[0]) or first.job[-1] == second.job[-1]:
+        return False
+    return (first.job[:-1], first.world_size) == (second.job[:-1], second.world_size)
 
 
 def _traceback(log: RankLog) -> str:

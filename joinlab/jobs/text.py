@@ -245,7 +245,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     if stacks:
         timeline.meta["stood"] = timeline.meta.get("stood", {}) | stacks
     if facts.asides:
-        timeline.meta["asides"] = [*dict.fromkeys(facts.asides)]
+        timeline.meta["asides"] = [*timeline.meta.get("asides", ()), *dict.fromkeys(facts.asides)]
     merged = replace(timeline, ends=tuple(ends))
     merged.again.extend(timeline.again)
     return merged

@@ -398,6 +398,28 @@ def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
     assert joinlab.diagnose(loaded(tmp_path, "")).sentence == said
 
 
+def test_of_a_job_that_was_started_again_it_is_said_what_ended_the_attempt_before(
+    tmp_path: Path,
+) -> None:
+    def attempt(rank: int, count: int, folder: Path, then: str, began: int) -> None:
+        job = ["a run", None, "localhost", "29500", str(count)]
+        write(folder, rank, begin(rank, 2, job=job, wall=began) + call(0, 1500, 1600) + then)
+
+    (tmp_path / "job-2").mkdir()
+    (tmp_path / "job-3").mkdir()
+    attempt(1, 0, tmp_path, raising("KeyError: 'an older job of these names'"), 5000)
+    attempt(1, 0, tmp_path / "job-2", raising(CLOSED).replace("7000", "6000"), 10**9)
+    attempt(0, 0, tmp_path / "job-2", raising("RuntimeError: bad node"), 10**9)
+    for rank in (0, 1):
+        attempt(rank, 1, tmp_path / "job-3", '{"e":"return"}\n', 2 * 10**9)
+    (problem,) = (timeline := loaded(tmp_path, "")).meta["problems"]
+    assert "part of another attempt of this job" in problem
+    story = joinlab.diagnose(timeline)
+    assert story.sentence == "Both ranks finished; every call met its counterpart."
+    assert "torchrun then started again, rank 0 raised RuntimeError: bad node." in str(story)
+    assert "KeyError" not in str(story) and "closed by peer" not in str(story)
+
+
 @pytest.mark.parametrize(
     ("after_s", "sentence"),
     [
