@@ -295,6 +295,9 @@ RUNNING = "still running when its record was read"
 NO_END = (
     "its process is gone without an ending in the record: it was killed, aborted or called os._exit"
 )
+FAILED = "failed"
+"""In place of the kind of an ending of which only the exit code is known, where it is told."""
+
 ABRUPT = "abrupt"
 """In place of the kind of an ending with the text NO_END, where it is told."""
 
@@ -331,9 +334,12 @@ class Ending:
 
     @property
     def how(self) -> str:
-        """Its kind; ABRUPT if no more than the missing end is known; STOPPED if its user ended it."""
+        """Its kind; ABRUPT if no more than the missing end is known, FAILED if no more than an exit
+        code; STOPPED if its user ended it."""
         if self.kind is EndKind.KILLED and self.text.endswith(ON_REQUEST):
             return STOPPED
+        if self.kind is EndKind.UNKNOWN and "exit code " in self.text:
+            return FAILED
         return ABRUPT if self.text == NO_END else self.kind
 
     @property

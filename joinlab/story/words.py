@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text
-from joinlab.timeline import ABRUPT, STOPPED, EndKind
+from joinlab.timeline import ABRUPT, FAILED, STOPPED, EndKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ ENDINGS: Mapping[str, EndWords] = {
     EndKind.HUNG: EndWords("hangs", "hang", "hung", "hangs"),
     EndKind.RAISED: EndWords("raised an error", "raised an error", "raised an error", "raises"),
     EndKind.KILLED: EndWords("was killed", "were killed", "been killed", "is killed"),
+    FAILED: EndWords("failed", "failed", "failed", "fails"),
     ABRUPT: EndWords("ended abruptly", "ended abruptly", "ended abruptly", "is killed"),
     STOPPED: EndWords("was stopped", "were stopped", "been stopped", "is stopped"),
     EndKind.UNKNOWN: EndWords(

@@ -460,6 +460,11 @@ def test_the_rank_of_torchrun_s_first_failure_is_read_where_no_line_has_another(
     assert joinlab.diagnose(timeline).ranks[4].text == UNTOLD
 
 
+def test_a_rank_whose_exit_code_is_known_is_not_reported_as_without_an_ending() -> None:
+    report = run_report(loaded(LOGS / "more" / "H54_logged_after_it.log"), width=100)
+    assert "RANK 0 HAS NO KNOWN ENDING · RANK 1 FAILED" in report
+
+
 def test_a_text_does_not_say_how_many_ranks_there_are_and_may_prove_more_than_it_names() -> None:
     log = WATCHDOG.format(rank=1).replace("ALLREDUCE", "_ALLGATHER_BASE")
     report = str(run_report(text.read_text(log.replace("NumelOut=5", "NumelOut=20"), "a log")))
