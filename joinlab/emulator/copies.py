@@ -309,6 +309,8 @@ class _CopyPickler(pickle.Pickler):
         elif isinstance(value, tuple):
             for one in value:
                 self._meet(one)
+        elif type(value) is functools.cached_property:
+            self._meet(value.func)
         else:
             self._add_class(value if isinstance(value, type) else type(value))
 
@@ -332,7 +334,9 @@ class _CopyPickler(pickle.Pickler):
                     code = getattr(inner, "__code__", None)  # a cached function has none of its own
                     swapped = _is_copied(inner) and (code is None or code.co_filename != "<string>")
                 else:
-                    plain = not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+                    holds = type(value) is functools.cached_property or _is_own(type(value))
+                    plain = not name.startswith(("__", "_abc_"))
+                    plain &= holds or not hasattr(value, "__get__")
                     swapped = plain and (name in self._stored_attrs or _is_copied(value))
                 if swapped:
                     self._place(cls, name)

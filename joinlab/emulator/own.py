@@ -33,6 +33,7 @@ import torch
 from torch._C import _distributed_c10d as dist_c
 from torch._tensor_str import PRINT_OPTS
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.emulator.scheduler import behind
 from joinlab.program.kept import BoundedOutput
@@ -160,6 +161,7 @@ def read_swapped() -> list[object]:
         _root.handlers,
         _root.manager.loggerDict,
         _context._actual_context,
+        DistributedDataParallel._active_ddp_module,  # set while a rank is in its forward()
         os.environ,
     ]
 
@@ -178,6 +180,7 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
     _set_attribute(_root, "handlers"),
     _set_attribute(_root.manager, "loggerDict"),
     _set_attribute(_context, "_actual_context"),
+    _set_attribute(DistributedDataParallel, "_active_ddp_module"),
     _set_attribute(os, "environ"),
 )
 """The setter of each, in the same order."""

@@ -344,6 +344,45 @@ def test_each_rank_has_the_names_of_the_program_s_modules_for_itself():
     assert "made" not in globals() and torch.equal(model.weight, before)
 
 
+class Once:
+    """A descriptor of the program's own that keeps state: what its first reader agreed on."""
+
+    agreed = None
+
+    def __get__(self, instance, owner):
+        if self.agreed is None:
+            self.agreed = everybody()
+        return self.agreed
+
+
+class Dataset:
+    once = Once()
+
+    @functools.cached_property
+    def size(self):
+        return everybody()
+
+
+def everybody():
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def described(rank, inputs):
+    data = Dataset()
+    return data.size, data.size, data.once, data.once
+
+
+def test_each_rank_has_the_state_of_a_descriptor_for_itself():
+    """Of Python up to 3.11, the lock that `cached_property` holds while it computes, too."""
+    for _ in range(2):
+        timeline = emulate(described, (0, 0), "gloo", timeout=5)
+        assert timeline.returns == ((2.0,) * 4,) * 2
+        assert timeline.calls["rank"].to_list().count(0) == 2
+    assert "agreed" not in vars(vars(Dataset)["once"])
+
+
 setting = contextvars.ContextVar("setting", default=0)
 
 

@@ -33,6 +33,7 @@ from numpy.random import sample as imported_sample
 from numpy.random import seed as imported_seed
 from numpy.random import standard_normal as imported_normal
 from torch.distributed import rpc
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
@@ -622,6 +623,32 @@ def test_a_call_near_the_recursion_limit_leaves_later_emulations_as_they_are(mon
         assert len(stacks.frames) == len(stacks.events) == len(stacks.sources), name
         assert emulate(partial(program, depth), (1, 1), "gloo").returns == ("fits",) * 2
         assert emulate(cases.case_4, (2, 3), "gloo").calls.equals(expected)
+
+
+class AgreedMean(torch.nn.Module):
+    """A layer with a collective in forward(), while which other ranks run."""
+
+    def forward(self, x):
+        mean = x.mean().reshape(1)
+        dist.all_reduce(mean)
+        return x - mean
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_ranks_that_are_in_forward_together_leave_later_emulations_as_they_are(backend):
+    """DDP keeps the module whose forward() runs in its class, and restores what was there before."""
+
+    def program(rank, inputs):
+        net = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(1, 1), AgreedMean()))
+        active = []
+        for x in inputs:
+            net(x.reshape(1, 1)).sum().backward()
+            active.append(DistributedDataParallel._active_ddp_module is None)
+        return active
+
+    for _ in range(2):
+        assert emulate(program, (3, 3, 3), backend).returns == ([True] * 3,) * 3
+    assert DistributedDataParallel._active_ddp_module is None
 
 
 # ---------------------------------------------------------------------------------------- children
