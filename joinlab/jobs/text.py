@@ -150,9 +150,9 @@ PATTERNS: Mapping[str, str] = {
     "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)",
     "rich_head": r"^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$",
-    "rich_frame": r"^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+) in(?: (?P<function>\S+))?[ \t]+│[ \t]*$",
+    "rich_frame": r"^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+)(?P<within> in \S+)?(?: in)? {2,}│[ \t]*$",
     "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
-    "mpi_label": r"^\[[^\]\n]{1,80},(\d+)\]<std(?:err|out)>:",
+    "mpi_label": r"^\[(?:[^\]\n]{1,80},)?(\d+)\]<std(?:err|out)>:",
     "mpirun": r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)",
     "recorded": r"joinlab: recording into ",
     "lagging": r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks .{0,40}They never joined any",
@@ -179,6 +179,8 @@ raised    hook: torch's own prefix, which only its sys.excepthook writes, unless
           chained: it belongs to the traceback before it
           broken: another traceback begins just before, so that the lines may be of two processes
 frame     that of a SyntaxError names no function
+rich_frame  where it fills the box, its number may go on in the next line
+mpi_label   "[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
@@ -1044,7 +1046,7 @@ def _as_written(text: str) -> str:
     if _FIND["rich_head"].search(text):
         text = _FIND["rich_head"].sub(r"\g<before>Traceback (most recent call last):", text)
         text = _FIND["rich_frame"].sub(
-            r'\g<before>  File "\g<file>", line \g<line>, in \g<function>', text
+            r'\g<before>  File "\g<file>", line \g<line>\g<within>', text
         )
         text = _FIND["rich_line"].sub(r"\g<before>    ", text)
     return text
