@@ -144,7 +144,11 @@ class RecordedFolder:
         if cut is None:
             timeline = self._ended(files, problems) or _timeline(self.job, problems)
         else:
-            timeline = _timeline({rank: files[rank].until(cut) for rank in self.job}, problems, cut)
+            before = {rank: files[rank].until(cut) for rank in self.job}
+            silent = _take_places(before, self.job)
+            timeline = _timeline(before, problems, cut)
+            for rank in silent:
+                timeline.meta["processes"][rank]["silent"] = True
         asides = [*_errors_before(self)]
         if asides:
             timeline.meta["asides"] = asides
@@ -243,15 +247,32 @@ class RankFiles:
         log = RankLog(self.log.rank, until_ns=cut.time_ns - _behind(self.log))
         for number in sorted(self.paths):
             log.feed(self.paths[number].read_bytes())
-        if not log.stood and self.log.raised is not None:
-            frames = _FRAME.findall(self.log.raised.traceback or "")
-            if frames:  # of the KeyboardInterrupt: that is where it was
-                stack = [f"{file}:{line} {name}" for file, line, name in frames]
-                log.stood = [Stood(thread="MainThread", frames=stack)]
         return log
 
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
+
+
+def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> list[int]:
+    """Let ranks that wrote no stacks before a cut stand where KeyboardInterrupt came. Gives back those
+    that should have written some, since a rank of their host has that stood for no longer: they may
+    not have run."""
+    silent = []
+    wrote: dict[str | None, int] = {}
+    for log in before.values():
+        if log.stood:
+            newest = max(wrote.get(log.begin.host, 0), log.last_ns + _behind(log))
+            wrote[log.begin.host] = newest
+    for rank, log in before.items():
+        raised = logs[rank].raised
+        if log.stood or raised is None:
+            continue
+        if log.last_ns + _behind(log) <= wrote.get(log.begin.host, 0):
+            silent.append(rank)
+        elif frames := _FRAME.findall(raised.traceback or ""):
+            stack = [f"{file}:{line} {name}" for file, line, name in frames]
+            log.stood = [Stood(thread="MainThread", frames=stack)]
+    return silent
 
 
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:

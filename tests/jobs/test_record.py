@@ -36,6 +36,7 @@ from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
+from joinlab.story.lines import LineKind
 from joinlab.timeline import LOST, RUNNING, EndKind, Timeline
 from tests.forked import Job, forked, starter
 from tests.nightly import sampled
@@ -396,6 +397,28 @@ def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
     for rank in (0, 1):
         write(tmp_path, rank, begin(rank, 2) + end)
     assert joinlab.diagnose(loaded(tmp_path, "")).sentence == said
+
+
+@pytest.mark.parametrize(("host", "stands"), [("one", False), ("two", True)])
+def test_a_rank_that_wrote_no_stacks_does_not_stand_where_it_was_interrupted(
+    tmp_path: Path, host: str, stands: bool
+) -> None:
+    script = tmp_path / "train.py"
+    stacks = {"e": "stacks", "th": [{"n": "MainThread", "f": [f"{script}:9 step"]}]}
+    end = json.dumps(
+        {
+            "e": "raise",
+            "x": "KeyboardInterrupt",
+            "tb": f'  File "{script}", line 12, in pause\n',
+            "t": 20 * 10**9,
+        }
+    )
+    stood = json.dumps(stacks) + "\n"
+    write(tmp_path, 0, begin(0, 2, host="one") + waiting("all_reduce") + stood + end + "\n")
+    write(tmp_path, 1, begin(1, 2, host=host) + call(0, 1500, 1600) + end + "\n")
+    causes = joinlab.diagnose(loaded(tmp_path, "")).texts(LineKind.CAUSE)
+    assert ("Rank 1 stands outside any call: in pause (train.py:12)." in causes) == stands
+    assert any("could not write where it stood" in cause for cause in causes) != stands
 
 
 def test_of_a_job_that_was_started_again_it_is_said_what_ended_the_attempt_before(

@@ -59,6 +59,15 @@ class StoppedProcess(Cause):
         return say("{}'s process is stopped, by a signal or a debugger: {}.", self.ranks, remedy)
 
 
+class Silent(Cause):
+    def words(self) -> Text:
+        return say(
+            "{} could not write where it stood: its process was stopped, a call held the "
+            "interpreter, or its host was too busy.",
+            self.ranks,
+        )
+
+
 @form
 class Look(Fix):
     """How to see where a rank is that wrote no stacks."""
@@ -99,6 +108,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
             )
             texts, past = _texts(threads), end.kind is EndKind.KILLED
             lines_found.append(Stands(texts, recorded, past, ranks=(rank,), lines=lines))
+        elif recorded and processes[rank].get("silent"):
+            lines_found.append(Silent(ranks=(rank,)))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             lines_found.append(Look(processes[rank]["host"], pid, ranks=(rank,)))
     return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(evidence))
