@@ -95,8 +95,8 @@ PATTERNS: Mapping[str, str] = {
     r"Rank (?P<rank>\d+)\]"
     r"(?:(?:(?!\[PG |enqueued)[\s\S]){0,200}?at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?"
     r"(?:(?!\[PG )[\s\S]){0,260}?"
-    r"[Ll]ast\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
-    r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
+    r"[Ll]ast\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>-?\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
+    r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>-?\d+)",
     "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\](?:(?!\[PG )[\s\S]){0,60}?"
     r"(?:watchdog\s+got\s+stuck\s+for\s+(?P<seconds>\d+)\s+seconds|Heartbeat\s+monitor\s+timed\s+out)",
     "broke": r"Rank (?P<rank>\d+)\] (?:Process group|NCCL) watchdog thread terminated with exception: "
@@ -154,6 +154,7 @@ PATTERNS: Mapping[str, str] = {
     "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
     "mpi_label": r"^\[(?:[^\]\n]{1,80},)?(\d+)\]<std(?:err|out)>:",
     "mpirun": r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)",
+    "sent_more": r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<room>\d+)",
     "recorded": r"joinlab: recording into ",
     "lagging": r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks .{0,40}They never joined any",
     "own": r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
@@ -164,7 +165,7 @@ PATTERNS: Mapping[str, str] = {
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
     "attempt": r"^.*attempts left; will restart worker group|^.* (?P<agent>\d+) \S*torch/distributed/elastic/"
     r"multiprocessing/api\.py:\d+\] failed \(exitcode.*",
-    "signalled": r" Received (?P<signal>\d+) death signal, shutting down workers",
+    "signalled": r" Received (?:Signals\.)?(?P<signal>\w+) death signal, shutting down workers",
     "first": r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\) of binary",
     "child": r"\[rank: (?P<rank>\d+)\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
@@ -394,7 +395,8 @@ class TextFacts:
                 group = f"{group} of rank {rank}"
             if match["words"]:
                 self.names[group] = match["words"]
-            enqueued, completed = int(match["enqueued"]), int(match["completed"])
+            enqueued = max(0, int(match["enqueued"]))  # -1: none yet
+            completed = max(0, int(match["completed"]))
             if enqueued >= completed:  # otherwise sends were counted, too
                 self.progress[group][rank] = enqueued, completed
             group_of[rank, int(match["work"] or completed + 1)] = group
@@ -677,6 +679,9 @@ class TextFacts:
             self.size = max(self.size, int(match["size"]))
         for match in signals:
             self.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
+        for match in _all("sent_more", text):
+            sizes = f"{match['sent']} bytes where its call expected {match['room']}"
+            self.asides.append(f"gloo ended a process that was sent {sizes}.")
         noticed = [] if _all("task_is_host", text) else _all("mpirun", text)
         for match in noticed:
             self.ended[int(match["rank"])] = f"{_signal(-int(match['signal']))} (mpirun)"
@@ -783,7 +788,9 @@ class TextFacts:
             if end:
                 ended_by = end[-1]
                 self.raised[line_rank] = ended_by["text"]
-                by_user = bool(signals & {"2"} and _FIND["worker_left"].search(ended_by["text"]))
+                by_user = bool(
+                    signals & {"2", "SIGINT"} and _FIND["worker_left"].search(ended_by["text"])
+                )
                 for match in end:
                     if "is killed by signal" in match["text"]:  # more than that it exited
                         self.raised[line_rank] = match["text"]
