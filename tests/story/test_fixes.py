@@ -33,8 +33,9 @@ def changed(program, inputs, backend="nccl"):
 
 
 def fix_of(timeline):
-    """The line of the fix; None where none is shown."""
-    return next(iter(joinlab.diagnose(timeline).of(LineKind.FIX)), None)
+    """The line of the fix; None where none is shown, or none was found."""
+    line = next(iter(joinlab.diagnose(timeline).of(LineKind.FIX)), NoFix())
+    return None if line == NoFix() else line
 
 
 CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
@@ -787,10 +788,12 @@ def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
     assert first_screen(timeline).tried.text == "Tried, emulated: both finish."
 
 
-def test_a_launched_run_that_no_edit_mends_says_so():
-    timeline = joinlab.launch(own_sizes, (1, 1), "gloo", on_output=None, progress=False)
+@pytest.mark.parametrize("run", [joinlab.launch, joinlab.emulate])
+def test_a_run_that_no_edit_mends_says_so(run):
+    settings = {"on_output": None, "progress": False} if run is joinlab.launch else {}
+    timeline = run(own_sizes, (1, 1), "gloo", **settings)
     assert mend(timeline) is None
-    assert fix_of(timeline) == NoFix()
+    assert joinlab.diagnose(timeline).of(LineKind.FIX) == (NoFix(),)
 
 
 def own_sizes(rank, inputs):

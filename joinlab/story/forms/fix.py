@@ -107,7 +107,7 @@ class NoFix(Fix):
     form = "none"
 
     def words(self) -> Text:
-        return say("Emulated, the program has no fix that joinlab knows.")
+        return say("joinlab found no edit that mends this program.")
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
@@ -124,7 +124,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     if edits or raised:
         return (*cure, *raised, *edits)
     if "fixes" in evidence.meta:
-        return (NoFix(),) if launched and not well and not cure else cure
+        return cure if well or cure else (NoFix(),)
     return cure or advice.find(evidence, not runs) or (() if well or runs else _untried(evidence))
 
 
