@@ -245,9 +245,11 @@ class ActingRank:
         if self.standing is not None:
             self.wake()
 
-    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
-        """Its host waits inside these calls, not for them: until `wake`."""
-        self.stand_still(HostWait(calls, why=why))
+    def wait_inside(
+        self, calls: Sequence[EmulatedCall], why: str, until: int | None = None
+    ) -> None:
+        """Its host waits inside these calls, not for them: until `wake`, or that time."""
+        self.stand_still(HostWait(calls, why=why), until)
 
     def yield_turn(self, asks: bool) -> None:
         """Let every rank that can go on and is not ahead act first. One that `asks` in a loop never waits,

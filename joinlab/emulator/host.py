@@ -265,10 +265,12 @@ class Host(ActingRank):
         awaited = [call.id for call in calls]
         self.take(WaitEnds(calls=awaited, still_open=awaited, time_ns=self.now, thread=0))
 
-    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
+    def wait_inside(
+        self, calls: Sequence[EmulatedCall], why: str, until: int | None = None
+    ) -> None:
         """Record the wait, too: a host that never leaves these calls is seen to stand in them."""
         self.begins(calls, inside=1)
-        super().wait_inside(calls, why)
+        super().wait_inside(calls, why, until)
         self.ends(calls)
 
     def goes_on(self) -> None:

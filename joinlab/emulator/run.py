@@ -16,7 +16,7 @@ from joinlab.emulator.host import THREADED, Host, bound_kinds, forget_calls
 from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
-from joinlab.emulator.store import SharedStore
+from joinlab.emulator.store import PREFIX, RankStore, SharedKeys
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
@@ -70,7 +70,7 @@ class Emulation(Machine):
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend, program)
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
-        self._store = SharedStore()
+        self._keys = SharedKeys()
         self._backend_of: dict[str, str] = {}
         self._returns: list[object] = [None] * len(counts)
         self._broken: LaunchError | None = None
@@ -210,11 +210,13 @@ class Emulation(Machine):
     def _open_default_group(self, host: Host) -> None:
         ranks = tuple(range(len(self.hosts)))
         group = self._new_group(host, DEFAULT_GROUP, ranks, "default_pg", self.knobs.backend)
+        store = RankStore(self._keys)
+        host.keep(store)
         host.own.world.group_count = 1
         c10d._register_pg_in_world(
             group,
             backend_name=self.knobs.backend,
-            store=self._store,
+            store=c10d.PrefixStore(PREFIX, store),
             group_name=c10d.GroupName(DEFAULT_GROUP),
             backend_config=str(c10d.BackendConfig(c10d.Backend(self.knobs.backend))),
             rank_mapping={rank: rank for rank in ranks},

@@ -35,7 +35,7 @@ from typing import Any
 
 from joinlab.launcher import descendants
 from joinlab.launcher.frames import receive, send
-from joinlab.launcher.rank import RankProcess
+from joinlab.launcher.rank import RankProcess, serve_store
 from joinlab.recorder.recorder import Recorder
 
 LOOK_S = 0.2
@@ -73,6 +73,7 @@ class Keeper:
         self.living: dict[int, Child] = {}  # by pid
         self.segments: set[str] = set()
         self.over = False
+        self.store: object = None
         descendants.adopt()
         self.child_pipe, self.wake = os.pipe()
         self.trouble_pipe, self.trouble = os.pipe()
@@ -140,6 +141,8 @@ class Keeper:
         if not self._fork(ranks):
             return
         self.ranks = ranks
+        # not before: a forked process would wait at its exit for the server's thread
+        self.store = serve_store(Path(self.folder))
         for child in self.children[ranks:]:  # they were forked ahead, and end now
             child.link.close()
         for child in self.children[:ranks]:

@@ -32,6 +32,7 @@ import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.launcher import default_device, descendants
@@ -56,7 +57,8 @@ from joinlab.recorder.recorded_traces import RecordedTrace
 from joinlab.recorder.recorder import Recorder
 from joinlab.showing import site_text
 
-STORE = "rendezvous"
+STORE = "port of the store"
+LOOPBACK = "127.0.0.1"
 CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will
 fail."""
@@ -232,7 +234,9 @@ class RankRun:
             device = torch.device("cuda", self.rank % self.request["gpus"])
             torch.cuda.set_device(device)
             default_device.make_default(device)
-        store = dist.FileStore(str(self.folder / STORE), self.ranks)  # type: ignore[attr-defined]
+        port = int((self.folder / STORE).read_text())
+        served = TCPStore(LOOPBACK, port, timeout=c10d.default_pg_timeout)
+        store = c10d.PrefixStore("default_pg", served)
         dist.init_process_group(
             self.request["backend"], store=store, rank=self.rank, world_size=self.ranks
         )
@@ -288,6 +292,19 @@ class RankRun:
             begun.append(True)
 
         c10d.init_process_group = dist.init_process_group = init_process_group
+
+
+def serve_store(folder: Path) -> object:
+    """Serve the store of a run whose files are in that folder, to this machine alone.
+
+    As torchrun's, it outlives each rank, and a wait for a key raises a DistStoreError.
+    """
+    listening = socket.create_server((LOOPBACK, 0))
+    port = listening.getsockname()[1]
+    (folder / STORE).write_text(str(port))
+    return TCPStore(
+        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
 
 
 def find_classes() -> None:

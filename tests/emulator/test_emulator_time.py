@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import polars as pl
 import pytest
@@ -178,6 +180,58 @@ def test_the_store_of_the_group_is_shared():
     )
     assert [end.kind for end in never.ends] == ["hung", "hung"]
     assert "'never'" in never.ends[0].text
+
+
+def wait_for_keys_in_vain(rank, inputs):
+    store = dist.PrefixStore("run", dist.distributed_c10d._get_default_store())
+    if rank:
+        store.wait(["rank 0 has tried often"])
+        store.set("late", "1")
+        store.wait(["rank 0 is through"])
+        return store.delete_key("late"), store.delete_key("late"), store.check(["late"])
+    tries, errors = 0, []
+    while not errors:
+        try:
+            store.wait(["late"], timedelta(milliseconds=50))
+            store.set_timeout(timedelta(milliseconds=100))
+            store.get("never")
+        except dist.DistStoreError as error:
+            tries += 1
+            if "late" not in str(error):
+                errors.append(str(error).splitlines()[0])
+            elif tries == 3:
+                store.set("rank 0 has tried often", "")
+    store.set_timeout(timedelta(minutes=5))
+    store.set("rank 0 is through", "")
+    return tries > 3, errors
+
+
+@pytest.mark.parametrize(
+    "run", [partial(emulate, backend="nccl"), partial(emulate, backend="gloo"), launch]
+)
+def test_a_wait_for_a_key_ends_with_the_limit_that_the_program_gave(run):
+    timeline = run(wait_for_keys_in_vain, (0, 0))
+    assert [end.kind for end in timeline.ends] == ["finished"] * 2
+    vain = ["wait timeout after 100ms, keys: /default_pg/0//run/never"]
+    assert timeline.returns == ((True, vain), (True, False, False))
+
+
+def test_a_rank_whose_key_came_too_late_is_not_woken_from_its_next_wait():
+    def program(rank, inputs):
+        store = dist.distributed_c10d._get_default_store()
+        if rank:
+            time.sleep(2)
+            store.set("late", "1")
+            time.sleep(2)
+            store.set("second", "1")
+            return None
+        with suppress(dist.DistStoreError):
+            store.wait(["late"], timedelta(seconds=1))
+        begin = time.monotonic()
+        store.wait(["second"])
+        return round(time.monotonic() - begin)
+
+    assert emulate(program, (0, 0)).returns[0] == 3
 
 
 def test_a_wait_with_a_time_limit_on_nccl_gives_the_communicator_up():
