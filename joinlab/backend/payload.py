@@ -86,6 +86,15 @@ def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
                 tensor.detach().copy_(torch.from_numpy(full).view(tensor.dtype).view(tensor.shape))
 
 
+def as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that a backend which does not look at strides takes for a tensor's: its first
+    element, and as many after it as it has elements. The tensor itself if its storage ends before."""
+    bytes_behind = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+    if tensor.is_contiguous() or bytes_behind < len_of(tensor):
+        return tensor
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
 @dataclass(slots=True)
 class CallPart:
     """One collective of a call (a coalesced call has several): the tensors that this rank puts in
@@ -113,7 +122,7 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[C
     if method.ins == method.outs:  # in place: one for each tensor
         return [CallPart([tensor], [tensor]) for tensor in tensors_in(args[0])]
     if method.op in POINT_TO_POINT:
-        tensors = tensors_in(args[0])
+        tensors = list(map(as_it_lies, tensors_in(args[0])))
         if method.op is Op.SEND:
             return [CallPart(tensors, [])]
         return [CallPart([], tensors)]

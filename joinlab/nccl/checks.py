@@ -86,6 +86,17 @@ def check(call: EmulatedCall, era: str) -> None:
         call.kind.accepted.add(era)
 
 
+def refuse_short_memory(calls: Sequence[EmulatedCall]) -> None:
+    """Refuse to model a send or recv that goes beyond the memory of its tensor, as of an expanded one."""
+    for call in calls:
+        for part in call.parts if FACTS[call.op].point_to_point else ():
+            if not all(map(_is_dense, (*part.ins, *part.outs))):
+                raise NotImplementedError(
+                    "its tensor is not contiguous, which PyTorch only warns of: NCCL goes on behind its first element, "
+                    "and beyond its memory"
+                )
+
+
 def refuse_lists(calls: Sequence[EmulatedCall]) -> None:
     """Refuse to model these calls, of all ranks of a group, if one lists tensors for more ranks, or
     for fewer: today no line of PyTorch looks, and NCCL goes beyond the list's memory."""

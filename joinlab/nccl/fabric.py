@@ -43,7 +43,7 @@ import torch.distributed as dist
 from joinlab.backend.machine import Machine
 from joinlab.backend.model import EmulatedCall, Fabric, Rank
 from joinlab.backend.payload import Bytes, CallPart, agree, len_of, look, move, write
-from joinlab.nccl.checks import check, refuse_lists
+from joinlab.nccl.checks import check, refuse_lists, refuse_short_memory
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
@@ -158,6 +158,7 @@ class Communicator:
 
     def submit(self, group_rank: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""
+        refuse_short_memory(calls)
         if self._ring is not None:
             self._feed(group_rank, calls)
             self._settle_ring()

@@ -369,6 +369,23 @@ def test_channels_last_is_moved_as_it_lies_and_other_strides_are_refused():
         assert played.ends[rank].text == "ValueError: Tensors must be contiguous"
 
 
+def test_a_send_moves_the_memory_behind_its_tensors_first_element():
+    """PyTorch warns of strides and passes the address on (check_gpu_single_tensor)."""
+    column, row = torch.arange(6.0).view(2, 3).t(), torch.zeros(3, 2)
+    send, recv = Call("send", [column], peer=1), Call("recv", outs=[row], peer=0)
+    on_nccl([send], [recv])
+    assert row.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    turned = torch.zeros(2, 3)
+    on_nccl([Call("send", [torch.arange(6.0)], peer=1)], [Call("recv", outs=[turned.t()], peer=0)])
+    assert turned.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_a_send_of_more_than_its_tensors_memory_is_refused_with_a_sentence():
+    one_element = Call("send", [torch.ones(1).expand(4)], peer=1)
+    with pytest.raises(LaunchError, match="beyond its memory"):
+        on_nccl([one_element], [Call("recv", outs=[ones(4)], peer=0)])
+
+
 def test_complex_numbers_are_reduced_as_pairs_of_real_ones():
     x = [torch.tensor([1 + 2j, 3 - rank * 1j], dtype=torch.complex64) for rank in range(2)]
     played = on_nccl(*[[Call("all_reduce", [x[r]]), Call("broadcast", [x[r]])] for r in range(2)])
