@@ -718,7 +718,7 @@ def _flag(place: FixTarget) -> Iterator[Edited]:
             put = place.put(node.body[0], *lines)
             text = place.changed((*place.span(node.test), "True"), put)
             yield Edited("together", place, text)
-    elif isinstance(node, ast.If) and _leaves(node) and not _is_for_some_ranks(place):
+    elif isinstance(node, ast.If) and _leaves(node) and not _is_role(place, node.test):
         loops = place.within(node, ast.For, ast.While)
         wanted = _is_wanted(place, node, loops)
         if isinstance(node.body[-1], ast.Break) and (wanted or _is_only_way_out(loops[0])):
@@ -764,13 +764,28 @@ def _leaves(branch: ast.If) -> bool:
     return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
 
 
+def _is_role(place: FixTarget, test: ast.expr) -> bool:
+    """Whether a rank's number alone can decide that it passes a test which others fail, as that of
+    4 does in `done or rank == 4`, and not in `done and rank == 4`."""
+    if isinstance(test, ast.BoolOp):
+        decides = all if isinstance(test.op, ast.And) else any
+        return decides(_is_role(place, part) for part in test.values)
+    return bool(_overlap(_names([test]), _ranks_own(place)))
+
+
 def _is_for_some_ranks(place: FixTarget, ignored: Collection[str] = ()) -> bool:
     """Whether the test reads nothing but the rank's number. `ignored`: names that do not count."""
-    values = []
+    names = {read["name"] for read in place.tests[-1]["values"] if "(" not in read["name"]}
+    return bool(names.difference(ignored)) and names.difference(ignored) <= _ranks_own(place)
+
+
+def _ranks_own(place: FixTarget) -> set[str]:
+    """The names in the test that hold the rank's number on each rank. A length may equal it."""
+    own, others = set[str](), set[str]()
     for read in place.tests[-1]["values"]:
-        if "(" not in read["name"] and read["name"] not in ignored:  # a length may equal the rank
-            values.append((read["ranks"], read["value"]))
-    return bool(values) and all(ranks == [value] and type(value) is int for ranks, value in values)
+        is_rank = read["ranks"] == [read["value"]] and type(read["value"]) is int
+        (own if is_rank and "(" not in read["name"] else others).add(read["name"])
+    return own - others
 
 
 def _agree(

@@ -516,6 +516,46 @@ def skips(rank, inputs):
     dist.barrier()
 
 
+def ring_that_masks(rank, inputs):
+    """A masked block has to be handed on, too: were all to skip such a step, none would be."""
+    block = torch.ones(1) * rank
+    for step in range(2):
+        owner = (rank - step) % 2
+        if owner > rank:
+            continue
+        received = torch.zeros(1)
+        exchange = [
+            dist.P2POp(dist.isend, block, 1 - rank),
+            dist.P2POp(dist.irecv, received, 1 - rank),
+        ]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        block = received
+    dist.barrier()
+
+
+def group_of(rank, pair, across, kind):
+    if kind == "pair" or rank == 2:
+        return pair
+    return across
+
+
+def reduces_in_the_pair(rank, inputs):
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    for kind in ("pair", "across"):
+        group = group_of(rank, pairs[rank // 2], across[rank % 2], kind)
+        dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("program", "ranks"), [(ring_that_masks, 2), (reduces_in_the_pair, 4)])
+def test_no_flag_is_agreed_on_where_the_ranks_number_alone_decides(program, ranks):
+    timeline = joinlab.emulate(program, (1,) * ranks, "gloo")
+    assert [end.kind for end in timeline.ends] == ["hung"] * ranks
+    assert fix_of(timeline) is None
+
+
 def total(values):
     if len(values) < 2:
         return sum(values, torch.zeros(1))
