@@ -107,7 +107,7 @@ class NoFix(Fix):
     form = "none"
 
     def words(self) -> Text:
-        return say("joinlab found no edit that mends this program.")
+        return say("No edit was found that mends this program.")
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
