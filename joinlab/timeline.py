@@ -138,7 +138,7 @@ class Process(TypedDict):
     gpu: str | None
     command: list[str]
     stopped: NotRequired[bool]  # by SIGSTOP, a debugger or its cgroup
-    silent: NotRequired[bool]  # it wrote no stacks when it should have
+    silent: NotRequired[str]  # it wrote no stacks when it should have; the line that Ctrl-C met
 
 
 class Cut(TypedDict):

@@ -147,8 +147,8 @@ class RecordedFolder:
             before = {rank: files[rank].until(cut) for rank in self.job}
             silent = _take_places(before, self.job)
             timeline = _timeline(before, problems, cut)
-            for rank in silent:
-                timeline.meta["processes"][rank]["silent"] = True
+            for rank, site in silent.items():
+                timeline.meta["processes"][rank]["silent"] = site
         asides = [*_errors_before(self)]
         if asides:
             timeline.meta["asides"] = asides
@@ -253,11 +253,11 @@ class RankFiles:
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 
 
-def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> list[int]:
-    """Let ranks that wrote no stacks before a cut stand where KeyboardInterrupt came. Gives back those
-    that should have written some, since a rank of their host has that stood for no longer: they may
-    not have run."""
-    silent = []
+def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> dict[int, str]:
+    """Let ranks that wrote no stacks before a cut stand where KeyboardInterrupt came. Gives back that
+    line of those that should have written some, since a rank of their host has that stood for no
+    longer: they may not have run."""
+    silent: dict[int, str] = {}
     wrote: dict[str | None, int] = {}
     for log in before.values():
         if log.stood:
@@ -267,9 +267,10 @@ def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> list[i
         raised = logs[rank].raised
         if log.stood or raised is None:
             continue
+        frames = _FRAME.findall(raised.traceback or "")
         if log.last_ns + _behind(log) <= wrote.get(log.begin.host, 0):
-            silent.append(rank)
-        elif frames := _FRAME.findall(raised.traceback or ""):
+            silent[rank] = next(iter(raised_at(raised.traceback or "")), "")
+        elif frames:
             stack = [f"{file}:{line} {name}" for file, line, name in frames]
             log.stood = [Stood(thread="MainThread", frames=stack)]
     return silent

@@ -59,12 +59,19 @@ class StoppedProcess(Cause):
         return say("{}'s process is stopped, by a signal or a debugger: {}.", self.ranks, remedy)
 
 
+@form
 class Silent(Cause):
+    """site: where Ctrl-C met it"""
+
+    site: str
+
     def words(self) -> Text:
+        met = f" Ctrl-C met it at {short_site(self.site)}." if self.site else ""
         return say(
             "{} could not write where it stood: its process was stopped, a call held the "
-            "interpreter, or its host was too busy.",
+            "interpreter, or its host was too busy.{}",
             self.ranks,
+            met,
         )
 
 
@@ -108,8 +115,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
             )
             texts, past = _texts(threads), end.kind is EndKind.KILLED
             lines_found.append(Stands(texts, recorded, past, ranks=(rank,), lines=lines))
-        elif recorded and processes[rank].get("silent"):
-            lines_found.append(Silent(ranks=(rank,)))
+        elif recorded and "silent" in processes[rank]:
+            lines_found.append(Silent(processes[rank]["silent"], ranks=(rank,)))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             lines_found.append(Look(processes[rank]["host"], pid, ranks=(rank,)))
     return (*lines_found[:MOST_RANKS], *_raising(stacks), *_two_threads(evidence))
