@@ -35,15 +35,21 @@ class FromText(Headline):
 
 @form
 class TextErrors(FromText):
-    """What ranks raised, or where they stood: the text of each side."""
+    """What ranks raised, or where they stood: the text of each side, of the second in the words of
+    `second` if there are some."""
 
     template: ClassVar[str]
+    second: ClassVar[str] = ""
     further: ClassVar[str]
     texts: Sequence[str]
 
     def words(self) -> Text:
-        texts = zip(self.sides, self.texts, strict=True)
-        parts = [say(self.template, ranks, text) for ranks, text in texts]
+        parts: list[Text] = []
+        for ranks, text in zip(self.sides, self.texts, strict=True):
+            template = self.template
+            if parts and self.second:
+                template = self.second
+            parts.append(say(template, ranks, text))
         if len(parts) > 2:
             parts[2:] = [say(self.further, sorted(chain(*self.sides[2:])))]
         return say("{}.", listing(parts))
@@ -80,6 +86,7 @@ class TextStuck(FromText):
 
 class TextVictims(TextErrors):
     template = "{} waited for another rank, which the text does not name: {}"
+    second = "{} waited, too: {}"
     further = "{} waited, too"
 
 
@@ -91,6 +98,7 @@ class TextVictimsOf(TextVictims):
 
 class TextWithoutId(TextErrors):
     template = "{} got no NCCL id from rank 0 of [its|their] group: {}"
+    second = "{} got none, either: {}"
     further = "{} got none, either"
 
 
