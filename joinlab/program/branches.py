@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,8 @@ class Statement:
     one_line     the test of an `if` with its block on the same line, or of its only conditional expression
     reads        names that it reads or calls, without its block: "loss"
     stores       names that it or its block sets: "start", "self.bad"
+    calls        objects of which it, without its block, calls methods, or its decorators do: "hooks" of
+                 `hooks.add(save)`; without imported modules
     loop         it is a `for` or a `while`
     returns      its block has a `return`
     """
@@ -39,6 +41,7 @@ class Statement:
     one_line: ast.expr | None
     reads: frozenset[str]
     stores: frozenset[str]
+    calls: frozenset[str]
     loop: bool
     returns: bool
 
@@ -122,7 +125,10 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
     lines = text.splitlines()
     statements = (item for item in ast.walk(tree) if isinstance(item, ast.stmt))
     nodes = sorted(statements, key=lambda item: (item.lineno, item.col_offset))
-    keys = _keys(nodes)
+    keys, modules = _keys(nodes), set[str]()
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules.update((name.asname or name.name).partition(".")[0] for name in node.names)
     for node in nodes:
         made: Statement | None = None
         for line in range(node.lineno, _head_end(node) + 1):
@@ -132,7 +138,7 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
                 or not by_line[line].decides
                 or (by_line[line].first < line and inside)
             ):
-                made = made or _made(node, lines, keys)
+                made = made or _made(node, lines, keys, modules)
                 by_line[line] = made
     return by_line
 
@@ -146,7 +152,9 @@ def _head_end(node: ast.stmt) -> int:
     return max(node.lineno, first - 1)
 
 
-def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -> Statement:
+def _made(
+    node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]], modules: Set[str]
+) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
     sets = []
@@ -179,6 +187,7 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         _one_line(node),
         frozenset(_reads(node)) - inner,
         frozenset(stored_in(node)),
+        frozenset(_called(node)) - modules,
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
         any(isinstance(inner_node, ast.Return) for inner_node in ast.walk(node)),
     )
@@ -301,6 +310,21 @@ def _reads(node: ast.AST) -> Iterator[str]:
                     yield from _reads(part)
 
 
+def _called(node: ast.stmt) -> Iterator[str]:
+    """The objects of which a statement or its decorators call methods."""
+    match node:
+        case ast.Expr(value=value) | ast.Assign(value=value):
+            parts = [value]
+        case ast.FunctionDef(decorator_list=parts):
+            pass
+        case _:
+            return
+    for part in parts:
+        match part:
+            case ast.Call(func=ast.Attribute(value=owner)):
+                yield dotted(owner.value if isinstance(owner, ast.Subscript) else owner)
+
+
 QUESTIONS = ("any", "all", "sum", "min", "max")
 """Functions, and methods of arrays, that change nothing."""
 LOOKUPS = ("get", "getenv")
@@ -308,9 +332,11 @@ LOOKUPS = ("get", "getenv")
 
 
 def _is_question(node: ast.AST) -> bool:
-    """Whether it is a call that changes nothing, on a name: `any(bad)`, `mask.sum().item()`,
-    `os.environ.get("DEBUG")`."""
+    """Whether it is a call that changes nothing, on a name: `any(bad)`, `len(set(bad))`,
+    `mask.sum().item()`, `os.environ.get("DEBUG")`."""
     match node:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Call(ast.Name(id="set"), [owner])]):
+            return bool(dotted(owner))
         case ast.Call(func=ast.Name(id=name), args=[ast.expr() as owner], keywords=[]):
             return name in QUESTIONS and bool(dotted(owner))
         case ast.Call(func=ast.Attribute(value=owner, attr="item"), args=[]):

@@ -676,9 +676,12 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
             reads = set()
         if tests and line:
             inside = [at for at in met if _decided(at, tests[0], way.steps, reads)]
-            return _set_before(met, reads, line.first) or inside[-1:]
+            found = _set_before(met, reads, line.first) or inside[-1:] or _changed(met, reads)
+            for at in found:
+                return [*_set_before(met[: met.index(at)], {*at.statement.names}), at]
         return []
-    return [*_setters(met, place, steps), place]
+    head = [at for at in met if _decided(at, place.tests[0], way.steps, set())]
+    return [*(_setters(met, place, steps) or head[-1:]), place]
 
 
 def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[str]) -> bool:
@@ -692,7 +695,7 @@ def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[
         and caller.event == "line"
         and (caller.depth, caller.function) == (last.depth, last.function)
         and statement is not None
-        and (caller is last or bool(statement.stores & reads))
+        and (caller.line == last.line or bool(statement.stores & reads))
     )
 
 
@@ -719,16 +722,27 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
     return list(islice(setters, 1))
 
 
+def _changed(met: Sequence[_At], reads: Set[str]) -> list[_At]:
+    """The statement at which they parted earlier and called a method of one of these objects, which
+    may do more later: `if debug: net.register_forward_hook(sync)`. [] if there are several."""
+    changed: dict[Statement, _At] = {}
+    for at in met:
+        calls = at.statement.calls.union(*(statement.calls for statement in _alone(at)))
+        if calls & reads:
+            changed[at.statement] = at
+    return [*changed.values()] if len(changed) == 1 else []
+
+
+def _alone(parted: _At) -> list[Statement]:
+    """The statements that one of the ranks ran before their ways met again."""
+    steps = (step for steps in parted.alone for step in steps if step.depth == parted.depth)
+    return _statements(steps)
+
+
 def _sets(parted: _At) -> Set[str]:
     """The names that the statement sets, or one of the ranks before their ways met again: `if skip:
     continue`."""
-    ran = set()
-    for steps in parted.alone:
-        for step in steps:
-            if step.depth == parted.depth:
-                ran.add((step.file, step.line))
-    statements = filter(None, starmap(statement_at, ran))
-    return parted.statement.stores.union(*(statement.stores for statement in statements))
+    return parted.statement.stores.union(*(statement.stores for statement in _alone(parted)))
 
 
 def _standing(steps: Iterable[TraceStep]) -> list[TraceStep]:

@@ -24,10 +24,11 @@ from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from enum import Enum
 from functools import lru_cache
 from math import isfinite
 from opcode import opmap
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MemberDescriptorType
 from typing import Any, NamedTuple, TypeVar
 
 from joinlab.program.branches import LOOKUPS, Statement, statement_at
@@ -277,7 +278,7 @@ class Trace:
             value = asked.answer()
             if value is asked or not asked.function:
                 name, value = asked[:2]
-            pair = plain_of(name, value) or self._length(name, value)
+            pair = plain_of(name, value) or self._length(name, value) or _key_of(frame, name)
             if pair is None and test.one_line is not None and value is not frame:
                 pair = f"type({name})", type(value).__name__
             if pair is not None:
@@ -455,7 +456,11 @@ class _Asked(NamedTuple):
         elif type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
             with suppress(ValueError):  # the least of nothing
                 return getattr(value, function)()
-        elif type(value) in _SIZED[3:8] and all(type(item) in (int, float, bool) for item in value):
+        elif type(value) not in _SIZED[3:8]:
+            return self
+        elif function == "len" and {*map(type, value)} <= {int, float, bool, str}:
+            return len(set(value))
+        elif {*map(type, value)} <= {int, float, bool}:
             with suppress(ValueError):
                 return getattr(builtins, function)(value)
         return self
@@ -477,7 +482,7 @@ def _asked(frame: FrameType, name: str) -> _Asked:
         return _Asked(name, value)
     owner, function, arguments = match.groups()
     if owner is None:
-        owner, arguments = arguments, ""
+        owner, arguments = arguments.removeprefix("set(").rstrip(")"), ""
         if function in frame.f_locals or function in frame.f_globals:
             function = ""  # it is the program's own
     return _Asked(owner, _named(frame, owner), function, literal_eval(f"[{arguments}]"))
@@ -486,8 +491,8 @@ def _asked(frame: FrameType, name: str) -> _Asked:
 def _named(frame: FrameType, name: str) -> Any:
     """The value of a name; `frame` if it is unknown.
 
-    Only attributes in the object's own dict, and items of a list, tuple or dict, are read: no code
-    of a class runs.
+    Only attributes that `_attribute` reads, and items of a list, tuple or dict: no code of a class
+    runs.
     """
     if name.endswith("]"):
         container, _, key = name[:-1].rpartition("[")
@@ -496,19 +501,41 @@ def _named(frame: FrameType, name: str) -> Any:
                 _named(frame, container),
                 _named(frame, key) if key[0].isidentifier() else literal_eval(key),
             )
-            if (type(holder) is dict and type(item) in (str, int)) or (
-                type(holder) in (list, tuple) and type(item) is int
-            ):
+            if isinstance(holder, dict) and type(item) in (str, int):
+                return dict.get(holder, item, frame)
+            if type(holder) in (list, tuple) and type(item) is int:
                 return holder[item]
         return frame
     first, *attributes = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first, frame))
     for attribute in attributes:
-        try:
-            value = object.__getattribute__(value, "__dict__").get(attribute, frame)
-        except (AttributeError, TypeError):
-            return frame
+        value = _attribute(value, attribute, frame)
     return value
+
+
+def _attribute(owner: Any, name: str, unknown: object) -> Any:
+    """An attribute of the object's own dict, a slot, a plain value of its class, or `requires_grad` of
+    a tensor."""
+    if name == "requires_grad" and _is_tensor(owner):
+        return owner.requires_grad
+    with suppress(AttributeError, TypeError):
+        held = object.__getattribute__(owner, "__dict__")
+        if name in held:
+            return held[name]
+    for cls in type.__getattribute__(type(owner), "__mro__"):
+        value = vars(cls).get(name, unknown)
+        if type(value) is MemberDescriptorType:
+            with suppress(AttributeError):  # a slot that is not set
+                return value.__get__(owner)
+        if value is not unknown:
+            return unknown if hasattr(type(value), "__get__") else value
+    return unknown
+
+
+def _key_of(frame: FrameType, name: str) -> tuple[str, Plain] | None:
+    """The name that selects an item, if the item says nothing: `handlers[kind](batch)`."""
+    key = name.removesuffix("]").rpartition("[")[2]
+    return plain_of(key, _named(frame, key)) if key.isidentifier() and key != name else None
 
 
 def plain_of(name: str, value: Any) -> tuple[str, Plain] | None:
@@ -527,6 +554,8 @@ def plain_of(name: str, value: Any) -> tuple[str, Plain] | None:
         return name, value
     if kind in _SIZED:
         return f"len({name})", len(value)
+    if isinstance(value, Enum):
+        return f"{name}.name", value._name_
     if _is_tensor(value):
         if value.device.type == "cpu" and value.numel() == 1 and (item := _item(value)) is not None:
             return plain_of(name, item)

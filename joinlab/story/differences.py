@@ -310,6 +310,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         _some(sides),
         pl.col("group") == slot.group,
         ~pl.col("op").is_in([*POINT_TO_POINT]),
+        pl.col("error").is_null() | pl.col("number").is_not_null(),  # a refused call meets none
     )
     lane_of = {rank: lane for lane, ranks in evidence.difference.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
