@@ -454,7 +454,7 @@ class _Asked(NamedTuple):
             if (environment and not _SECRET.search(self.arguments[0])) or type(holder) is dict:
                 return holder.get(*self.arguments)
         elif type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
-            with suppress(ValueError):  # the least of nothing
+            with suppress(ValueError, AttributeError):  # the least of nothing; no `len` of a set
                 return getattr(value, function)()
         elif type(value) not in _SIZED[3:8]:
             return self
