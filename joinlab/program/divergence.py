@@ -680,8 +680,17 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
             for at in found:
                 return [*_set_before(met[: met.index(at)], {*at.statement.names}), at]
         return []
-    head = [at for at in met if _decided(at, place.tests[0], way.steps, set())]
-    return [*(_setters(met, place, steps) or head[-1:]), place]
+    setters = _setters(met, place, steps)
+    values = (
+        {*parted.tests[0].values, *_returned(parted, trace)}
+        for parted, trace in ((place, way), (place.turned(), peer_way))
+    )
+    if not setters and next(values) == next(values):
+        head = (
+            parted for parted in reversed(met) if _decided(parted, place.tests[0], way.steps, set())
+        )
+        setters = [*islice(head, 1)]
+    return [*setters, place]
 
 
 def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[str]) -> bool:
