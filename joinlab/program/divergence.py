@@ -732,14 +732,14 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
 
 
 def _changed(met: Sequence[_At], reads: Set[str]) -> list[_At]:
-    """The statement at which they parted earlier and called a method of one of these objects, which
-    may do more later: `if debug: net.register_forward_hook(sync)`. [] if there are several."""
-    changed: dict[Statement, _At] = {}
-    for at in met:
+    """The only statement at which they parted earlier, if one of them called a method there of one of
+    these objects, which may do more later: `if debug: net.register_forward_hook(sync)`. []: another
+    branch may be the cause, too."""
+    for at in met[-1:]:
         calls = at.statement.calls.union(*(statement.calls for statement in _alone(at)))
-        if calls & reads:
-            changed[at.statement] = at
-    return [*changed.values()] if len(changed) == 1 else []
+        if calls & reads and {parted.statement for parted in met} == {at.statement}:
+            return [at]
+    return []
 
 
 def _alone(parted: _At) -> list[Statement]:
