@@ -268,7 +268,10 @@ class Host(ActingRank):
     def wait_inside(
         self, calls: Sequence[EmulatedCall], why: str, until: int | None = None
     ) -> None:
-        """Record the wait, too: a host that never leaves these calls is seen to stand in them."""
+        """Record the wait, too: a host that never leaves these calls is seen to stand in them, and one
+        that waits for no call, as in new_group or in its store, in its line of the program."""
+        if not calls:
+            why += site_text(program_site())
         self.begins(calls, inside=1)
         super().wait_inside(calls, why, until)
         self.ends(calls)

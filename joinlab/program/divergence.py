@@ -422,15 +422,15 @@ def rounds_of(roles: Iterable[Role]) -> list[Test]:
 
 
 def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) -> list[Test]:
-    """The later test by which ranks left a function before a line that has the text `call`: what
-    the others issued on their side of `test`. [] if there is no such line."""
+    """The later test by which ranks went past a line that has the text `call`, or left a function
+    before it: what the others issued on their side of `test`. [] if there is no such line."""
     at = test["file"], test["line"], side.get("issued")
     places = [n for n, step in enumerate(steps) if (step.file, step.line, step.issued) == at]
     if not places:
         return []
     begin = steps[places[-1]]
     frame = list(takewhile(lambda step: step.depth >= begin.depth, steps[places[-1] + 1 :]))
-    decided: _At | None = None
+    lines, decided = linecache.getlines(begin.file), None
     for step, after in pairwise(frame):
         if step.depth == begin.depth:
             statement = statement_at(step.file, step.line)
@@ -438,9 +438,12 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
             statement = None
         if statement is not None and statement.branches and statement.decides:
             decided = _At(step.depth, statement, (step, step), (after, after))
+            inside = range(statement.first + 1, statement.last + 1)
+            guarded = [line for line in inside if lines[line - 1].strip() == call]
+            if guarded and after.line not in inside and not statement.loop:
+                return [_test(_line_of(decided), {rank: [decided] for rank in side["ranks"]})]
     if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
         return []
-    lines = linecache.getlines(begin.file)
     indent = lines[begin.line - 1].partition(lines[begin.line - 1].strip())[0]
     for line in lines[decided.statement.last :]:
         if line.strip() == call:
@@ -592,8 +595,12 @@ def _of_its_own(
             misses == 1 and not led[-1]
         )  # and never came back, however many such calls it lacks
         peer_came_more = sum(step.key == key for step in peer) > rounds
-        if statement.loop:
-            fits = misses == 1 and peer_came_more
+        if (
+            statement.loop
+        ):  # whose head does not itself issue such a call, as that of a batch's works
+            behind = [follow[at] for at, leads in zip(places, led, strict=True) if leads]
+            by_head = any(step is None or step.issued > turns[0] for step in behind[:1])
+            fits = misses == 1 and peer_came_more and not by_head
         else:
             fits = misses == lacks or never_came_back
         if fits and len(went) == len(dict(went)):

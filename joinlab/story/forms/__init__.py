@@ -66,7 +66,7 @@ BY_RELATION: Mapping[Relation, tuple[Finder, ...]] = {
     Relation.SPLITS: (silent.splits,),
     Relation.DATA: (mismatch.other_data,),
     Relation.CALL: (mismatch.other_call,),
-    Relation.ALONE: (misused.left_behind, mismatch.alone),
+    Relation.ALONE: (silent.not_come, misused.left_behind, mismatch.alone),
 }
 
 

@@ -253,6 +253,7 @@ _PLURAL = (
     ("its host", "their hosts"),
     ("its NCCL watchdog", "their NCCL watchdog"),
     ("it was", "they were"),
+    ("it waits", "they wait"),
     ("it may", "they may"),
     ("it did not", "they did not"),
 )
@@ -324,7 +325,8 @@ class _FateOf:
         if hung:
             # How the model found it is not said, and differs from rank to rank.
             if end.proven and text.startswith(("no rank can go on", "it made no progress")):
-                text = ""
+                wait = text.partition("; this one ")[2]
+                text = f"it {wait}" if inside is None and wait.endswith(")") else ""
             text = text.removeprefix("only suspected: ")
         sites = raised_at(evidence.timeline.output[self.rank]) if raised else ()
         left_at = evidence.meta.get("left_at", {}).get(self.rank)

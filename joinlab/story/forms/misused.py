@@ -101,7 +101,7 @@ def _left(evidence: Evidence) -> CallRow | None:
     slot = evidence.mismatch
     for rank, row in evidence.matched.calls_of(slot).items() if slot is not None else ():
         peer, waited = row["peer"], row["host_wait_begin_ns"] is not None
-        if row["op"] != Op.SEND or peer is None or waited:
+        if row["op"] != Op.SEND or peer is None or waited or row["completed_ns"] is not None:
             continue
         key, finished = evidence.awaited(peer), evidence.ends[rank].kind is EndKind.FINISHED
         recv = evidence.matched.row_of[key] if key is not None and finished else None

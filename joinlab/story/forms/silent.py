@@ -8,7 +8,7 @@ inputs or models, an all-to-all whose sizes do not add up, and replicas that dif
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.splits import misfits
@@ -23,9 +23,9 @@ from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import EndKind
 
 _EARLY = re.compile(r"Rank (\d+) exhausted all inputs")
-_MISSING = re.compile(
-    r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"
-)  # ProcessGroupGloo::monitoredBarrier, v2.13.0
+# ProcessGroupGloo::monitoredBarrier, v2.13.0: what rank 0 of the group raises, and the others that came
+_MISSING = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+_CAME = re.compile(r"Rank (\d+) successfully reached monitoredBarrier")
 
 
 class NotCome(Headline):
@@ -34,13 +34,29 @@ class NotCome(Headline):
 
 
 def not_come(evidence: Evidence) -> tuple[Line, ...]:
-    """The ranks that rank 0's error names."""
-    for end in evidence.ends:
+    """The ranks that the error of a group's first rank names, by their numbers in that group."""
+    for rank, end in enumerate(evidence.ends):
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
-            missing = list(map(int, match[1].replace(",", " ").split()))
-            if all(rank < len(evidence.ends) for rank in missing):
-                return (NotCome(**evidence.about([missing])),)
+            missing = set[tuple[int, ...]]()
+            for ranks in _groups_of(evidence, rank):
+                named = list(map(int, match[1].replace(",", " ").split()))
+                if max(named) < len(ranks):
+                    missing.add(tuple(map(ranks.__getitem__, named)))
+            if len(missing) == 1:
+                return (NotCome(**evidence.about([*missing])),)
     return ()
+
+
+def _groups_of(evidence: Evidence, first: int) -> Iterator[Sequence[int]]:
+    """The members of each group whose first rank this is, and in which all that came to a
+    monitored_barrier have the numbers that they say."""
+    numbers = dict[int, int]()
+    for rank, end in enumerate(evidence.ends):
+        if match := _CAME.search(end.text):
+            numbers[rank] = int(match[1])
+    for ranks in evidence.meta["groups"].values() or [range(len(evidence.ends))]:
+        if ranks[0] == first and all([*ranks[n : n + 1]] == [r] for r, n in numbers.items()):
+            yield ranks
 
 
 class Early(Headline):
