@@ -145,6 +145,7 @@ PATTERNS: Mapping[str, str] = {
     rf"(?:{OTHER_LINES}{{1,5}}(?:[ \t].*\n)+){{0,4}}(?:{OTHER_LINES}{{0,5}}(?={ERROR})|(?=(?P<word>{ONE_WORD}))))"
     r"(?P<text>.*)",
     "worker_left": r"DataLoader worker \(pid.*(?:exited unexpectedly|killed by signal: Interrupt)",
+    "worker_killed": r"^RuntimeError: DataLoader worker \(pid \d+\) is killed by signal: .*",
     "of_exception_group": r"^  (?:\+ Exception Group (?=Traceback )|\| )",
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<size>\d{1,5})$",
     "torn": r"^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
@@ -791,9 +792,10 @@ class TextFacts:
                 by_user = bool(
                     signals & {"2", "SIGINT"} and _FIND["worker_left"].search(ended_by["text"])
                 )
+                killed = _FIND["worker_killed"].search(lines)
+                if killed and "exited unexpectedly" in ended_by["text"]:  # by that signal
+                    self.raised[line_rank] = killed[0].rstrip()
                 for match in end:
-                    if "is killed by signal" in match["text"]:  # more than that it exited
-                        self.raised[line_rank] = match["text"]
                     if match["text"].startswith("KeyboardInterrupt"):
                         ended_by, by_user = match, True
                 if by_user:
