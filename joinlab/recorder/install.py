@@ -25,6 +25,8 @@ from joinlab.recorder.call import ValueReader
 from joinlab.recorder.group import BACKEND, KINDS, RecordingGroup
 from joinlab.recorder.recorder import Recorder
 
+DEBUG = "TORCH_DISTRIBUTED_DEBUG"
+
 
 def install(recorder: Recorder, about: Mapping[str, object]) -> None:
     """Record every process group that this process creates from now on. Call once, before
@@ -49,8 +51,12 @@ def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
     # the backends, the description, and the GPU that is bound to the group
     requested: list[tuple[dict[str, str], str, torch.device | None]] = []
+    debug = os.environ.get(DEBUG)
+    exported: Any = dist
 
     def recording_helper(*args: Any, **kwargs: Any) -> object:
+        if os.environ.get(DEBUG) != debug:  # torch read it before the script could set it
+            exported.set_debug_level_from_env()
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
         try:
             backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()

@@ -674,6 +674,16 @@ def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: 
     assert bare.returncode
 
 
+def test_a_recorded_script_gets_the_checks_that_it_asks_torch_for(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(
+        "import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'DETAIL'\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo', init_method=f'file://{os.getcwd()}/store', rank=0, world_size=1)\n"
+        "print(dist.get_debug_level())\n"
+    )
+    recorded = python(tmp_path, "-m", "joinlab", "record", "probe.py", RANK="0")
+    assert recorded.stdout == "DebugLevel.DETAIL\n"
+
+
 def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"rank-{rank}.0.jsonl").touch()
