@@ -389,8 +389,13 @@ def test_a_check_that_torch_was_asked_for_still_raises() -> None:
         group = dist.new_group()
         dist.all_reduce(torch.ones(2 + rank), group=group)
 
+    timeline = run(program)
     assert all(
-        "Detected mismatch between collectives on ranks" in end.text for end in run(program).ends
+        "Detected mismatch between collectives on ranks" in end.text for end in timeline.ends
+    )
+    assert joinlab.diagnose(timeline).sentence == (
+        "Rank 0 issued all-reduce of 2 numbers and rank 1 issued all-reduce of 3 numbers, and torch "
+        "refused to run them."
     )
 
 

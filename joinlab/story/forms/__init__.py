@@ -39,6 +39,7 @@ Finder = Callable[[Evidence], tuple[Line, ...]]
 
 FIRST: tuple[Finder, ...] = (
     pasted.find,
+    pasted.refused,
     even.cut_short,
     misused.grouped,
     standing.outside_calls,

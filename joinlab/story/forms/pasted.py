@@ -166,6 +166,13 @@ class TextDiffer(TextCalls):
         return self.all_sides(False, f", as {'call ' * label.isdecimal()}{label}" * bool(label))
 
 
+class DetailDiffers(TextDiffer):
+    """Of a recorded job. Such calls have no number."""
+
+    def words(self) -> Text:
+        return self.all_sides(False, ", and torch refused to run them")
+
+
 class TextBehind(TextCalls):
     """Ranks, the last side, that had not come to a call."""
 
@@ -292,6 +299,18 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     missing = {*evidence.meta.get("missing_ranks", ())}.difference(evidence.meta.get("heard", ()))
     reach = TextReach(evidence.meta.get("program", "text"), ranks=tuple(sorted(missing)))
     return (headline, *_beyond(evidence, open_), reach)
+
+
+def refused(evidence: Evidence) -> tuple[Line, ...]:
+    """The headline of a job whose calls torch compared, and refused since they differ (DETAIL)."""
+    last = {}
+    for row in evidence.timeline.rows("calls"):
+        if _NOT_MET in (row["error"] or ""):
+            last[row["rank"]] = row
+    kinds = _kinds([*last.values()])
+    if len(kinds) < 2 or len({row["group"] for row in last.values()}) > 1:
+        return ()
+    return (_calls(evidence, DetailDiffers, kinds),)
 
 
 def _failed(evidence: Evidence) -> Line | None:
