@@ -16,7 +16,7 @@ from hypothesis import settings
 # No deadlines, since a test machine may be slow at times; the same examples every time, so that CI
 # is deterministic.
 os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progress in the course
-settings.register_profile("joinlab", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("joinlab", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("nightly", deadline=None, max_examples=2_000)  # others every night
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 

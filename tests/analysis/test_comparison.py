@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.analysis.comparison import Comparison, _aligned, compare
@@ -40,7 +40,6 @@ def test_a_timeline_does_not_part_from_itself(timeline):
     assert found.sentence == "Both runs issue the same calls, and each call ends alike."
 
 
-@settings(max_examples=40)
 @given(timelines(), timelines())
 def test_every_slot_is_in_one_row_in_its_own_order(left, right):
     found = compare(left, right)
@@ -52,7 +51,6 @@ def test_every_slot_is_in_one_row_in_its_own_order(left, right):
         assert (row.left, row.right) != (None, None)
 
 
-@settings(max_examples=40)
 @given(timelines(), timelines())
 def test_they_part_at_the_same_place_seen_from_either_side(left, right):
     one, other = compare(left, right), compare(right, left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes
@@ -75,7 +75,6 @@ def looping(draw: st.DrawFn) -> Timeline:
 ANY = looping() | timelines()
 
 
-@settings(max_examples=60)
 @given(ANY, st.booleans())
 def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
     folding = fold(timeline, ranks=ranks)
@@ -93,7 +92,6 @@ def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
     assert sorted(shown) == sorted(calls)
 
 
-@settings(max_examples=60)
 @given(ANY, st.booleans())
 def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
     folding = fold(timeline, ranks=ranks)
@@ -112,7 +110,6 @@ def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
                 assert all(seq != last[rank] for rank, seq in slot.calls.items())
 
 
-@settings(max_examples=60)
 @given(ANY)
 def test_ranks_in_one_lane_did_the_same(timeline):
     names = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -329,7 +329,6 @@ endings = st.one_of(
 )
 
 
-@settings(max_examples=50)
 @given(
     calls=st.lists(
         rows(CALL_COLUMNS),
@@ -739,7 +738,6 @@ _TEST = {"file": "a.py", "line": 1, "text": "if x:", "values": []}
 _SIDES = [{"ranks": [rank], "how": "later", "line": 2, "text": "{0}", "{": 1} for rank in (0, 1)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]),
     value=_JSON,

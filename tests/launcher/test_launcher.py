@@ -304,6 +304,7 @@ else:
 """
 
 
+@pytest.mark.nightly
 def test_without_joinlab_a_process_on_gloo_ends_only_when_its_calls_have(tmp_path: Path) -> None:
     """What the next test and test_emulator_ddp rest on, seen in two plain scripts."""
     ranks = [

@@ -21,6 +21,7 @@ from joinlab.story.judge import mend
 from joinlab.story.lines import Edit, LineKind
 from joinlab.story.writers import diff_of
 from tests.material.unseen import px, reports
+from tests.nightly import sampled
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
 
@@ -38,6 +39,7 @@ def fix_of(timeline):
     return None if line == NoFix() else line
 
 
+FABRICS = ("nccl", "gloo")
 CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
 
 
@@ -76,8 +78,16 @@ def test_the_hunks_of_an_edit_hold_all_of_its_lines(removed, data):
                 assert new.endswith(old)
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
-@pytest.mark.parametrize("case", CASES)
+def by_turns(rows):
+    """Each row on both fabrics: on one of them every day, the next row on the other, and on both
+    every night."""
+    listed = list(rows)
+    every = [(*row, fabric) for row in listed for fabric in FABRICS]
+    today = [(*row, FABRICS[at % 2]) for at, row in enumerate(listed)]
+    return sampled(every, today.__contains__)
+
+
+@pytest.mark.parametrize(("case", "backend"), by_turns((case,) for case in CASES))
 def test_a_case_finishes_after_its_fix(case, backend):
     fix, added = changed(joinlab.cases.CASES[case].program, (5, 6), backend)
     assert fix["kind"] == CASES[case] and not fix["fewer"]
@@ -568,8 +578,10 @@ def recursive(rank, inputs):
     return total(list(inputs)[rank:]).item()
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
-@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag"), (leaves, "flag")])
+@pytest.mark.parametrize(
+    ("program", "kind", "backend"),
+    by_turns([(shared, "same"), (skips, "flag"), (leaves, "flag")]),
+)
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
     assert (fix["kind"], fix["fewer"]) == (kind, True)
@@ -691,22 +703,23 @@ def counts_by_class(rank, inputs):
     return len(totals)
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize(
-    ("program", "kind", "returns"),
-    [
-        (px.shares_a_metric_made_anew, "out", (0.75, 0.75)),
-        (adds_up_in_rounds, "out", (3.0, 3.0)),
-        (counts_in_windows, "out", (2, 1)),
-        (reads_a_shard, "all ready", ("shard", "shard")),
-        (counts_by_class, "most", (3, 3)),
-        (filled_by_one, "out", (0.25, 0.25)),
-        (used_in_the_branch, "out", (6.0, 0.0)),
-        (in_a_method, "out", (2, 0)),
-        (until_it_is_read, "all ready", (True, True)),
-        (until_it_is_small, "together", (2, 2)),
-        (returns_too_early, "late", (2, None)),
-    ],
+    ("program", "kind", "returns", "backend"),
+    by_turns(
+        [
+            (px.shares_a_metric_made_anew, "out", (0.75, 0.75)),
+            (adds_up_in_rounds, "out", (3.0, 3.0)),
+            (counts_in_windows, "out", (2, 1)),
+            (reads_a_shard, "all ready", ("shard", "shard")),
+            (counts_by_class, "most", (3, 3)),
+            (filled_by_one, "out", (0.25, 0.25)),
+            (used_in_the_branch, "out", (6.0, 0.0)),
+            (in_a_method, "out", (2, 0)),
+            (until_it_is_read, "all ready", (True, True)),
+            (until_it_is_small, "together", (2, 2)),
+            (returns_too_early, "late", (2, None)),
+        ]
+    ),
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
@@ -724,13 +737,14 @@ def names_a_group_of_its_node(rank, inputs):
     dist.barrier(group=groups[rank // 2])
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize(
-    ("program", "returns"),
-    [
-        (px.evaluates_without_its_group, (1.5, 1.5, 0.0, 0.0)),
-        (px.leaders_reduce_in_the_world, (6.0, 6.0, 6.0, 6.0)),
-    ],
+    ("program", "returns", "backend"),
+    by_turns(
+        [
+            (px.evaluates_without_its_group, (1.5, 1.5, 0.0, 0.0)),
+            (px.leaders_reduce_in_the_world, (6.0, 6.0, 6.0, 6.0)),
+        ]
+    ),
 )
 def test_the_group_of_the_ranks_that_make_a_call_is_passed(program, returns, backend):
     timeline = joinlab.emulate(program, (2, 2, 2, 2), backend)

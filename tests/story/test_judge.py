@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import joinlab
@@ -374,7 +374,6 @@ def test_any_timeline_has_a_story_that_never_goes_beyond_what_its_endings_claim(
     check_form(diagnose(timeline), timeline)
 
 
-@settings(max_examples=40)
 @given(timelines())
 def test_any_drawn_timeline_has_a_story(timeline):
     check_form(diagnose(timeline), timeline)
