@@ -64,19 +64,42 @@ def starter() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def said_by(
+    starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Sequence[str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """What each of `ranks` processes said that ran WORDS, and the highest of their exit codes."""
+    with forked(starter, folder, ranks, words, said=True) as job:
+        code = job.wait(100)
+    assert code is not None
+    done = []
+    for rank in range(ranks):
+        out, err = ((folder / f"{name}-{rank}").read_text("utf-8") for name in SAID)
+        exit_code = os.waitstatus_to_exitcode(code)
+        done.append(subprocess.CompletedProcess([*words], exit_code, out, err))
+    return done
+
+
+SAID = ("stdout", "stderr")
+"""The files of a folder that have what a rank said: stdout-0."""
+
+
 @contextmanager
 def forked(
-    starter: subprocess.Popen[bytes], folder: Path, ranks: int, words: Sequence[str]
+    starter: subprocess.Popen[bytes],
+    folder: Path,
+    ranks: int,
+    words: Sequence[str],
+    said: bool = False,
 ) -> Iterator[Job]:
     """`ranks` processes that run `python -m joinlab WORDS` in the folder, or a script that WORDS
-    begin with; killed in the end."""
+    begin with; killed in the end. What they say goes into SAID if it is asked for."""
     from torch.distributed import TCPStore
 
     store = TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
     )  # as torchrun has one for its ranks
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
-    job = Job(starter, environ, [str(folder), ranks, list(words)])
+    job = Job(starter, environ, [str(folder), ranks, list(words), said])
     try:
         yield job
     finally:
@@ -103,13 +126,15 @@ def main() -> None:
     descendants.die_with_parent()
     gc.freeze()
     for line in sys.stdin:
-        folder, ranks, words, environ = json.loads(line)
-        pids = [os.fork() or _be(rank, folder, words, environ) for rank in range(ranks)]
+        folder, ranks, words, said, environ = json.loads(line)
+        pids = [os.fork() or _be(rank, folder, words, said, environ) for rank in range(ranks)]
         print(*pids, flush=True)
         print(*(os.waitpid(pid, 0)[1] for pid in pids), flush=True)
 
 
-def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+def _be(
+    rank: int, folder: str, words: Sequence[str], said: bool, environ: Mapping[str, str]
+) -> NoReturn:
     code = 1
     try:
         descendants.die_with_parent()
@@ -123,6 +148,9 @@ def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
+        for stream, name in enumerate(SAID, 1):
+            if said:
+                os.dup2(os.open(f"{name}-{rank}", os.O_WRONLY | os.O_CREAT), stream)
         if words[0].endswith(".py"):  # as nobody records it
             sys.argv = list(words)
             runpy.run_path(words[0], run_name="__main__")
@@ -135,6 +163,7 @@ def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]
         code = int(error.code or 0)
     finally:
         atexit._run_exitfuncs()
+        sys.stdout.flush()
         os._exit(code)
 
 

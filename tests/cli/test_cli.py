@@ -16,7 +16,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import joinlab
@@ -598,7 +598,6 @@ def test_the_report_has_no_remark_on_a_send_that_a_recv_from_any_rank_took() -> 
     assert ["nothing meets it" in line for line in lines[-3:]] == [False, False, True]
 
 
-@settings(max_examples=40)
 @given(timelines(), st.booleans())
 def test_any_report_fits_80_columns(run: Timeline, everything: bool) -> None:
     lines = shown(run, everything)

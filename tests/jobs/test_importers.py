@@ -527,7 +527,10 @@ def test_a_pickle_cannot_ask_for_more_memory_than_there_is(place: str) -> None:
     assert safe_pickle.load(pickle.dumps([1, 2], protocol=2)) == [1, 2]  # the limit is gone again
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_a_damaged_dump_is_read_or_refused_by_name(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(pickle.dumps(dumps(JOB)[0], protocol=2))

@@ -38,7 +38,7 @@ from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.story.lines import LineKind
 from joinlab.timeline import LOST, RUNNING, EndKind, Timeline
-from tests.forked import Job, forked, starter
+from tests.forked import Job, forked, said_by, starter
 from tests.nightly import sampled
 from tests.segments import begin, call, write
 from tests.timelines import same_timelines
@@ -226,10 +226,9 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_its_ranks_were_ende
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
         assert "barrier" in joinlab.diagnose(timeline).ending(0)
-        seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code")
-        assert seen.returncode == 1
-        assert "The job has stalled." in seen.stdout
-        assert "BOTH RANKS HANG" in seen.stdout
+        assert main(["watch", str(tmp_path / "runs"), "--exit-code"]) == 1
+        said = capsys.readouterr().out
+        assert "The job has stalled." in said and "BOTH RANKS HANG" in said
         assert main(["watch", str(tmp_path / "runs"), "--once", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "stuck"
         assert job.poll() is None
@@ -467,12 +466,12 @@ def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path:
 
 
 def test_a_job_whose_futures_callback_will_send_is_not_called_hung(
-    tmp_path: Path, job_of: Any
+    tmp_path: Path, job_of: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with job_of("", 2, CALLS_BACK) as job:
         until(tmp_path, lambda timeline: set(timeline.calls["op"]) >= {"all_reduce", "recv"})
-        seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
-        assert seen.returncode == watch.STILL and "hung" not in seen.stdout
+        words = ["watch", str(tmp_path / "runs"), "--exit-code", "--still", "1"]
+        assert main(words) == watch.STILL and "hung" not in capsys.readouterr().out
         (tmp_path / "go on").touch()
         assert job.wait(200) == 0
     assert ends(loaded(tmp_path)) == ["finished"] * 2
@@ -613,10 +612,12 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     assert "nofolder: No such file" in capsys.readouterr().err
 
 
-def test_rank_0_says_where_it_records_and_at_the_end_how_to_see_it(tmp_path: Path) -> None:
+def test_rank_0_says_where_it_records_and_at_the_end_how_to_see_it(
+    tmp_path: Path, ranks_from: subprocess.Popen[bytes]
+) -> None:
     (tmp_path / "script.py").write_text("print('the script')")
-    words = ("-m", "joinlab", "record", "--into", "my runs", "script.py")
-    first, other = (python(tmp_path, *words, RANK=rank) for rank in ("0", "1"))
+    words = ("record", "--into", "my runs", "script.py")
+    first, other = said_by(ranks_from, tmp_path, 2, words)
     assert first.stderr.splitlines() == [
         "joinlab: recording into my runs. If it hangs: python -m joinlab show 'my runs'",
         "joinlab: to see what was recorded: python -m joinlab show 'my runs'",
@@ -745,8 +746,8 @@ for again in range(3):
 """
 
 
-def test_groups_that_a_process_makes_again_are_told_apart(tmp_path: Path) -> None:
-    assert alone(tmp_path, script=AGAIN).returncode == 0
+def test_groups_that_a_process_makes_again_are_told_apart(tmp_path: Path, alone: Any) -> None:
+    assert alone(script=AGAIN).returncode == 0
     timeline = loaded(tmp_path)
     assert timeline.calls["group"].to_list() == ["0", "0 of init 2", "0 of init 3"]
     assert timeline.meta["problems"] == []
@@ -796,10 +797,10 @@ def test_a_spawned_rank_that_fails_has_the_error_that_it_failed_by(
 
 
 def test_a_script_that_exits_with_a_code_has_its_line_unless_it_caught_the_exit(
-    tmp_path: Path,
+    tmp_path: Path, alone: Any
 ) -> None:
     harm = "try: sys.exit(4)\nexcept SystemExit: pass\ndist.all_reduce(torch.ones(1))"
-    assert alone(tmp_path, harm).returncode == 0
+    assert alone(harm).returncode == 0
     assert loaded(tmp_path).ends[0].kind is EndKind.FINISHED
     (tmp_path / "again").mkdir()
     script = ALONE.replace("HARM", "sys.exit(3)")
@@ -857,16 +858,20 @@ def test_a_script_that_ends_before_it_makes_a_group_has_no_record_to_see(tmp_pat
     assert "to see what was recorded" not in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(
+    tmp_path: Path, alone: Any
+) -> None:
     (tmp_path / "runs").write_text("a file stands where the folder should be")
-    done = alone(tmp_path)
+    done = alone()
     assert done.returncode == 0
     assert done.stdout == "the job has finished\n"
     assert done.stderr.count("joinlab cannot record rank 0") == 1
 
 
-def test_a_folder_that_is_removed_under_the_job_does_not_harm_it(tmp_path: Path) -> None:
-    done = alone(tmp_path, "shutil.rmtree(sys.argv[1])")
+def test_a_folder_that_is_removed_under_the_job_does_not_harm_it(
+    tmp_path: Path, alone: Any
+) -> None:
+    done = alone("shutil.rmtree(sys.argv[1])")
     assert (done.returncode, done.stdout) == (0, "the job has finished\n"), done.stderr
 
 
@@ -887,12 +892,19 @@ print("the job has finished")
 """
 
 
-def alone(folder: Path, harm: str = "", script: str = ALONE) -> subprocess.CompletedProcess[str]:
-    """A job of one rank, to whose record something happens."""
-    code = script.replace("HARM", harm)
-    return python(
-        folder, "-c", code, str(folder / "runs"), str(folder / "store"), RANK="0", WORLD_SIZE="1"
-    )
+@pytest.fixture
+def alone(
+    ranks_from: subprocess.Popen[bytes], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a job of one rank, to whose record something happens."""
+
+    def run(harm: str = "", script: str = ALONE) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "alone.py").write_text(script.replace("HARM", harm))
+        words = ("alone.py", str(tmp_path / "runs"), str(tmp_path / "store"))
+        (done,) = said_by(ranks_from, tmp_path, 1, words)
+        return done
+
+    return run
 
 
 def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
@@ -1233,11 +1245,11 @@ def test_a_folder_without_a_beginning_is_refused(tmp_path: Path, text: str) -> N
 
 
 @pytest.mark.gpu
-def test_a_rank_on_a_gpu_says_on_which(tmp_path: Path) -> None:
+def test_a_rank_on_a_gpu_says_on_which(tmp_path: Path, alone: Any) -> None:
     script = ALONE.replace('"gloo"', '"nccl"').replace(
         "torch.ones(1)", 'torch.ones(1, device="cuda")'
     )
-    done = alone(tmp_path, script=script)
+    done = alone(script=script)
     assert done.returncode == 0, done.stderr
     assert (
         loaded(tmp_path).meta["processes"][0]["gpu"] == f"cuda:0 ({torch.cuda.get_device_name(0)})"

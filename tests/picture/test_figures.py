@@ -7,7 +7,7 @@ import math
 
 import plotly.io as pio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import joinlab
 from joinlab.picture.columns import call_times
@@ -57,7 +57,6 @@ def bars_on(made, lane, track):
     )
 
 
-@settings(max_examples=25)
 @given(timelines())
 def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline):
     made = json.loads(pio.to_json(figure(timeline), engine="json"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 
 import joinlab
 from joinlab.cases import DOCUMENTED
@@ -14,7 +14,6 @@ from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
 
 
-@settings(max_examples=25)
 @given(timelines())
 def test_every_box_and_every_fact_arrives(timeline):
     data, _ = lane_data(pack(timeline))

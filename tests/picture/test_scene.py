@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.analysis.meanings import asks
@@ -38,7 +38,6 @@ def labels(made, lane):
     return [box.label if box.row else one.stack for one in made.columns if (box := one.boxes[lane])]
 
 
-@settings(max_examples=50)
 @given(timelines())
 def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_if_it_never_ended(
     timeline,
@@ -55,7 +54,6 @@ def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_
             assert box.failed == (box.row["error"] is not None)
 
 
-@settings(max_examples=50)
 @given(timelines(), st.booleans(), st.sampled_from([640, 980, 1400]))
 def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
     across = Across(first_screen(timeline, unfold=unfold), width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from joinlab.analysis.matching import Matched
 from joinlab.cases import DOCUMENTED
@@ -20,7 +20,6 @@ def rows(timeline):
     return timeline.calls.to_dicts()
 
 
-@settings(max_examples=50)
 @given(timelines())
 def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeline):
     calls = rows(timeline)

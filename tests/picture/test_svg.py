@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from joinlab.cases import CASES
 from joinlab.emulator.emulate import emulate
@@ -24,7 +24,6 @@ def texts(drawn):
     return ["".join(text.itertext()) for text in ET.fromstring(drawn).iter(f"{NS}text")]
 
 
-@settings(max_examples=25)
 @given(timelines())
 def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
     made = first_screen(timeline)
