@@ -90,14 +90,15 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff format .
 	$(PRETTIER) --write $(SCRIPTS)
 
-# Three files of tests run at a time, since some wait for processes more than they compute. Beside them run mypy and the
-# browser tests, whose output is printed last. Tests marked `nightly` are left out: python -m tests.nightly runs them. Only
-# tests of notebooks load nbmake, whose import takes 2 s.
-test: $(TEST_STAMP) scripts
+# Three files of tests run at a time, since some wait for processes more than they compute. Beside them run prettier, mypy
+# and the browser tests, whose output is printed last. Tests marked `nightly` are left out: python -m tests.nightly runs
+# them. Only tests of notebooks load nbmake, whose import takes 2 s.
+test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p out
-	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m "browser and not nightly" $$(grep -l browser tests/*/test_*.py); } \
+	{ $(MAKE) --no-print-directory scripts && $(BIN)/mypy && \
+	  $(BIN)/python -m pytest -p no:nbmake -m "browser and not nightly" $$(grep -l browser tests/*/test_*.py); } \
 	  > out/beside.txt 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest -p no:nbmake --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
 	  -m "not browser and not nightly" --doctest-modules tests joinlab; suite=$$?; \

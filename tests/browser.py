@@ -19,12 +19,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 ARGS = [
     "--no-sandbox",
@@ -33,6 +33,7 @@ ARGS = [
     "--disable-component-update",
 ]
 ARGS += ["--disable-sync", "--disable-quic"]
+ARGS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no page reaches a network
 
 BUSY = "to activate"
 """Part of JupyterLab's own messages about its plugins on a busy machine, which are no fault of a
@@ -66,15 +67,13 @@ def watched(
     requests and on errors.
 
     ignored  parts of console messages that joinlab cannot avoid
+    options  of the context; a page whose options can be changed is used again (`_ready`)
     """
     trouble: list[str] = []
 
-    def request(route: Route) -> None:
-        if route.request.url.startswith((*allowed, "data:", "blob:")):
-            route.continue_()
-        else:
-            trouble.append(f"asked for {route.request.url}")
-            route.abort()
+    def asked(request: Request) -> None:
+        if not request.url.startswith((*allowed, "data:", "blob:", "about:")):
+            trouble.append(f"asked for {request.url}")
 
     def said(message: Any) -> None:
         if message.type in ("error", "warning") and not any(
@@ -82,16 +81,49 @@ def watched(
         ):
             trouble.append(message.text)
 
-    context = browser.new_context(**options)
-    page = context.new_page()
+    def failed(error: Any) -> None:
+        trouble.append(f"{error}\n{error.stack}")
+
+    page = _ready(browser, options)
+    hears = {"request": asked, "pageerror": failed, "console": said}
+    for event, hear in hears.items():
+        page.on(event, hear)  # type: ignore[call-overload]
+    yield page
+    if options.keys() <= CHANGED:
+        page.goto("about:blank")
+        for event, hear in hears.items():
+            page.remove_listener(event, hear)
+        _left[browser].append(page)
+    else:
+        page.context.close()
+    assert trouble == [], "\n".join(dict.fromkeys(trouble))
+
+
+CHANGED = {"viewport", "color_scheme", "reduced_motion"}
+"""The options that a page can change."""
+
+_left: dict[Browser, list[Page]] = {}
+"""The pages that tests have left. A page of its own is a window of its own: half a second."""
+
+
+def _ready(browser: Browser, options: Mapping[str, Any]) -> Page:
+    """A page with these options: one that a test has left, as new, or a new one."""
+    left = _left.setdefault(browser, [])
+    if left and options.keys() <= CHANGED:
+        page = left.pop()
+        page.context.clear_permissions()
+        page.mouse.move(0, 0)
+        page.set_viewport_size(options.get("viewport", {"width": 1280, "height": 720}))
+        page.emulate_media(
+            media="null",
+            color_scheme=options.get("color_scheme", "light"),
+            reduced_motion=options.get("reduced_motion", "no-preference"),
+        )
+        return page
+    page = browser.new_context(**options).new_page()
     page.set_default_timeout(WAIT_S * 1000)
     page.add_init_script(PATIENCE)
-    page.route("**/*", request)
-    page.on("pageerror", lambda error: trouble.append(f"{error}\n{error.stack}"))
-    page.on("console", said)
-    yield page
-    context.close()
-    assert trouble == [], "\n".join(dict.fromkeys(trouble))
+    return page
 
 
 @contextmanager

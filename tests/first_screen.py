@@ -277,10 +277,11 @@ def every_position(
 
 
 AT = """(counts) => new Promise((done) => {
-    const rows = () => [...document.querySelectorAll('.jl-dotrow')].map((one) => Number(one.ariaValueNow));
+    const rows = () => [...document.querySelector('.joinlab-bench').querySelectorAll('.jl-dotrow')]
+        .map((one) => Number(one.ariaValueNow));
     const look = () => rows().join() === counts.join() ? done(true) : requestAnimationFrame(look);
     requestAnimationFrame(look); })"""
-"""Waits until the rows of dots show these counts, and a frame has been drawn."""
+"""Waits until the first bench's rows of dots show these counts, and a frame has been drawn."""
 
 
 def named(screen: str, size: tuple[int, int], scheme: str) -> str:

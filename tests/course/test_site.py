@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site, "write_handout", partial(write_handout, most=1))
+        patch.setattr(site, "MOST", 6)
         patch.setattr(site, "MOST_ON_CLOCK", 3)
         site.write_site(root, NOTEBOOKS[0].parent, [SYMPTOMS["early_stopping"]])
     return root

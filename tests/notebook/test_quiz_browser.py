@@ -12,7 +12,7 @@ from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import expect  # noqa: E402
+from playwright.sync_api import Page, expect  # noqa: E402
 
 from tests.browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 from tests.nightly import sampled  # noqa: E402
@@ -41,51 +41,65 @@ ANSWER = """([first, choices]) => {
 """Choose in each of these questions, and press each Show."""
 
 
-@pytest.fixture
-def opened(browser, served) -> Iterator[Callable[[str, Sequence[str]], Notebook]]:
-    """Opens code cells as a notebook."""
+@pytest.fixture(scope="module")
+def opened(browser, served) -> Iterator[Callable[[Sequence[str]], Page]]:
+    """Opens the two questions and all those of these notebooks; what is open already stays so."""
+    pages: dict[tuple[str, ...], Page] = {}
     with watched(browser, [served.url], viewport={"width": 1300, "height": 1100}) as page:
 
-        def open_cells(name: str, cells: Sequence[str]) -> Notebook:
-            write_notebook(served.folder / name, cells)
-            notebook = Notebook(page, served.url, served.token, name)
-            notebook.run_all()
-            return notebook
+        def open_questions(notebooks: Sequence[str]) -> Page:
+            key = tuple(notebooks)
+            if key not in pages:
+                pages.clear()
+                forget = "import joinlab\nfrom joinlab.course import progress\nprogress.forget()"
+                cells = [forget, *CELLS, *(SOME.format(name) for name in key)]
+                write_notebook(served.folder / "quiz.ipynb", cells)
+                notebook = Notebook(page, served.url, served.token, "quiz.ipynb")
+                notebook.run_all()
+                pages[key] = page
+            return pages[key]
 
-        yield open_cells
+        yield open_questions
     end_kernels(served.url, served.token)
 
 
+def notebooks_of(share: int) -> list[str]:
+    """A quarter of the notebooks that have questions."""
+    return [*dict.fromkeys(one.notebook for one in questions().values())][share::4]
+
+
 def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
-    page = opened("quiz.ipynb", CELLS).page
-    page.get_by_role("group", name="Rank 1 calls the barrier behind its last input.").wait_for()
+    page = opened(notebooks_of(0))
+    here, there = (page.locator(".jp-CodeCell").nth(at) for at in (1, 2))
+    here.get_by_role("group", name="Rank 1 calls the barrier behind its last input.").wait_for()
     assert page.locator("pre", has_text="here is the run").count() == 0
-    page.get_by_role("radio", name="none: rank 1 waits alone").focus()
+    here.get_by_role("radio", name="none: rank 1 waits alone").focus()
     page.keyboard.press("Space")
-    page.get_by_role("button", name="Show").first.focus()
+    here.get_by_role("button", name="Show").focus()
     page.keyboard.press("Enter")
-    page.get_by_text("No: anyone left?").wait_for()
-    page.locator("pre", has_text="here is the run").wait_for()
-    page.get_by_role("radio", name="3. 6", exact=True).check()
-    page.get_by_role("button", name="Show").nth(1).click()
-    page.get_by_text("✓ Right.").wait_for()
+    here.get_by_text("No: anyone left?").wait_for()
+    here.locator("pre", has_text="here is the run").wait_for()
+    there.get_by_role("radio", name="3. 6", exact=True).check()
+    there.get_by_role("button", name="Show").click()
+    there.get_by_text("✓ Right.").wait_for()
 
 
 @pytest.mark.parametrize("share", sampled(range(4), (0).__eq__))
 def test_every_question_of_the_course_is_shown_and_answered(opened, share):
     """Every second one wrong; of a quarter of the notebooks."""
-    notebooks = [*dict.fromkeys(one.notebook for one in questions().values())][share::4]
+    notebooks = notebooks_of(share)
     asked = [one for one in questions().values() if one.notebook in notebooks]
-    forget = "import joinlab\nfrom joinlab.course import progress\nprogress.forget()"
-    page = opened("all.ipynb", [forget, *(SOME.format(name) for name in notebooks)]).page
+    page = opened(notebooks)
     choices = [choice(one, at % 2 == 1) for at, one in enumerate(asked)]
     for shown in (".jl-quiz label:first-child", ".jp-OutputArea-output button"):
-        expect(page.locator(shown)).to_have_count(len(asked))  # JupyterLab shows them one by one
-    verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]"))
+        # JupyterLab shows them one by one
+        expect(page.locator(shown)).to_have_count(len(CELLS) + len(asked))
+    verdicts = page.locator(" ~ ".join([".jp-CodeCell"] * 4)).get_by_role("status")
+    verdicts = verdicts.filter(has_text=re.compile("^[✓✕]"))
     for first in range(
         0, len(asked), 20
     ):  # a busy server loses what a kernel says in over 1,000 messages at once
-        page.evaluate(ANSWER, [first, choices[first : first + 20]])
+        page.evaluate(ANSWER, [len(CELLS) + first, choices[first : first + 20]])
         expect(verdicts).to_have_count(min(first + 20, len(asked)))
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
         assert plain(verdict) == plain(

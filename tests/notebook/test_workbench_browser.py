@@ -12,7 +12,6 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
-from tests import first_screen  # noqa: E402
 from tests.browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
@@ -296,25 +295,6 @@ def test_the_bench_is_on_one_screen(notebook, size):
 def test_axe_finds_no_serious_violation(notebook, axe, theme):
     notebook.change_theme(theme)
     assert barriers(notebook.page, axe, ".jl") == []
-
-
-FEW = ((0, 0), (0, 8), (5, 6), (8, 7))
-OTHERS = ((0, 1), (1, 0), (2, 3), (3, 2), (4, 4), (8, 0), (8, 8))
-
-
-@pytest.mark.parametrize("counts", [FEW, pytest.param(OTHERS, marks=pytest.mark.nightly)])
-def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(browser, served, axe, counts):
-    """`python -m tests.first_screen` visits all 81."""
-    for _, found in first_screen.bench(browser, *served, (1440, 900), "light", axe, counts=counts):
-        assert (
-            found["words"] <= first_screen.MOST_WORDS
-            and found["controls"] <= first_screen.MOST_CONTROLS
-        )
-        assert (
-            found["least"] >= first_screen.LEAST_TEXT
-            and found["cut"] == []
-            and not found.get("moved")
-        )
 
 
 @pytest.mark.parametrize("width", [900, 1400])
