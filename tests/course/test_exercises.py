@@ -266,11 +266,11 @@ def test_readers_answered_every_exercise_often():
 
 @as_readers_write
 @pytest.mark.parametrize(
-    ("exercise", "share"), sampled(product(ANSWERED, range(4)), lambda row: row[1] == 0)
+    ("exercise", "share"), sampled(product(ANSWERED, range(8)), lambda row: row[1] == 0)
 )
 def test_what_a_reader_wrote_is_judged_right(exercise, share, monkeypatch):
-    """A quarter of the wrong answers and of the right ones."""
-    verdicts = told(exercise, ("wrong", "right"), monkeypatch, slice(share, None, 4))
+    """An eighth of the wrong answers and of the right ones."""
+    verdicts = told(exercise, ("wrong", "right"), monkeypatch, slice(share, None, 8))
     assert verdicts
     assert [
         (name, said) for name, kind, (right, said) in verdicts if right != (kind == "right")
