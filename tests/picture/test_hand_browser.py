@@ -309,6 +309,8 @@ def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(notebook, 
         assert 3 < found["controls"] <= MOST_CONTROLS
         assert found["least"] >= LEAST_TEXT
         assert (found["cut"], found["moved"]) == ([], 0)
+    notebook.tell("hand.case, hand.counts = 4, (5, 6)")
+    shows(bench, 4)
     notebook.page.set_viewport_size({"width": 1440, "height": 1300})
 
 
