@@ -440,7 +440,9 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
             decided = _At(step.depth, statement, (step, step), (after, after))
             inside = range(statement.first + 1, statement.last + 1)
             guarded = [line for line in inside if lines[line - 1].strip() == call]
-            if guarded and after.line not in inside and not statement.loop:
+            passed = after.line not in inside and not statement.loop
+            first_test = statement.first <= begin.line <= statement.last  # it has both sides
+            if guarded and passed and not first_test:
                 return [_test(_line_of(decided), {rank: [decided] for rank in side["ranks"]})]
     if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
         return []
