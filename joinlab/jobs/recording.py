@@ -32,7 +32,7 @@ from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
-from joinlab.showing import short_site
+from joinlab.showing import site_text
 from joinlab.story.forms.fates import raised_at
 from joinlab.timeline import (
     INTERRUPTED,
@@ -267,10 +267,9 @@ def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> dict[i
         raised = logs[rank].raised
         if log.stood or raised is None:
             continue
-        frames = _FRAME.findall(raised.traceback or "")
         if log.last_ns + _behind(log) <= wrote.get(log.begin.host, 0):
             silent[rank] = next(iter(raised_at(raised.traceback or "")), "")
-        elif frames:
+        elif frames := _FRAME.findall(raised.traceback or ""):
             stack = [f"{file}:{line} {name}" for file, line, name in frames]
             log.stood = [Stood(thread="MainThread", frames=stack)]
     return silent
@@ -566,10 +565,9 @@ def _errors_before(recorded: RecordedFolder) -> Iterator[str]:
             errors.setdefault(attempt, []).append((time_ns, rank, raised))
     for attempt in sorted(errors, reverse=True):
         _, rank, raised = min(errors[attempt], key=itemgetter(0))
-        sites = raised_at(raised.traceback or "")
-        site = f" ({short_site(sites[0])})" if sites else ""
+        site = next(iter(raised_at(raised.traceback or "")), None)
         error = raised.text.partition("\n")[0]
-        raising = f"rank {rank} raised {error}{site}"
+        raising = f"rank {rank} raised {error}{site_text(site)}"
         yield f"In attempt {attempt + 1} of this job, which torchrun then started again, {raising}."
 
 

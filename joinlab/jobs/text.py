@@ -1046,8 +1046,8 @@ def _signal(code: int) -> str:
 
 
 def _as_written(text: str) -> str:
-    """A text without what was put around the processes' lines: Docker's JSON, colours, the frames of
-    rich, and MPI's labels, which become srun's."""
+    """The lines as the processes wrote them, without Docker's JSON, colours and the boxes of rich. The
+    labels of MPI become those of srun."""
     if DOCKER.match(text):
         text = "".join(map(_out_of_json, text.splitlines()))
     text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))

@@ -597,16 +597,15 @@ def _of_its_own(
             misses == 1 and not led[-1]
         )  # and never came back, however many such calls it lacks
         peer_came_more = sum(step.key == key for step in peer) > rounds
-        if (
-            statement.loop
-        ):  # whose head does not itself issue such a call, as that of a batch's works
-            behind = [follow[at] for at, leads in zip(places, led, strict=True) if leads]
-            by_head = any(step is None or step.issued > turns[0] for step in behind[:1])
+        odd, led_step = places[led.index(False)], places[led.index(True)]
+        if statement.loop:
+            # Its head must not issue such a call itself, as that of a loop over a batch's works does.
+            behind = follow[led_step]
+            by_head = behind is None or behind.issued > turns[0]
             fits = misses == 1 and peer_came_more and not by_head
         else:
             fits = misses == lacks or never_came_back
         if fits and len(went) == len(dict(went)):
-            odd, led_step = places[led.index(False)], places[led.index(True)]
             fitting.append(
                 _At(
                     steps[odd].depth,
@@ -685,20 +684,18 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
             reads = set()
         if tests and line:
             inside = [at for at in met if _decided(at, tests[0], way.steps, reads)]
-            found = _set_before(met, reads, line.first) or inside[-1:] or _changed(met, reads)
-            for at in found:
-                return [*_set_before(met[: met.index(at)], {*at.statement.names}), at]
+            causes = _set_before(met, reads, line.first) or inside[-1:] or _changed(met, reads)
+            if causes:
+                setters = _set_before(met[: met.index(causes[0])], {*causes[0].statement.names})
+                return [*setters, causes[0]]
         return []
-    setters = _setters(met, place, steps)
-    values = (
-        {*parted.tests[0].values, *_returned(parted, trace)}
-        for parted, trace in ((place, way), (place.turned(), peer_way))
-    )
-    if not setters and next(values) == next(values):
-        head = (
-            parted for parted in reversed(met) if _decided(parted, place.tests[0], way.steps, set())
-        )
-        setters = [*islice(head, 1)]
+    setters, test = _setters(met, place, steps), place.tests[0]
+    if not setters:
+        turned = place.turned()
+        values = {*test.values, *_returned(place, way)}
+        if values == {*turned.tests[0].values, *_returned(turned, peer_way)}:
+            head = (parted for parted in reversed(met) if _decided(parted, test, way.steps, set()))
+            setters = [*islice(head, 1)]
     return [*setters, place]
 
 
@@ -744,11 +741,11 @@ def _changed(met: Sequence[_At], reads: Set[str]) -> list[_At]:
     """The only statement at which they parted earlier, if one of them called a method there of one of
     these objects, which may do more later: `if debug: net.register_forward_hook(sync)`. []: another
     branch may be the cause, too."""
-    for at in met[-1:]:
-        calls = at.statement.calls.union(*(statement.calls for statement in _alone(at)))
-        if calls & reads and {parted.statement for parted in met} == {at.statement}:
-            return [at]
-    return []
+    if len({parted.statement for parted in met}) != 1:
+        return []
+    last = met[-1]
+    calls = last.statement.calls.union(*(statement.calls for statement in _alone(last)))
+    return [last] if calls & reads else []
 
 
 def _alone(parted: _At) -> list[Statement]:

@@ -636,7 +636,7 @@ class AgreedMean(torch.nn.Module):
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_ranks_that_are_in_forward_together_leave_later_emulations_as_they_are(backend):
-    """DDP keeps the module whose forward() runs in its class, and restores what was there before."""
+    """While forward() runs, a class attribute of DDP holds the module; then DDP puts the old value back."""
 
     def program(rank, inputs):
         net = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(1, 1), AgreedMean()))

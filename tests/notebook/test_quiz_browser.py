@@ -43,7 +43,8 @@ ANSWER = """([first, choices]) => {
 
 @pytest.fixture(scope="module")
 def opened(browser, served) -> Iterator[Callable[[Sequence[str]], Page]]:
-    """Opens the two questions and all those of these notebooks; what is open already stays so."""
+    """Gives the page with the two questions and those of these notebooks; it is opened once for all
+    tests in a row that ask for the same notebooks."""
     pages: dict[tuple[str, ...], Page] = {}
     with watched(browser, [served.url], viewport={"width": 1300, "height": 1100}) as page:
 

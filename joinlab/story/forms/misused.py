@@ -59,7 +59,7 @@ class WaitForWork(Fix):
 
 
 class LeftBehind(Headline):
-    """A send whose rank ended before it was received, because nobody waited for it."""
+    """A rank issued a send, did not wait for it, and ended before the peer received it."""
 
     def words(self) -> Text:
         template = "{} ended before [its|their] {} was received: nobody waited for it."
@@ -80,7 +80,7 @@ class WaitToEnd(WaitForWork):
 
 
 def left_behind(evidence: Evidence) -> tuple[Line, ...]:
-    """A send that no call met and nobody waited for, whose peer was in the recv when the sending rank
+    """A send without a counterpart and without a wait(), if the peer was in its recv when the sender
     ended."""
     row = _left(evidence)
     if row is None:
