@@ -172,8 +172,20 @@ PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read erro
 """Gloo's messages when the process at the other end is gone."""
 
 
+OF_PYTHON = ("[Errno ", "ConnectionResetError", "BrokenPipeError")
+"""Parts of Python's own errors in these words, of a download or a pipe, say: no other rank brings them about."""
+
+
 def is_peer_gone(text: str) -> bool:
-    return any(phrase in text for phrase in PEER_GONE)
+    """Whether an error says that gloo lost the process at the other end.
+
+    >>> is_peer_gone("RuntimeError: [pair.cc:553] Connection reset by peer")
+    True
+    >>> is_peer_gone("ConnectionResetError: [Errno 104] Connection reset by peer")
+    False
+    """
+    of_python = any(part in text for part in OF_PYTHON)
+    return not of_python and any(phrase in text for phrase in PEER_GONE)
 
 
 def refuses(error: str) -> bool:
