@@ -27,7 +27,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain, filterfalse, repeat
 from operator import itemgetter
 from pathlib import Path
 from signal import Signals
@@ -104,7 +105,7 @@ PATTERNS: Mapping[str, str] = {
     "print": r"(?:Rank (?P<rank>\d+) is running(?: inconsistent)?|\[Rank (?P<of>\d+)\] Running) collective:\s+"
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d+),? ?)?OpType=(?P<op>\w+)"
     r"(?:,\s+TensorShape=\[(?P<shape>[\d, ]*)\])?(?:,\s+TensorDtypes=(?P<dtype>\w+))?",
-    "desync": r"^[ \t]+\[(?P<ranks>\d[\d, ]*)\] (?:finished collective #\d+, but )?"
+    "desync": r"[ \t]\[(?P<ranks>\d[\d, ]*)\] (?:finished collective #\d+, but )?"
     r"didn't join collective #(?P<number>\d+)",
     "states": r"#(?P<number>\d+) (?:started|finished) ranks:\n(?P<lines>(?:[ \t]+\[\d[\d, ]*\] \w+ \w+\n?)+)",
     "state": r"\[(?P<ranks>\d[\d, ]*)\] (?P<how>started|finished) (?P<op>\w+)",
@@ -153,7 +154,8 @@ PATTERNS: Mapping[str, str] = {
     "rich_head": r"^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$",
     "rich_frame": r"^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+)(?P<within> in \S+)?(?: in)? {2,}│[ \t]*$",
     "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
-    "mpi_label": r"^\[(?:[^\]\n]{1,80},)?(\d+)\]<std(?:err|out)>:",
+    "label_of_rank": r"^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|))(\d+)\]"
+    r"(?:<std(?:err|out)>:| \|\| ?)",
     "mpirun": r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)",
     "sent_more": r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<room>\d+)",
     "recorded": r"joinlab: recording into ",
@@ -182,7 +184,8 @@ raised    hook: torch's own prefix, which only its sys.excepthook writes, unless
           broken: another traceback begins just before, so that the lines may be of two processes
 frame     that of a SyntaxError names no function
 rich_frame  where it fills the box, its number may go on in the next line
-mpi_label   "[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod
+label_of_rank  "[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
+          of Determined
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
@@ -190,6 +193,9 @@ _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.i
 
 DOCKER = re.compile(r'\{"log": ?"')
 """The beginning of each line that Docker writes into its own file."""
+
+IN_JSON = ("log", "textPayload", "message", "msg")
+"""Where Docker, Google's logging and others put what a process wrote."""
 
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """The first bytes of a file in UTF-16."""
@@ -333,6 +339,7 @@ class TextFacts:
         ends = _all("attempt", text)
         last = {end["agent"]: end for end in ends if end["agent"]}
         restarts = [end for end in ends if end not in last.values()]
+        restarts += filter(_is_restart, last.values() if len(last) == 1 else ())
         if restarts:  # what came before is of another attempt
             self.notes.add("of several attempts, the last")
             text = text[restarts[-1].end() :]
@@ -430,15 +437,15 @@ class TextFacts:
             enqueued, completed = self.progress[group].get(rank, (0, 0))
             if completed < number <= enqueued:
                 self._same_call(group, rank, number)
+        broke = _all("broke", text)
+        for match in broke:
+            self.ended.setdefault(_whose(text, match), f"its NCCL watchdog failed: {match['text']}")
         for rank, number in at_work:
             is_row = (group_of[rank, number], rank, number) in self.calls
             call_text = "it" if is_row else f"call {number}"
             self.ended.setdefault(rank, f"NCCL's watchdog found it at work on {call_text}")
         for match in _all("dump", text):
             self.ended.setdefault(int(match["rank"]), "a collective timed out on it")
-        broke = _all("broke", text)
-        for match in broke:
-            self.ended.setdefault(_whose(text, match), f"its NCCL watchdog failed: {match['text']}")
         return self._desync(text) or matched or bool(broke)
 
     def _same_call(self, group: str, rank: int, number: int) -> None:
@@ -706,7 +713,7 @@ class TextFacts:
         for failures, report_root in self.reports:
             for match in failures:
                 rank, by, source = int(match["rank"]), _exit(match), "torchrun"
-                if roots.get(rank) is match:
+                if rank in roots and roots[rank][0] == match[0]:  # a report may be written twice
                     source = FIRST_FAILED + f" on {match['host']}" * bool(roots.keys() - {rank})
                 elif by == "SIGTERM" and report_root and _exit(report_root) != by:
                     by += ", since another rank had failed"
@@ -747,6 +754,7 @@ class TextFacts:
         by_rank = self._by_rank(text, rank)
         labelled = bool(_all("label", text))
         signals = set(_FIND["signalled"].findall(text))
+        first_failed = {int(root["rank"]) for _, root in self.reports if root}
         running: set[str] = set()
         last_words: set[str] = set()
         for lines in by_rank.values():
@@ -797,7 +805,8 @@ class TextFacts:
                     self.raised[line_rank] = killed[0].rstrip()
                 for match in end:
                     if match["text"].startswith("KeyboardInterrupt"):
-                        ended_by, by_user = match, True
+                        # Ctrl-C would have reached torchrun, too
+                        ended_by, by_user = match, bool(signals) or line_rank not in first_failed
                 if by_user:
                     self.ended[line_rank] = INTERRUPTED
                     self.raised.pop(line_rank, None)
@@ -1046,12 +1055,13 @@ def _signal(code: int) -> str:
 
 
 def _as_written(text: str) -> str:
-    """The lines as the processes wrote them, without Docker's JSON, colours and the boxes of rich. The
-    labels of MPI become those of srun."""
-    if DOCKER.match(text):
+    """The lines as the processes wrote them, without JSON around them, colours, spaces at their ends and
+    the boxes of rich. The labels of MPI and Determined become those of srun."""
+    if text.lstrip().startswith("{"):
         text = "".join(map(_out_of_json, text.splitlines()))
     text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
-    text = _FIND["mpi_label"].sub(r"\1: ", text)
+    text = "\n".join(map(str.rstrip, text.split("\n")))
+    text = _FIND["label_of_rank"].sub(r"\1: ", text)
     if _FIND["rich_head"].search(text):
         text = _FIND["rich_head"].sub(r"\g<before>Traceback (most recent call last):", text)
         text = _FIND["rich_frame"].sub(
@@ -1062,11 +1072,13 @@ def _as_written(text: str) -> str:
 
 
 def _out_of_json(line: str) -> str:
-    """What a process wrote, of a line of Docker's; the line itself if it is cut."""
+    """What a process wrote, of a line of JSON around it; the line itself if it is cut or another one."""
     try:
-        return str(json.loads(line)["log"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        record = json.loads(line)
+        written = next(record[name] for name in IN_JSON if name in record)
+    except (ValueError, TypeError, RecursionError, StopIteration):
         return f"{line}\n"
+    return str(written) if "log" in record else f"{written}\n"  # Docker cuts long lines
 
 
 def _end_by(text: str) -> EndKind:
@@ -1102,6 +1114,21 @@ def _end_of(chains: Sequence[list[re.Match[str]]]) -> list[re.Match[str]]:
     return hooked if hooked or len(errors) != 1 else chains[-1]
 
 
+def _is_restart(end: re.Match[str]) -> bool:
+    """Whether ranks wrote lines behind torchrun's line that one had failed: then all of its host are
+    gone, until it starts them again. Without that, its own traceback and report follow."""
+    before, after = end.string[: end.start()], end.string[end.end() :]
+    if "distributed/run.py" in after or "ChildFailedError" in after or "Root Cause" in after:
+        return False
+    return not _lines_of_programs(before).isdisjoint(_lines_of_programs(after))
+
+
+def _lines_of_programs(text: str) -> set[str]:
+    """The lines of no library, with 0 in place of each number."""
+    shapes = map(partial(re.sub, r"\d[\d.]*", "0"), text.splitlines())
+    return set(filterfalse(_FIND["of_library"].match, shapes))
+
+
 def _last_line(text: str) -> str:
     return text.rstrip().rpartition("\n")[2]
 
@@ -1122,8 +1149,12 @@ def _reports(text: str) -> list[Report]:
     failures: list[re.Match[str]] = []
     end = 0
     for match in _all("failed", text):
+        cause = text.rfind("Root Cause", end, match.start())
+        if cause >= 0 and text.count("\n", cause, match.start()) > 5:  # it cannot be read
+            reports.append((failures, None))
+            failures, cause = [], -1
         failures.append(match)
-        if "Root Cause" in text[end : match.start()]:
+        if cause >= 0:
             reports.append((failures, match))
             failures = []
         end = match.end()

@@ -77,6 +77,20 @@ def test_what_is_told_of_a_text_is_so_or_it_is_refused(name: str) -> None:
     assert logs.check(name)[0] == []
 
 
+@pytest.mark.parametrize(
+    "name", ["H43_logged", "H56_one_word", "H65_interrupt_then_cleanup", "J14_signal_by_name"]
+)
+def test_spaces_at_the_ends_of_lines_change_no_story(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terminals and pages pad lines."""
+    lines = (logs.MORE / f"{name}.log").read_text("utf-8").splitlines()
+    (tmp_path / f"{name}.log").write_text("".join(f"{line}   \n" for line in lines), "utf-8")
+    logs.truths()  # of the table, before its folder is another one
+    monkeypatch.setattr(logs, "MORE", tmp_path)
+    assert logs.check(name)[0] == []
+
+
 RAISED_BY_4 = "".join(
     f"{{label}}{line}\n"
     for line in (

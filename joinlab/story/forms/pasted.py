@@ -15,7 +15,7 @@ from statistics import mode
 from typing import ClassVar
 
 from joinlab.analysis.wording import by_key
-from joinlab.backend.calls import PEER_GONE
+from joinlab.backend.calls import is_peer_gone
 from joinlab.ops import ONE_SIZE
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
@@ -246,7 +246,6 @@ class TextReach(Note):
 NO_ID = "but store->get("
 
 WAITED = (
-    *PEER_GONE,
     "Timed out waiting",
     "seconds waiting for clients",
     "timed out in monitoredBarrier",
@@ -273,6 +272,9 @@ FAULTS = (
     "its NCCL watchdog failed",
 )
 """Words of srun and NCCL's watchdog for the end of a process that no launcher brought about."""
+
+ENDED_BY_LAUNCHERS = ("SIGTERM", "Terminated")
+"""How launchers end the ranks that are left once another one has failed."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
@@ -339,6 +341,8 @@ def _failed(evidence: Evidence) -> Line | None:
 
 def _victims(evidence: Evidence) -> Line | None:
     victims = [rank for rank, end in enumerate(evidence.ends) if waited(end.text)]
+    timed_out = [rank for rank in victims if not is_peer_gone(evidence.ends[rank].text)]
+    victims = timed_out or victims  # the others lost those, perhaps
     wrote = any(end.text == WROTE for end in evidence.ends)
     without_id = [rank for rank in victims if NO_ID in evidence.ends[rank].text]
     return _texts_headline(evidence, TextWithoutId, without_id) or _texts_headline(
@@ -347,12 +351,18 @@ def _victims(evidence: Evidence) -> Line | None:
 
 
 def _killed(evidence: Evidence) -> Line | None:
-    killed = [rank for rank, end in enumerate(evidence.ends) if end.kind is EndKind.KILLED]
-    return _texts_headline(evidence, TextEnded, killed)
+    """Ranks that a launcher saw end, but for those that it ended itself, if there are others."""
+    ended = [
+        rank
+        for rank, end in enumerate(evidence.ends)
+        if end.kind is EndKind.KILLED or "exit code" in end.text
+    ]
+    fell = [rank for rank in ended if not evidence.ends[rank].text.startswith(ENDED_BY_LAUNCHERS)]
+    return _texts_headline(evidence, TextEnded, fell or ended)
 
 
 def waited(error: str) -> bool:
-    return any(phrase in error for phrase in WAITED)
+    return is_peer_gone(error) or any(phrase in error for phrase in WAITED)
 
 
 def _texts_headline(
