@@ -305,10 +305,10 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 
 def refused(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of a job whose calls torch compared, and refused since they differ (DETAIL)."""
-    last = {}
-    for row in evidence.timeline.rows("calls"):
-        if _NOT_MET in (row["error"] or ""):
-            last[row["rank"]] = row
+    calls = evidence.timeline.calls
+    not_met = calls.filter(calls["error"].str.contains(_NOT_MET, literal=True))
+    rows: list[CallRow] = not_met.rows(named=True)  # type: ignore[assignment]
+    last = {row["rank"]: row for row in rows}
     kinds = _kinds([*last.values()])
     if len(kinds) < 2 or len({row["group"] for row in last.values()}) > 1:
         return ()
