@@ -51,17 +51,9 @@ SAME = (
     "stack",
     "group",
 )
-VARIES = {
-    "call",
-    "rank",
-    "group, number",
-    "input",
-    "step",
-    "value in",
-    "value out",
-    "what the rank made of it",
-}
-VARIES |= {"enqueued", "started", "completed", "host waited", "error"}
+SHARED = ("op", "dtype", "shape", "reduced by", "root", "peer", "tag", "called from", "stack")
+"""Names of the details that calls with the same columns SAME have in common. Any other detail belongs
+to one call: a code must not have it."""
 
 Column = npt.NDArray[np.int64]
 
@@ -218,7 +210,7 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
     codes: list[Code] = []
     rows: list[CallRow] = calls[first].rows(named=True)  # type: ignore[assignment]  # polars knows no TypedDict
     for row in rows:
-        facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
+        facts = tuple(fact for fact in call_details(row, True) if fact[0] in SHARED)
         code_facts = (("group", str(row["group"])), *facts)
         codes.append(Code(kind(row), label(row), texts.lines_of(row), code_facts))
     return code, codes

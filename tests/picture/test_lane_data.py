@@ -6,8 +6,9 @@ from hypothesis import given
 
 import joinlab
 from joinlab.cases import DOCUMENTED
+from joinlab.picture.columns import columns
 from joinlab.picture.details import MADE, call_details
-from joinlab.picture.first_screen import first_screen
+from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.lane_data import FIRST, KINDS, SMALL, LaneData, pack
 from joinlab.story.writers import TAGS
 from tests.drawn import lane_data, timelines
@@ -52,6 +53,17 @@ def test_every_box_and_every_fact_arrives(timeline):
     rows = timeline.calls.to_dicts()
     assert told == sorted(sorted(call_details(row, tells_start, timeline.meta)[2:]) for row in rows)
     assert sum(run["columns"]["counts"]) == len(rows)
+
+
+def test_a_new_detail_of_one_call_is_not_told_of_others_of_its_kind(monkeypatch):
+    timeline = case_timeline(4, 2)
+    issued = columns(timeline, folded(timeline))[1]
+    monkeypatch.setattr(
+        "joinlab.picture.columns.call_details",
+        lambda row, *_: (*call_details(row, *_), ("issued as", f"call {row['seq']}")),
+    )
+    assert columns(timeline, folded(timeline))[1] == issued
+    assert {"op", "dtype", "shape"} < {name for name, _ in issued[0].facts}
 
 
 def test_the_verdict_and_the_lines_of_the_program_arrive():
