@@ -49,6 +49,7 @@ from typing import Any
 import psutil
 import torch
 
+from joinlab.emulator.leftovers import MISSING, put
 from joinlab.emulator.library_names import LibraryNames, writes_of
 from joinlab.emulator.own import IMPORTED, Own
 from joinlab.errors import ProgramError
@@ -86,7 +87,6 @@ _LOCKS: dict[object, object] = {
     _thread._local: _thread._local,
 }
 _CACHED: Any = type(functools.lru_cache(abs))
-_MISSING: object = object()
 
 
 class Copies:
@@ -121,7 +121,7 @@ class Copies:
             unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
             program = unpickler.load()
             return program, [
-                _MISSING if value is _MISSING else unpickler.load() for value in self._before
+                MISSING if value is MISSING else unpickler.load() for value in self._before
             ]
         except Exception as error:
             raise _refusal(self._name, "something that it refers to", error) from error
@@ -138,8 +138,8 @@ class Copies:
             if now is value:
                 continue
             if isinstance(owner, type):
-                delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
-            elif value is _MISSING:
+                put(owner, name, value)
+            elif value is MISSING:
                 del owner[name]
             else:
                 owner[name] = value
@@ -224,7 +224,7 @@ class _CopyPickler(pickle.Pickler):
             for owner, name in self.places[done:]:
                 done += 1
                 value = _value_at(owner, name)
-                if value is not _MISSING:
+                if value is not MISSING:
                     self._dump(
                         value, f"{owner.__name__}.{name}" if isinstance(owner, type) else name
                     )
@@ -262,7 +262,7 @@ class _CopyPickler(pickle.Pickler):
             contents = _contents(value)
             return (
                 (CellType, ())
-                if contents is _MISSING
+                if contents is MISSING
                 else (CellType, (), (contents,), None, None, _set_cell)
             )  # a state of None is no state
         if kind is MethodType:
@@ -419,14 +419,14 @@ def _is_own(cls: type) -> bool:
 
 
 def _value_at(owner: Any, name: str) -> object:
-    return (vars(owner) if isinstance(owner, type) else owner).get(name, _MISSING)
+    return (vars(owner) if isinstance(owner, type) else owner).get(name, MISSING)
 
 
 def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # of a variable that has no value yet
-        return _MISSING
+        return MISSING
 
 
 # ---------------------------------------------------------------------------------------- what

@@ -129,10 +129,6 @@ def _set_deterministic(chosen: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(chosen[0], warn_only=chosen[1])
 
 
-def _set_attribute(owner: object, name: str) -> Callable[[object], None]:
-    return partial(setattr, owner, name)
-
-
 _root = logging.root
 _context: Any = multiprocessing.context._default_context
 
@@ -176,12 +172,12 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
     torch._C._set_float32_matmul_precision,
     _set_filters,
     _set_level,
-    *(_set_attribute(sys, name) for name in ("stdin", "stdout", "stderr", "path", "argv")),
-    _set_attribute(_root, "handlers"),
-    _set_attribute(_root.manager, "loggerDict"),
-    _set_attribute(_context, "_actual_context"),
-    _set_attribute(DistributedDataParallel, "_active_ddp_module"),
-    _set_attribute(os, "environ"),
+    *(partial(setattr, sys, name) for name in ("stdin", "stdout", "stderr", "path", "argv")),
+    partial(setattr, _root, "handlers"),
+    partial(setattr, _root.manager, "loggerDict"),
+    partial(setattr, _context, "_actual_context"),
+    partial(setattr, DistributedDataParallel, "_active_ddp_module"),
+    partial(setattr, os, "environ"),
 )
 """The setter of each, in the same order."""
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+from joinlab.emulator.leftovers import MISSING, put
 from joinlab.emulator.scheduler import current
 from joinlab.program.labels import kind_of
-
-_MISSING = object()
 
 Make = Callable[[Any], Callable[..., Any]]
 """Makes the replacement for the host of the rank that calls."""
@@ -26,15 +25,11 @@ class Patches:
     def undo(self) -> None:
         """Put everything back."""
         while self._set:
-            owner, name, before = self._set.pop()
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            put(*self._set.pop())
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a module or class."""
-        self._set.append((owner, name, vars(owner).get(name, _MISSING)))
+        self._set.append((owner, name, vars(owner).get(name, MISSING)))
         setattr(owner, name, value)
 
     def for_ranks(self, owner: object, name: str, make: Make) -> None:

@@ -76,7 +76,7 @@ somewhat lower.
 """
 
 
-def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
+def most_ll_bytes(op: Op, size: int) -> float:
     """No machine sends a larger message by the LL protocol on a ring of `size` ranks of one node,
     if it may use Simple.
 
@@ -85,11 +85,12 @@ def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
     nsteps, Simple has 8.4 + 3.4 nsteps and busBw * size / nsteps. The two are equal at most at the
     nBytes below, which is where busBw is 2 * ll_bandwidth. On PCI, with 1.0 and 5.7 a step, links
     are so slow that the bound is lower (ncclTunerConstantsDefaults and ncclTopoTuneModel in
-    src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
+    src/graph/tuning.cc, v2.29.7-1).
 
     >>> round(most_ll_bytes(Op.ALL_REDUCE, 2)), round(most_ll_bytes(Op.ALL_GATHER, 16))
     (4173600, 26350080)
     """
+    ll_bandwidth = 282.0  # llMaxBws of Blackwell, the largest there is
     steps = {
         Op.ALL_REDUCE: 2 * (size - 1),
         Op.ALL_GATHER: size - 1,
@@ -223,9 +224,16 @@ def part_bytes(op: Op, nbytes: int, size: int, align: int = 16) -> int:
             return chunk_bytes(nbytes, size, align)
         case Op.REDUCE_SCATTER:
             return nbytes // size
-        case Op.BROADCAST | Op.REDUCE | Op.ALL_GATHER | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
-            return nbytes
-        case Op.SEND | Op.RECV:
+        case (
+            Op.BROADCAST
+            | Op.REDUCE
+            | Op.ALL_GATHER
+            | Op.GATHER
+            | Op.SCATTER
+            | Op.ALL_TO_ALL
+            | Op.SEND
+            | Op.RECV
+        ):
             return nbytes
         case _:
             assert_never(op)

@@ -21,8 +21,7 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.first_screen import Column, ScreenPiece, folded, screen_of
-from joinlab.picture.first_screen import FirstScreen as FirstScreen
+from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, folded, screen_of
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
 from joinlab.story.evidence import Evidence

@@ -72,8 +72,6 @@ def misfit(value: object, kind: Any, path: str = "") -> str | None:
             kind = NoneType
         elif kind is float:
             kind = int | float
-        else:
-            kind = kind
         fits = isinstance(value, kind) and not (
             isinstance(value, bool) and kind not in (bool, object)
         )

@@ -12,11 +12,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from types import FrameType
 from typing import Any, TypedDict
 
 from joinlab.ops import CallRow
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import calling_frame
 from joinlab.program.log_events import CalledOutside, GroupNamed, WorksDropped
 
 MOST = 4
@@ -89,9 +88,7 @@ class Misuse:
 
 def program_site() -> str:
     """The line of the program that this thread is in, as "file:line"; "" outside of it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and kind_of(frame.f_code.co_filename) != "program":
-        frame = frame.f_back
+    frame = calling_frame(sys._getframe(1))
     if frame is None:
         return ""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -140,7 +140,6 @@ class Replicas(Models):
     take       takes their marks
     issued     says how many calls the rank has issued
     at_end     mark them at the end alone, not at steps
-    undefined  says whether its tensors hold what a real rank's would not
     """
 
     def __init__(
@@ -148,12 +147,10 @@ class Replicas(Models):
         take: Callable[[ReplicasMarked], None],
         issued: Callable[[], int],
         at_end: bool = False,
-        undefined: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self._take = take
         self._issued = issued
-        self._undefined = undefined
         self._parameters: dict[int, Any] = {}  # by id, those that are compared
         self._optimizers: list[object] = []
         self._bytes = 0
@@ -173,14 +170,12 @@ class Replicas(Models):
     def steps(self, optimizer: object) -> None:
         """Replicas that went their own ways may have been made equal again before it."""
         averaged, self.averaged = self.averaged, False
-        if averaged or self._undefined() or self._steps >= self._most:
+        if averaged or self._steps >= self._most:
             return
         if self._parameters and self._bytes <= STEP_BYTES:
             self._mark(self._steps + 1, dict.fromkeys(self._parameters.values()), [], before=True)
 
     def stepped(self, optimizer: Any) -> None:
-        if self._undefined():
-            return
         self._steps += 1
         if not self._parameters:
             return
@@ -214,7 +209,7 @@ class Replicas(Models):
 
     def ended(self) -> None:
         """The rank's program has returned."""
-        if self._parameters and not self._undefined():
+        if self._parameters:
             self._mark(None, dict.fromkeys(self._parameters.values()), self._optimizers)
         self._parameters, self._optimizers = {}, []
 

@@ -287,10 +287,7 @@ class Edited:
     def program(self, program: Any) -> Any:
         """The program with the edit: its functions and classes are made anew, so that they use the
         edited one."""
-        if isinstance(program, MethodType):
-            function = program.__func__
-        else:
-            function = program
+        function = getattr(program, "__func__", program)
         names = dict(function.__globals__)
         for name, value in function.__globals__.items():
             if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
@@ -378,10 +375,7 @@ def candidates(
     program: Any, tests: Sequence[Test], sites: Collection[str], errors: Iterable[str]
 ) -> Iterator[Edited]:
     """The edits that apply, the best first, each text once. `errors`: what ranks raised."""
-    if isinstance(program, MethodType):
-        function = program.__func__
-    else:
-        function = program
+    function = getattr(program, "__func__", program)
     if not isinstance(function, FunctionType):
         return
     places = []

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from joinlab.analysis.wording import shown, sign_of
 from joinlab.showing import short_site
-from joinlab.story.forms.fates import Fate
+from joinlab.story.forms.fates import CALLERS, Fate
 from joinlab.story.forms.pasted import FromText
 from joinlab.story.lines import Edit, Headline, Line, LineKind, SourceLine
 from joinlab.story.words import ends, listing
@@ -22,9 +22,6 @@ TAGS = {
     LineKind.NOTE: "NOTE",
 }
 """Heading before the first line of each kind."""
-
-CALLERS = 2
-"""How many of the lines that led to a call are printed, nearest first."""
 
 _INDENT = 7
 _ORDER = (

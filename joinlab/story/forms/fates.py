@@ -25,7 +25,7 @@ from joinlab.story.words import ENDINGS, Part, Text, listing, say
 from joinlab.timeline import CallRow, EndKind, backend_of
 
 CALLERS = 2
-"""How many of the lines that led to a raise are shown, nearest first."""
+"""How many of the lines that led to a raise or to a call are shown, nearest first."""
 
 TIMED_OUT = (
     "Timed out waiting",
