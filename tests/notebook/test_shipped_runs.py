@@ -14,7 +14,7 @@ import lzma
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -79,7 +79,7 @@ def unquoted(output: tuple[str, ...]) -> list[list[str]]:
 @pytest.mark.parametrize(("backend", "era"), recorded.FILES)
 @pytest.mark.parametrize("case", cases.CASES)
 def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
-    for inputs in ((5, 6), (case, 8 - case), (8, 8), (0, 1)):
+    for inputs in ((5, 6), (case % 9, 8 - case % 9), (8, 8), (0, 1)):
         fresh, found = (
             emulated(case, inputs, backend, era),
             recorded.recorded(case, inputs, backend, era),
@@ -90,7 +90,7 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
         assert without_versions(found) == without_versions(fresh)
 
 
-@pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, 2 * [*recorded.FILES], strict=True)])
+@pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, cycle(recorded.FILES))])
 def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, at):
     # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
     gc.collect()
@@ -103,7 +103,7 @@ def test_every_position_of_the_cases_ships_and_no_other():
     for case, inputs in product(cases.CASES, COUNTS):
         assert recorded.recorded(case, inputs).meta["inputs"] == list(inputs)
     for case, inputs, options in (
-        (7, (1, 1), {}),
+        (99, (1, 1), {}),
         (4, (9, 1), {}),
         (4, (1, 1, 1), {}),
         (4, (1, 1), {"era": "1.10"}),
