@@ -4,7 +4,6 @@ are truncated."""
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.showing import site_text
-from joinlab.story.forms.fates import raised_at
+from joinlab.story.forms.fates import frames_of, raised_at
 from joinlab.timeline import (
     INTERRUPTED,
     LOST,
@@ -250,9 +249,6 @@ class RankFiles:
         return log
 
 
-_FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
-
-
 def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> dict[int, str]:
     """Let ranks that wrote no stacks before a cut stand where KeyboardInterrupt came. Gives back that
     line of those that should have written some, since a rank of their host has that stood for no
@@ -264,14 +260,13 @@ def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> dict[i
             newest = max(wrote.get(log.begin.host, 0), log.last_ns + _behind(log))
             wrote[log.begin.host] = newest
     for rank, log in before.items():
-        raised = logs[rank].raised
-        if log.stood or raised is None:
+        if log.stood or logs[rank].raised is None:
             continue
+        traceback = _traceback(logs[rank])
         if log.last_ns + _behind(log) <= wrote.get(log.begin.host, 0):
-            silent[rank] = next(iter(raised_at(raised.traceback or "")), "")
-        elif frames := _FRAME.findall(raised.traceback or ""):
-            stack = [f"{file}:{line} {name}" for file, line, name in frames]
-            log.stood = [Stood(thread="MainThread", frames=stack)]
+            silent[rank] = next(iter(raised_at(traceback)), "")
+        elif frames := frames_of(traceback):
+            log.stood = [Stood(thread="MainThread", frames=list(map(str, frames)))]
     return silent
 
 
@@ -490,7 +485,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     second: list[RankFiles] = []
 
     def distance(files: RankFiles, begin: int = _wall(wanted)) -> int:
-        """How far its beginning is from `other`."""
+        """How far its beginning is from `begin`."""
         return abs(_wall(files.begun) - begin)
 
     for files in sorted(recorded.ranks.values(), key=distance):

@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TypedDict
@@ -19,7 +19,7 @@ from joinlab.analysis.wording import by_key, group_text, number_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import blocked_calls
 from joinlab.story.lines import NamedCall, SourceLine
-from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
+from joinlab.timeline import CallRow, Ending, EndKind, Timeline, backend_of
 
 
 class AboutSides(TypedDict):
@@ -134,14 +134,17 @@ class Evidence:
         rank, seq = next(iter(slot.calls.items()))
         return self.slot_of((rank, slot.group, seq))
 
+    def ranks_that(self, ended: Callable[[Ending], bool]) -> list[int]:
+        """The ranks whose endings are so.
+
+        evidence.ranks_that(lambda end: end.kind is EndKind.HUNG)
+        """
+        return [rank for rank, end in enumerate(self.ends) if ended(end)]
+
     @cached_property
     def gone(self) -> list[int]:
         """The ranks that have ended."""
-        return [
-            rank
-            for rank, end in enumerate(self.ends)
-            if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)
-        ]
+        return self.ranks_that(lambda end: end.kind not in (EndKind.HUNG, EndKind.UNKNOWN))
 
     @cached_property
     def blocked(self) -> Mapping[str, Blocked]:

@@ -42,7 +42,7 @@ class Unused(Fix):
 def unused(evidence: Evidence) -> Iterator[Line]:
     """The cure that DDP's own error names."""
     name = "find_unused_parameters"
-    ranks = tuple(rank for rank, end in enumerate(evidence.ends) if name in end.text)
+    ranks = tuple(evidence.ranks_that(lambda end: name in end.text))
     if ranks:
         yield Unused(ranks=ranks)
 

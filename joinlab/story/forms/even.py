@@ -61,7 +61,7 @@ def cut_short(evidence: Evidence) -> tuple[Line, ...]:
         return ()
     if any(slot.differs for slot in evidence.difference.slots):
         return ()
-    ranks = [rank for rank, end in enumerate(evidence.ends) if end.text == cut["why"]]
+    ranks = evidence.ranks_that(lambda end: end.text == cut["why"])
     interrupted = "interrupted" in cut["why"]
     if interrupted and evidence.timeline.calls.is_empty():
         return (NothingRecorded(len(evidence.ends), "[was|were] interrupted", ranks=tuple(ranks)),)

@@ -16,7 +16,7 @@ from joinlab.analysis.matching import Slot, differences
 from joinlab.analysis.wording import good
 from joinlab.backend.calls import Key, call_of, is_peer_gone
 from joinlab.ops import COUNTERPART
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import Frame, kind_of
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.meeting import given
@@ -454,7 +454,15 @@ def _grouped(lacks: Sequence[Lack], calls: Sequence[NamedCall]) -> tuple[Lack, .
     return tuple(merged.values())
 
 
-_FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
+_FRAME = re.compile(
+    r'  File "(.+)", line (\d+)(?:, in (.+))?'
+)  # that of a SyntaxError has no function
+
+
+def frames_of(output: str) -> list[Frame]:
+    """The frames of the last traceback in a rank's output, the innermost last."""
+    last = output[output.rfind("Traceback (most recent call last)") :]
+    return [Frame(file, int(line), name) for file, line, name in _FRAME.findall(last)]
 
 
 def raised_at(output: str) -> tuple[str, ...]:
@@ -464,8 +472,8 @@ def raised_at(output: str) -> tuple[str, ...]:
     >>> raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
     ('train.py:9',)
     """
-    frames = _FRAME.findall(output[output.rfind("Traceback (most recent call last)") :])
-    return tuple(f"{file}:{line}" for file, line in reversed(frames) if kind_of(file) == "program")
+    own = (frame for frame in frames_of(output) if kind_of(frame.file) == "program")
+    return tuple(f"{frame.file}:{frame.line}" for frame in own)[::-1]
 
 
 def _cut(text: str) -> str:

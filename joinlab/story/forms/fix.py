@@ -165,11 +165,11 @@ class RaisedBehindOther(Fix):
 def _raised(evidence: Evidence) -> Iterator[Line]:
     """The lines of the program that raised its own exceptions, each line once; of an exception behind
     a call that met a foreign one, where the ranks part."""
-    raised = [
-        rank
-        for rank, end in enumerate(evidence.ends)
-        if end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
-    ]
+    raised = evidence.ranks_that(
+        lambda end: (
+            end.kind is EndKind.RAISED and not is_peer_gone(end.text) and not is_timeout(end.text)
+        )
+    )
     slots = ((rank, _foreign_slot(evidence, rank)) for rank in raised)
     follows = {rank: slot for rank, slot in slots if slot is not None}
     sites = by_key(

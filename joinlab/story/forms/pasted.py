@@ -44,14 +44,10 @@ class TextErrors(FromText):
     texts: Sequence[str]
 
     def words(self) -> Text:
-        parts: list[Text] = []
-        for ranks, text in zip(self.sides, self.texts, strict=True):
-            template = self.template
-            if parts and self.second:
-                template = self.second
-            parts.append(say(template, ranks, text))
-        if len(parts) > 2:
-            parts[2:] = [say(self.further, sorted(chain(*self.sides[2:])))]
+        templates = self.template, self.second or self.template
+        parts = list(map(say, templates, self.sides, self.texts))  # of the first two sides
+        if self.sides[2:]:
+            parts.append(say(self.further, sorted(chain(*self.sides[2:]))))
         return say("{}.", listing(parts))
 
 
@@ -288,7 +284,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         return ()
     rows = evidence.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
-    still = [rank for rank, end in enumerate(evidence.ends) if STUCK in end.text]
+    still = evidence.ranks_that(lambda end: STUCK in end.text)
     headline = (
         _failed(evidence)
         or _parted(evidence, open_)
@@ -327,11 +323,11 @@ def _failed(evidence: Evidence) -> Line | None:
         and not waited(end.text)
     ]
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text]
-    fell = [
-        rank
-        for rank, end in enumerate(evidence.ends)
-        if (end.text.startswith(FAULTS) or "(Lightning)" in end.text) and not waited(end.text)
-    ]
+    fell = evidence.ranks_that(
+        lambda end: (
+            (end.text.startswith(FAULTS) or "(Lightning)" in end.text) and not waited(end.text)
+        )
+    )
     if first:
         return _texts_headline(evidence, TextFailedOnHost if first[1:] else TextFailed, first)
     return _texts_headline(evidence, TextRaised, own_errors) or _texts_headline(

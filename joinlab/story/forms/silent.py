@@ -67,7 +67,7 @@ class Early(Headline):
 
 def early(evidence: Evidence) -> tuple[Line, ...]:
     """The ranks at whose end join(throw_on_early_termination=True) raised on all ranks."""
-    ranks = [rank for rank, end in enumerate(evidence.ends) if _EARLY.search(end.text)]
+    ranks = evidence.ranks_that(lambda end: bool(_EARLY.search(end.text)))
     if not ranks:
         return ()
     return (Early(**evidence.about([ranks])),)

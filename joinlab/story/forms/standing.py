@@ -141,9 +141,7 @@ def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
     if not all_stand(evidence) or evidence.difference.mismatch is not None:
         return ()
-    unfinished = [
-        rank for rank, end in enumerate(evidence.ends) if end.kind is not EndKind.FINISHED
-    ]
+    unfinished = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
     places = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)
     if len(places) < 2:
         return ()
@@ -161,9 +159,7 @@ def standing_of(evidence: Evidence, rank: int) -> list[Standing]:
 
 def all_stand(evidence: Evidence) -> bool:
     """Whether no rank was in a call, and each that had not finished wrote where it stands."""
-    unfinished = [
-        rank for rank, end in enumerate(evidence.ends) if end.kind is not EndKind.FINISHED
-    ]
+    unfinished = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
     return bool(unfinished) and all(
         evidence.awaited(rank) is None and standing_of(evidence, rank) for rank in unfinished
     )
