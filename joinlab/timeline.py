@@ -213,6 +213,8 @@ class Meta(TypedDict, total=False):
     group_backends: dict[str, str]  # only groups whose backend differs from `backend`
     # NCCL communicators made with their groups: init_process_group(device_id=...)
     eager_groups: list[str]
+    # NCCL only: rank, group and seq of each incomplete call that the rank's stream was made to wait
+    # for, then group and seq of the first call that the rank issued after that wait
     stream_waits: list[list[int | str]]
     nccl: AboutNccl
     # by group and rank: number of lost collectives before its first row

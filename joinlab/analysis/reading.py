@@ -227,17 +227,20 @@ class Reading:
         )
         if calls["root"].null_count() == calls.height:
             return kinds
-        # Number a root by its place in the group, so that groups that did the same get equal
-        # numbers.
-        placed = np.full(len(self.names) * (self.world_size + 1), -2)
-        for number, members in enumerate(self.groups.values()):
-            placed[number * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(
-                len(members)
-            )
-            placed[number * (self.world_size + 1) + self.world_size] = -1
+        # Number a root by its group rank, so that groups that did the same get equal numbers.
         root = calls["root"].fill_null(self.world_size).clip(0, self.world_size).to_numpy()
-        places = placed[self.group * (self.world_size + 1) + root]
-        return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(places)}), "root"))
+        roots = pl.Series(self._group_ranks[self.group, root])
+        return mixed(kinds + hash_columns(pl.DataFrame({"root": roots}), "root"))
+
+    @cached_property
+    def _group_ranks(self) -> Numbers:
+        """By group and rank the group rank: -2 outside of the group, and -1 at world size, for no
+        rank."""
+        numbers = np.full((len(self.names), self.world_size + 1), -2)
+        numbers[:, -1] = -1
+        for group, members in enumerate(self.groups.values()):
+            numbers[group, np.array(members, np.int64)] = np.arange(len(members))
+        return numbers
 
     @cached_property
     def uneven(self) -> Flags:
@@ -260,11 +263,10 @@ class Reading:
     def misfit(self) -> tuple[Codes, Flags]:
         """By slot a number that tells one misfit of an all-to-all's parts from another, 0 without
         one; and of every call, whether it is on either side of one."""
-        places = np.zeros(len(self.names) * self.world_size, np.int64)
-        for number, members in enumerate(self.groups.values()):
-            places[number * self.world_size + np.array(members, np.int64)] = np.arange(len(members))
-        sizes = self._group_sizes[self.group]
-        return misfits_of(self.calls["splits"], self.slot, sizes, places[self.member])
+        sizes, group_ranks = self._group_sizes[self.group], self._group_ranks
+        return misfits_of(
+            self.calls["splits"], self.slot, sizes, group_ranks[self.group, self.ranks]
+        )
 
     @cached_property
     def _group_sizes(self) -> Numbers:

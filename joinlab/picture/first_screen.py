@@ -599,28 +599,15 @@ class _ScreenBuilder:
         that is missing."""
         if self.difference.first is None:
             return None
-        focus = next(
-            (
-                index
-                for index, column in enumerate(self.columns)
-                if self._holds(column, self.difference.first)
-            ),
-            None,
-        )
+        focus = self._column_with(self.difference.first)
         lead, odd = self.difference.lead, self.difference.outliers
         # its calls met: none is loud for its absence
         all_met = isinstance(self.story.headline, WrongAnswer)
         if focus is None or lead is None or lead.by != 1 or not odd or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
-            return next(
-                (
-                    index
-                    for index, column in enumerate(self.columns)
-                    if self._holds(column, self.difference.mismatch)
-                ),
-                focus,
-            )
+            mismatch = self._column_with(self.difference.mismatch)
+            return focus if mismatch is None else mismatch
         extra = self.difference.extra[0]
         index = self._column_of(extra)
         if index is not None and odd == self.difference.ranks(lead.ahead):
@@ -636,13 +623,13 @@ class _ScreenBuilder:
             return index
         return focus
 
-    def _holds(self, column: Column, row: int | None) -> bool:
-        return (
-            row is not None
-            and not column.stack
-            and not column.missing
-            and column.slot <= self.numbers[row] <= column.until
-        )
+    def _column_with(self, row: int | None) -> int | None:
+        """Where a row of the story's folding is drawn; None where it is within a stack."""
+        for index, column in enumerate(self.columns):
+            alone = not column.stack and not column.missing
+            if row is not None and alone and column.slot <= self.numbers[row] <= column.until:
+                return index
+        return None
 
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
@@ -731,12 +718,15 @@ class _ScreenBuilder:
             length += len(piece.text)
         return tuple(piece for piece in pieces if piece.text)
 
+    @property
+    def _edit(self) -> Edit | None:
+        """The edit that the code shows."""
+        edits = (edit for line in self.story.of(LineKind.FIX) for edit in line.edits)
+        return next(edits, None)
+
     def _tried(self) -> ScreenPiece:
         """The result of the edit shown in the code; the story has the details."""
-        edit = next(
-            (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
-        )
-        if edit is None:
+        if self._edit is None:
             return ScreenPiece("".join(self.story.texts(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
         if self.timeline.meta.get("engine") == "launched":
@@ -832,9 +822,7 @@ class _ScreenBuilder:
             if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
         ]
         lines += [line for line in self.story.of(LineKind.FATE) if isinstance(line, Raised)]
-        edit: Edit | None = next(
-            (edit_tried for line in self.story.of(LineKind.FIX) for edit_tried in line.edits), None
-        )
+        edit = self._edit
         file = edit.file if edit else ""
         for line in lines:
             for source in line.lines:

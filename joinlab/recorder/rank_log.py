@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from joinlab.backend.calls import is_peer_gone
 from joinlab.ops import (
@@ -68,6 +68,9 @@ from joinlab.program.sources import other_functions
 from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
 from joinlab.program.traces import TraceStep
 from joinlab.recorder.recorded_traces import MOST_KEPT, take_step
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Meta
 
 VOLTA = 7
 """Compute capability from which threads of a warp progress independently (CUDA C++ Programming
@@ -399,7 +402,7 @@ class RankLog:
             self.numbered.append(span)
 
     def stream_waits(self) -> list[list[int | str]]:
-        """`AboutRanks.stream_waits` of this rank; empty unless it used only the default stream."""
+        """`Meta.stream_waits` of this rank; empty unless it used only the default stream."""
         waits: list[list[int | str]] = []
         for id, first in self.streamed.items() if self.one_stream else ():
             call = self.calls.get(id)
@@ -411,29 +414,14 @@ class RankLog:
         return waits
 
 
-class AboutRanks(TypedDict):
-    """Metadata of recorded ranks: their versions and their groups.
-
-    stream_waits  NCCL only: rank, group and seq of each incomplete call that the rank's stream was made to wait for,
-                  then group and seq of the first call that the rank issued after that wait
-    """
-
-    versions: dict[str, str | None]
-    group_names: dict[str, str]
-    group_backends: dict[str, str]
-    eager_groups: list[str]
-    stream_waits: list[list[int | str]]
-    nccl: NotRequired[AboutNccl]
-
-
-def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
+def about_ranks(logs: Collection[RankLog], backend: str) -> Meta:
     """Metadata of a run on `backend`: versions, names and backends of groups, eager groups, waits
     of streams."""
     begin = next((log.begin for log in logs if log.begin is not NOT_BEGUN), NOT_BEGUN)
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks = {name: group.ranks for name, group in groups.items()}
     descriptions = {name: group.description or "" for name, group in groups.items()}
-    facts: AboutRanks = {
+    facts: Meta = {
         "versions": {
             "joinlab": begin.joinlab,
             "python": begin.python,
