@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import itertools
+import multiprocessing
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -70,6 +72,7 @@ class Recording:
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
         self._left: tuple[int, object, ProgramReturned | ProgramRaised] | None = None
+        self._signals = _signals_of_child()
         sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
@@ -104,6 +107,9 @@ class Recording:
             error = sys.exc_info()[1]
             ending = _ending(error) if code and error else _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending
+        elif self._left is None and signal.SIGINT in _read(self._signals):
+            interrupted = ProgramRaised(text=KeyboardInterrupt.__name__)
+            self._left = self.recorder.issued, code, interrupted
         self._exit(code)
 
     def _exits(self) -> None:
@@ -122,6 +128,30 @@ class Recording:
 
     def _failed(self, error: Exception) -> None:
         warn(self.rank, error)
+
+
+def _signals_of_child() -> int | None:
+    """Where the number of each signal arrives, in a process that another one spawned:
+    torch.multiprocessing's function of it takes KeyboardInterrupt for a return."""
+    if (
+        multiprocessing.parent_process() is None
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        return None
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    os.set_blocking(writes, False)
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    if before >= 0:  # the program's own
+        signal.set_wakeup_fd(before)
+    return reads
+
+
+def _read(pipe: int | None) -> bytes:
+    """What has arrived in a pipe."""
+    with suppress(BlockingIOError):
+        return b"" if pipe is None else os.read(pipe, 4096)
+    return b""
 
 
 def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:

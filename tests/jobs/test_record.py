@@ -37,7 +37,7 @@ from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.story.lines import LineKind
-from joinlab.timeline import LOST, RUNNING, EndKind, Timeline
+from joinlab.timeline import INTERRUPTED, LOST, RUNNING, EndKind, Timeline
 from tests.forked import Job, forked, said_by, starter
 from tests.nightly import sampled
 from tests.segments import begin, call, write
@@ -794,6 +794,16 @@ def test_a_spawned_rank_that_fails_has_the_error_that_it_failed_by(
     ends = loaded(tmp_path).ends
     assert (ends[1].kind, ends[1].text) == (EndKind.RAISED, text)
     assert f"spawned.py:{line}" in str(joinlab.diagnose(loaded(tmp_path)))
+
+
+def test_a_spawned_rank_that_ctrl_c_ended_did_not_finish(tmp_path: Path) -> None:
+    """torch.multiprocessing.spawn takes KeyboardInterrupt for a return."""
+    ending = "signal.raise_signal(signal.SIGINT)"
+    script = SPAWNED.replace("    dist.destroy_process_group()", f"    if rank: {ending}")
+    (tmp_path / "spawned.py").write_text("import signal\n" + script)
+    done = python(tmp_path, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store"))
+    assert done.returncode == 0
+    assert INTERRUPTED in loaded(tmp_path).ends[1].text
 
 
 def test_a_script_that_exits_with_a_code_has_its_line_unless_it_caught_the_exit(

@@ -228,6 +228,14 @@ def test_each_line_at_which_ranks_stand_is_said_but_not_of_a_job_that_was_well()
     assert story.of(LineKind.CAUSE) and not story.of(LineKind.FIX)
 
 
+def test_of_processes_that_are_all_stopped_it_is_said_how_to_continue_them() -> None:
+    processes = {rank: {"host": "a", "pid": 7 + rank, "stopped": True} for rank in range(2)}
+    running = Ending(EndKind.UNKNOWN, text=RUNNING)
+    story = told_as_record(Writer(2, "gloo"), [running] * 2, processes=processes)
+    first, second = story.texts(LineKind.CAUSE)
+    assert first.startswith("Rank 0's process is stopped") and "kill -CONT 8 on a" in second
+
+
 def test_of_a_job_that_was_interrupted_no_call_is_called_out_of_order() -> None:
     writer = Writer(2, "gloo")
     writer.call(0, "all_reduce", line=4, done=False)

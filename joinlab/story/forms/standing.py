@@ -92,8 +92,9 @@ class Look(Fix):
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
-    """A line for each rank that is, or was to its end, outside any call while a peer is in one or
-    has raised, or while all ranks stand; and for what ranks raise or call in other threads."""
+    """A line for each rank whose process is stopped, and for each that is, or was to its end, outside
+    any call while a peer is in one or has raised, or while all ranks stand; and for what ranks raise
+    or call in other threads."""
     ends, stacks = evidence.ends, evidence.meta.get("stood", {})
     inside = [
         evidence.awaited(rank) is not None and end.kind is not EndKind.FINISHED
@@ -101,14 +102,14 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     ]
     relevant = any(inside) or any(end.kind is EndKind.RAISED for end in ends) or all_stand(evidence)
     processes, lines_found = evidence.meta.get("processes", {}), list[Line]()
-    for rank in sorted({*processes, *stacks}) if relevant else ():
+    for rank in sorted({*processes, *stacks}):
         end, recorded = ends[rank], rank in processes
         goes_on = end.kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
-        if inside[rank] or not goes_on or (end.runs and not recorded):
-            continue
         if recorded and processes[rank].get("stopped"):
             pid, host = processes[rank]["pid"], processes[rank]["host"]
             lines_found.append(StoppedProcess(pid, host, ranks=(rank,)))
+        elif inside[rank] or not (relevant and goes_on) or (end.runs and not recorded):
+            continue
         elif threads := standing_of(evidence, rank):
             lines = tuple(
                 SourceLine(thread.frames[0][0], "", (rank,), thread.callers) for thread in threads
