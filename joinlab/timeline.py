@@ -271,6 +271,9 @@ class EndKind(StrEnum):
     UNKNOWN = "unknown"  # the record ends before the rank did, or has nothing about it
 
 
+NOTHING_RECORDED = 1 << 40
+"""`meta["skipped"]` of a rank of which nothing is recorded: all of its calls are unknown."""
+
 FROM_TEXT = "text"
 """`meta["format"]` of a Timeline read from pasted text, which leaves out most of what happened."""
 

@@ -105,7 +105,7 @@ class Paths:
         return reasons
 
     def behind(self, rank: int, culprit: int) -> bool:
-        """Whether a peer of `rank`, not `other`, has issued a call in some role that `rank` has not
+        """Whether a peer of `rank`, not `culprit`, has issued a call in some role that `rank` has not
         come to."""
         peers = [peer for peer in self._peers(rank, ()) if peer != culprit]
         self._read({rank, *peers})

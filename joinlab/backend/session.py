@@ -174,7 +174,7 @@ class SessionRank(ActingRank):
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to their fabric that are issued as one."""
-        self.issues()
+        self.begin_issue()
         if self.session.aborting:
             self.yield_if_ready()
         try:

@@ -444,7 +444,7 @@ class ActingRank:
                 self.yield_turn(asks=True)
         return False
 
-    def issues(self) -> list[int]:
+    def begin_issue(self) -> list[int]:
         """The host issues a call: it was not asleep for good. Returns the calls that its stream got
         stuck at since."""
         self._naps = 0

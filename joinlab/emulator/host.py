@@ -77,8 +77,8 @@ def forget_calls() -> None:
     STACKS = Stacks()
 
 
-class Orders(Protocol):
-    """The emulation's methods for a rank."""
+class Driver(Protocol):
+    """The emulation, as a rank sees it."""
 
     knobs: Knobs
     judged: bool
@@ -121,9 +121,9 @@ class Host(ActingRank):
     turn: RankThread
     ending: Ending | None
 
-    def __init__(self, orders: Orders, rank: int, own: Own) -> None:
-        super().__init__(RankThread(rank, self, lambda: orders.live(rank)), orders.baton.turns)
-        self.orders = orders
+    def __init__(self, driver: Driver, rank: int, own: Own) -> None:
+        super().__init__(RankThread(rank, self, lambda: driver.live(rank)), driver.baton.turns)
+        self.driver = driver
         self.own = own
         self.closing = ""  # said of it if it still waits once its program is over
         self.died_at: Sequence[EmulatedCall] = ()
@@ -143,7 +143,7 @@ class Host(ActingRank):
         self._kept: list[object] = []
         self.reducer = Reducer(self._weak, self.futures)
         self.progress = InputProgress(
-            self.take, orders.knobs.costs.input_ns[rank], self._weak, self.reducer
+            self.take, driver.knobs.costs.input_ns[rank], self._weak, self.reducer
         )
 
     # ------------------------------------------------------------------------------------ issuing
@@ -158,13 +158,13 @@ class Host(ActingRank):
         """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are
         issued as one."""
         # the program caught RankEnded and goes on, with no rank left to meet
-        if self.orders.judged:
+        if self.driver.judged:
             raise RankEnded
         mine = current() is self
         if not mine:
             does = "calls a collective from a thread that its program has started"
             does += site_text(program_site())
-            raise self.orders.broken(THREADED.format(self.rank, does))
+            raise self.driver.broken(THREADED.format(self.rank, does))
         try:
             call = self._describe(group, name, args, sys._getframe(2))
         except NoSuchRank as error:
@@ -183,23 +183,23 @@ class Host(ActingRank):
 
     def _beyond(self, name: str, error: Exception) -> LaunchError:
         text = f"rank {self.rank} calls {name}{site_text(program_site())}: {error}"
-        return self.orders.broken(text)
+        return self.driver.broken(text)
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
         if calls:
-            if self.orders.aborting:
+            if self.driver.aborting:
                 self.yield_if_ready()
             try:
                 group.fabric.submit(calls)
             except Exception as error:
                 # no backend raises here: what it refuses, `check` has refused
-                self.orders.unmodelled(calls[0], error)
+                self.driver.unmodelled(calls[0], error)
                 raise RankEnded from error
 
     def open_group(self, name: str, ranks: tuple[int, ...], desc: str | None) -> Any:
         """A further group of this rank."""
-        return self.orders.open_group(self, name, ranks, desc)
+        return self.driver.open_group(self, name, ranks, desc)
 
     def keep(self, kept: object) -> None:
         """Keep a Work or a group for as long as the rank lives."""
@@ -208,7 +208,7 @@ class Host(ActingRank):
     def _describe(
         self, group: Group, name: str, args: tuple[object, ...], frame: FrameType
     ) -> EmulatedCall:
-        ins, outs, parts = group.memory(name, args, self.orders.knobs)
+        ins, outs, parts = group.memory(name, args, self.driver.knobs)
         method = METHODS[name]
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         if kind.stack not in self._stacks:
@@ -229,7 +229,7 @@ class Host(ActingRank):
                 call=number,
                 time_ns=self.now,
                 values=value_in,
-                streamed=self.issues(),
+                streamed=self.begin_issue(),
                 seq=group.numbering.next_seq(),
                 number=group.numbering.next_number(kind.collective),
                 input=self.progress.input,
@@ -253,7 +253,7 @@ class Host(ActingRank):
 
     def pause(self, until: int | None = None) -> None:
         """Hand the baton on, until this rank has been woken and it is its turn again."""
-        self.orders.baton.wait(self.turn, until)
+        self.driver.baton.wait(self.turn, until)
 
     def begins(self, calls: Sequence[EmulatedCall], inside: int | None = None) -> None:
         """Record that the host begins to wait for these, or inside them."""
@@ -302,7 +302,7 @@ class Host(ActingRank):
 
     def overtaken(self, call: EmulatedCall) -> None:
         """Its host has computed without this call of its stream, which completes after all."""
-        self.orders.overtaken(call)
+        self.driver.overtaken(call)
 
     def wait(self, calls: Sequence[EmulatedCall], timeout_ns: int = 0) -> None:
         """Work.wait(), for the program or for DDP's Reducer, which then reads what came."""
@@ -311,7 +311,7 @@ class Host(ActingRank):
             wrong = self.reducer.disbelief(calls[0])
             if wrong:
                 told = f"DDP's Reducer took another call's data for {wrong}; what a process then does is undefined"
-                self.orders.kill(self, told, calls)
+                self.driver.kill(self, told, calls)
                 raise RankEnded
 
     def synchronize(self) -> None:
@@ -347,7 +347,7 @@ class Host(ActingRank):
         """Keep what it printed, or what is told of how it raised, within bounds."""
         self.own.output.add(text.encode(errors="backslashreplace"))
         if self.own.output.whole:
-            self.orders.printed_lines.append((self.rank, text))
+            self.driver.printed_lines.append((self.rank, text))
 
     def exit_process(self, status: int) -> NoReturn:
         """os._exit."""
@@ -361,16 +361,16 @@ class Host(ActingRank):
 
     def die(self, text: str) -> NoReturn:
         """End the rank here and now, as killed."""
-        self.orders.kill(self, text)
+        self.driver.kill(self, text)
         raise RankEnded
 
     def init_process_group(self, *args: object, **kwargs: object) -> None:
         """The group is there already, so a rank's first call says that it knows of it."""
-        default_group = self.orders.knobs.backend, self.own.ranks, self.rank
+        default_group = self.driver.knobs.backend, self.own.ranks, self.rank
         try:
             begin(default_group, self.own.begun, *args, **kwargs)
         except DefaultGroupGone as error:
             raise self._beyond("init_process_group", error) from None
         self.own.begun = True
         if kwargs.get("device_id") is not None:
-            self.orders.connect(self)
+            self.driver.connect(self)

@@ -327,7 +327,7 @@ def _patch_spans(patches: Patches) -> None:
                 # its peers in join(): they leave the gradient of an unused parameter as it is where
                 # the sum is 0, and set it to zeros elsewhere (initialize_local_used_map and
                 # finalize_bucket_dense, reducer.cpp, v2.13.0).
-                pad = torch.tensor(host.orders.knobs.pad, dtype=torch.uint32)
+                pad = torch.tensor(host.driver.knobs.pad, dtype=torch.uint32)
                 module.reducer._get_local_used_map().fill_(pad.view(torch.int32).item())
 
         return made

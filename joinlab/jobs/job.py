@@ -17,6 +17,7 @@ from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import (
     CALL_COLUMNS,
+    NOTHING_RECORDED,
     SPAN_COLUMNS,
     Clock,
     Ending,
@@ -25,10 +26,6 @@ from joinlab.timeline import (
     Meta,
     Timeline,
 )
-
-NOTHING_RECORDED = 1 << 40
-"""`meta["skipped"]` of a rank without a dump: all of its calls are unknown."""
-
 
 MOST_APART_NS = 86_400 * 10**9
 """Dumps whose last calls are more than a day apart are from two jobs: a watchdog ends a hanging job

@@ -23,7 +23,6 @@ from joinlab.backend.calls import is_peer_gone, setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.clocks import Offset, offsets
 from joinlab.jobs.dump import left_out
-from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import NEEDS_ALL, POINT_TO_POINT, CallRow, SpanRow, Stood
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, ProgramRaised, RankBegins
 from joinlab.proof import BlockedThread, Proof, prove
@@ -37,6 +36,7 @@ from joinlab.timeline import (
     INTERRUPTED,
     LOST,
     NO_END,
+    NOTHING_RECORDED,
     RUNNING,
     Clock,
     Ending,

@@ -38,7 +38,6 @@ import polars as pl
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
-from joinlab.jobs.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame, call_site
 from joinlab.program.log_events import MOST_RANKS
@@ -48,6 +47,7 @@ from joinlab.timeline import (
     FROM_TEXT,
     INTERRUPTED,
     NO_END,
+    NOTHING_RECORDED,
     STUCK,
     UNTOLD,
     WROTE,

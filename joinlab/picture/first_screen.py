@@ -487,13 +487,13 @@ class _ScreenBuilder:
             lane_rows = [row for row in rows if row["rank"] == rank]
             # a rank that shadows the others' calls has none of their inputs
             shadows = bool(inputs) and all(row["input"] is None for row in lane_rows)
-            boxes[lane] = self._pile(folds, rank)._replace(
+            boxes[lane] = self._stack_box(folds, rank)._replace(
                 stack=f"{len(lane_rows)} calls" * shadows
             )
         first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
         return Column(first, last, span, boxes, stack=label, said="all matched")
 
-    def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
+    def _stack_box(self, folds: Sequence[Fold], rank: int) -> Box:
         labels = dict.fromkeys(self.folding.label(fold_drawn, rank) for fold_drawn in folds)
         return Box(RowKind.FOLD, "; ".join(filter(None, labels)))
 
@@ -517,7 +517,9 @@ class _ScreenBuilder:
                 hidden.append(column)
                 continue
             if hidden or (part and column.slot > begin):
-                shown.append(self._heap(shown[-1:], column, begin, max(column.slot, begin + 1)))
+                shown.append(
+                    self._stack_of_slots(shown[-1:], column, begin, max(column.slot, begin + 1))
+                )
                 hidden = []
             if index == focus:
                 focus_at = len(shown)
@@ -526,7 +528,9 @@ class _ScreenBuilder:
         self.columns = shown
         return focus_at
 
-    def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
+    def _stack_of_slots(
+        self, before: Sequence[Column], behind: Column, begin: int, end: int
+    ) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
         bad = int(wrong(self.timeline)[begin:end].sum())
         if bad:

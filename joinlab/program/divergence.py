@@ -1,4 +1,4 @@
-"""Finds where the ways of ranks part, by comparing their steps between two calls.
+"""Finds where the ways (traces) of ranks part, by comparing their steps between two calls.
 
 rank 0   all-reduce  8 for x in inputs   7 for epoch ...       its next call is of another input
 rank 1   all-reduce  8 for x in inputs   9 net(x).sum()        they part at line 8: len(inputs) is 3 and 4
@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, product, starmap, takewhile
-from operator import gt
+from operator import and_, eq, gt, ne
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
@@ -346,7 +346,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
     for index, side in enumerate(sides if closest else ()):
         against = closest[0 if index else 1]
         for rank in side:
-            chain = _chain(apart, (rank, ways[rank]), (against, ways[against]))
+            chain = _chain(apart, ways, rank, against)
             if chain:
                 chains[rank] = chain
     if apart.one_call and closest:
@@ -635,10 +635,19 @@ def _behind(
     return _TraceComparison(first, second, common, depth=max(common, default=0))
 
 
-def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]) -> list[_At]:
+def _chain(apart: Apart, ways: Mapping[int, Trace], rank: int, peer: int) -> list[_At]:
     """The test where a rank's way parts from another's, after the tests whose statements set the
-    names that it read."""
-    (rank, way), (peer, peer_way) = own, peer_and_way
+    names that it read.
+
+    The ways are compared twice. `whole`, from their beginnings, has every statement at which they
+    parted and met again: one of these may have set a name. `pair`, in the windows alone, finds where
+    they part for good, since ranks may have been in other rounds of a loop long before:
+
+        rank 0   3 if rank == 0:   4 start = 1   6 for epoch ...   | 9 if start:   10 all_reduce
+        rank 1   3 if rank == 0:                 6 for epoch ...   | 9 if start:   12 barrier
+                 whole.met: line 3, which set what line 9 reads      pair.part(): line 9
+    """
+    way, peer_way = ways[rank], ways[peer]
     steps = way.steps, peer_way.steps
     if way.dropped or peer_way.dropped:
         whole = _TraceComparison((), ())
@@ -647,13 +656,7 @@ def _chain(apart: Apart, own: tuple[int, Trace], peer_and_way: tuple[int, Trace]
     place = whole.part()
     if apart.replicas:
         for number, at in enumerate(whole.met):
-            before, after = zip(_held(at, way), _held(at.turned(), peer_way), strict=True)
-            if any(
-                held == peer_held and held_after != peer_held_after
-                for held, peer_held, held_after, peer_held_after in zip(
-                    *before, *after, strict=True
-                )
-            ):
+            if _changes_one_replica(_held(at, way), _held(at.turned(), peer_way)):
                 return [*_setters(whole.met[:number], at, steps), at]
         return []
     pair = _behind((way.before, peer_way.before), way.within, peer_way.within)
@@ -720,6 +723,13 @@ def _held(parted: _At, way: Trace) -> list[tuple[int, int]]:
     *_, last = (test, *chain(*parted.alone[:1]))
     *_, after = (last, *way.steps[_index_of(last, way.steps) + 1 :][:1])
     return [way.held[id(test)], way.held[id(after)]]
+
+
+def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[int, int]]) -> bool:
+    """Whether two replicas, or their gradients, were equal at a statement, and differ behind it: of
+    each what `_held` says."""
+    (before, after), (peer_before, peer_after) = own, peer
+    return any(map(and_, map(eq, before, peer_before), map(ne, after, peer_after)))
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:

@@ -1,5 +1,5 @@
-"""The way of a rank: the lines of the program that it ran between its calls, and the values in
-their tests.
+"""The trace of a rank, also called its way: the lines of the program that it ran between its calls,
+and the values in their tests.
 
     issued  event      depth  line                                    values
     3       line       1      8   for x in inputs:                    len(inputs) = 3
@@ -7,7 +7,7 @@ their tests.
     3       line       1      8   for x in inputs:                    len(inputs) = 3
     3       line       1      9       loss = net(x).sum()
 
-Only functions in the learner's own files are followed; `parting` compares ways. From Python 3.12
+Only functions in the learner's own files are followed; `divergence` compares traces. From Python 3.12
 on, sys.monitoring reports the lines, at no cost in code that is not followed; before, sys.settrace
 does. If a debugger or coverage already traces the thread, nothing is followed.
 """

@@ -84,10 +84,10 @@ def _broken(text: str, indent: str, width: int | None) -> list[str]:
 
 
 def _sources(line: Line) -> Iterator[str]:
-    for one in line.lines:
-        if one.text:
-            yield _cited(one)
-            for via in one.via[:CALLERS]:
+    for source_line in line.lines:
+        if source_line.text:
+            yield _cited(source_line)
+            for via in source_line.via[:CALLERS]:
                 yield f"  called from {_cited(via)}"
 
 
@@ -111,18 +111,15 @@ def diff_of(edit: Edit) -> Iterator[str]:
 
 def html_of(lines: Sequence[Line]) -> str:
     """The story as HTML, unstyled except for the headline's weight."""
-    found = list[str]()
-    for kind, those in groupby(_outline(lines), key=lambda one: one[0].kind):
+    parts = list[str]()
+    for kind, outlined in groupby(_outline(lines), key=lambda outlined: outlined[0].kind):
         head = kind is LineKind.HEADLINE
-        if head:
-            each = "<p><strong>{}</strong></p>{}"
-        else:
-            each = "<li>{}{}</li>"
-        rows = "".join(each.format(_html(line), _pre(under)) for line, under in those)
-        found.append(
+        template = "<p><strong>{}</strong></p>{}" if head else "<li>{}{}</li>"
+        rows = "".join(template.format(_html(line), _pre(under)) for line, under in outlined)
+        parts.append(
             rows if head else f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{rows}</ul>'
         )
-    return shown("".join(found))
+    return shown("".join(parts))
 
 
 def _pre(under: Sequence[str]) -> str:

@@ -22,7 +22,16 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, WROTE, CallRow, EndKind
+from joinlab.timeline import (
+    FIRST_FAILED,
+    FROM_TEXT,
+    NOTHING_RECORDED,
+    STUCK,
+    UNTOLD,
+    WROTE,
+    CallRow,
+    EndKind,
+)
 
 ISSUED_LAST = "{} issued {} last, as far as the text reaches"
 
@@ -272,7 +281,6 @@ FAULTS = (
 ENDED_BY_LAUNCHERS = ("SIGTERM", "Terminated")
 """How launchers end the ranks that are left once another one has failed."""
 
-_UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
 _ANOTHER = re.compile(r" \[[\w.:]+\]:\d+|\[\d+\] (?=is setting up)")
 """The parts in which one error differs between ranks: the rank's own address and number."""
@@ -509,7 +517,9 @@ def _exact(evidence: Evidence, group: str) -> dict[int, int]:
     skipped = evidence.meta.get("skipped", {}).get(group, {})
     rows = {row["rank"] for row in evidence.timeline.rows("calls") if row["group"] == group}
     exact = {
-        rank: before for rank, before in skipped.items() if before < _UNKNOWN and rank not in rows
+        rank: before
+        for rank, before in skipped.items()
+        if before < NOTHING_RECORDED and rank not in rows
     }
     return exact | {
         rank: counts["enqueued"]
