@@ -44,18 +44,18 @@ class Patches:
         before = getattr(owner, name)
         known = signature(before).parameters
         changed = [
-            (list(known).index(one), one, known[one].default, change)
-            for one, change in changes.items()
+            (list(known).index(parameter), parameter, known[parameter].default, change)
+            for parameter, change in changes.items()
         ]
 
         def make(host: object) -> Callable[..., object]:
             def given(*args: object, **kwargs: object) -> object:
                 values = list(args)
-                for at, one, default, change in changed:
-                    if at < len(args):
-                        values[at] = change(host, values[at])
+                for index, parameter, default, change in changed:
+                    if index < len(args):
+                        values[index] = change(host, values[index])
                     else:
-                        kwargs[one] = change(host, kwargs.get(one, default))
+                        kwargs[parameter] = change(host, kwargs.get(parameter, default))
                 return before(*values, **kwargs)
 
             return given
@@ -65,24 +65,22 @@ class Patches:
     def for_programs(self, owner: object, name: str, make: Make) -> None:
         """Replace a function where the program of a rank calls it; torch and other libraries get
         the original."""
-        before = getattr(owner, name)
-
-        def chosen(*args: object, **kwargs: object) -> object:
-            host = current()
-            if host is None or kind_of(sys._getframe(1).f_code.co_filename) != "program":
-                return before(*args, **kwargs)
-            return make(host)(*args, **kwargs)
-
-        chosen.__name__ = name
-        self.set(owner, name, chosen)
+        self.set(owner, name, chosen(getattr(owner, name), name, make, programs_alone=True))
 
 
-def chosen(before: Callable[..., object], name: str, make: Make) -> Callable[..., object]:
-    """A function that is make(host) in the threads of ranks, and `before` in all others."""
+def chosen(
+    before: Callable[..., object], name: str, make: Make, programs_alone: bool = False
+) -> Callable[..., object]:
+    """A function that is make(host) in the threads of ranks, and `before` in all others.
+
+    programs_alone  `before` for torch and other libraries, too, whatever thread they run in
+    """
 
     def chosen(*args: object, **kwargs: object) -> object:
         host = current()
-        if host is None:
+        if host is None or (
+            programs_alone and kind_of(sys._getframe(1).f_code.co_filename) != "program"
+        ):
             return before(*args, **kwargs)
         return make(host)(*args, **kwargs)
 
