@@ -396,6 +396,8 @@ def _timeline(
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     calls, skipped = _kept_calls(logs, problems)
+    # While a job moves, its files were read at different moments. Unless a hang is proven all the same,
+    # only what every rank had reached is shown.
     moves = cut is None and all(map(_moves, logs.values()))
     settled = _settled(calls, logs, groups) if moves else calls
     host_of = {rank: log.begin.host or "?" for rank, log in logs.items()}

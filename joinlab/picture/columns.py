@@ -73,6 +73,7 @@ class Code(NamedTuple):
 def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
     """Description of the columns for the script, the codes of the calls, the clock's beginning, and
     the columns."""
+    # Of each lane, its first rank's calls: no copy of the columns where every rank has a lane.
     reading, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
     all_calls = timeline.calls
     is_drawn = pl.Series(np.isin(all_calls["rank"].to_numpy(), lanes))
@@ -101,6 +102,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to)
     )
 
+    # What each call looks like. It is queued if it never began, on a backend that says when others did.
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
     not_begun = calls["started_ns"].is_null().to_numpy()
@@ -109,6 +111,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     bad = mistaken(timeline, folding)[slot] if len(slot) else open_
     flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
     flags += waits * WAITS + waits_on * WAITS_ON
+    # By lane: where it stops, and where its host is over. What never ends is drawn on to `until`.
     stops, over = [], []
     if spans.height:
         span_lane = lane_of[spans["rank"].to_numpy()]
@@ -125,6 +128,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         host = [part[in_lane].max(initial=0) for part in (begun - late, waited, let_go)]
         over.append(until if still else float(max([*host, span_to[mine_too].max(initial=0)])))
 
+    # The smallest unit, a power of ten in ns, in which every difference fits into MOST.
     unit = 1
     lengths = (
         _steps(begun, lane),

@@ -143,10 +143,7 @@ def kind_of(
     outs: Sequence[torch.Tensor],
 ) -> CallKind:
     """The kind of a call of `method`, issued from a stack of `stacks`, with these tensors."""
-    if args:
-        asynchronous = bool(getattr(args[-1], "asyncOp", True))
-    else:
-        asynchronous = True
+    asynchronous = not args or bool(getattr(args[-1], "asyncOp", True))
     looks = tuple([(t.shape, t.dtype, t.layout) for t in (ins if ins is outs else (*ins, *outs))])
     key = stack, method, asynchronous, len(ins), looks, options_key(method.op, args)
     kind = group.kinds.get(key)

@@ -115,6 +115,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         return None
     if edited.kind == "all ready" and not _was_passed(first, edited, added):
         return None
+    # Each line that made a call still makes one, and the call of a passed group is its ranks' alone.
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
     if edited.kind == "group":
         callers = {rank for rank, line in calls_before if line in moved}
@@ -125,6 +126,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     fewer = edited.kind in ("flag", "same") or any(
         now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
     )
+    # With other counts, too, each run is mended, or raises by itself as it does without the edit. Where
+    # all ranks have as many inputs, the edit changes neither what is trained nor what is returned.
     even = (max(source.counts),) * len(source.counts)
     max_counts = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30)))
     passed, raised = 1, 0
@@ -149,6 +152,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
             return None  # it only kept the ranks from the line
         passed += works
         raised += not works
+    # What the user has to know of it.
     trained = _trained(first) if len(set(source.counts)) == 1 else []
     more_often = [
         [many, now[rank, line]]
