@@ -16,6 +16,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice, pairwise, product, starmap, takewhile
 from operator import and_, eq, gt, ne
 from typing import NamedTuple, NotRequired, TypedDict
@@ -353,7 +354,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
         issuer, peer = (side[0] for side in sides)
         deciding = _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks)
         if deciding:
-            return [_test(_line_of(deciding), {peer: [deciding]})]
+            return [_test(_line_of(parted), {peer: deciding}) for parted in deciding]
     if apart.one_call and chains:  # the way of the rank that issued it shows the place
         if apart.turns and _each_has_a_branch(
             chains[issuer][-1], ways[peer].steps, apart.turns[-2:]
@@ -446,6 +447,8 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
                 return [_test(_line_of(decided), {rank: [decided] for rank in side["ranks"]})]
     if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
         return []
+    if not decided.statement.first <= frame[-1].line <= decided.statement.last:
+        return []  # an exception, or a later line, left the function
     indent = lines[begin.line - 1].partition(lines[begin.line - 1].strip())[0]
     for line in lines[decided.statement.last :]:
         if line.strip() == call:
@@ -568,9 +571,10 @@ def _turn(step: TraceStep, after: TraceStep | None) -> object:
 
 def _of_its_own(
     way: Trace, peer: Sequence[TraceStep], turns: Sequence[int], lacks: int
-) -> _At | None:
+) -> list[_At]:
     """The one test that led the rank to each call of `turns`, and went the other way as often as it
-    `lacks` such calls, or once and for good.
+    `lacks` such calls, or once and for good; of several, the one around these calls, behind one that
+    sets what it reads.
 
     Without such a test, the one loop that led to each of these calls until it ended, if the peer
     ran more rounds.
@@ -615,9 +619,22 @@ def _of_its_own(
                 )
             )
     best = [at for at in fitting if not at.statement.loop] or fitting
-    if len(best) == 1:
-        return best[0]
-    return None
+    if len(best) < 2:
+        return best
+    guards = best
+    for step, next_step in pairwise(steps):
+        if step.issued in turns and next_step.issued > step.issued:  # the line of such a call
+            guards = list(filter(partial(_guards, step), guards))
+    if len(guards) != 1:
+        return []
+    setters = _set_before(best[: best.index(guards[0])], {*guards[0].statement.names})
+    return [*setters, *guards]
+
+
+def _guards(step: TraceStep, parted: _At) -> bool:
+    """Whether a step ran a line in the block of a statement."""
+    lines = range(parted.statement.first + 1, parted.statement.last + 1)
+    return step.file == parted.tests[0].file and step.line in lines
 
 
 def _behind(
@@ -687,7 +704,8 @@ def _chain(apart: Apart, ways: Mapping[int, Trace], rank: int, peer: int) -> lis
             reads = set()
         if tests and line:
             inside = [at for at in met if _decided(at, tests[0], way.steps, reads)]
-            causes = _set_before(met, reads, line.first) or inside[-1:] or _changed(met, reads)
+            causes = [*_set_before(met, reads, line.first), *inside[-1:]] or _changed(met, reads)
+            causes.sort(key=met.index, reverse=True)
             if causes:
                 setters = _set_before(met[: met.index(causes[0])], {*causes[0].statement.names})
                 return [*setters, causes[0]]
@@ -709,12 +727,23 @@ def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[
     caller = next((step for step in before if step.depth < parted.depth), last)
     statement = statement_at(caller.file, caller.line)
     return (
-        parted.statement.returns
+        (parted.statement.returns or _shapes_result(parted, way))
         and caller.event == "line"
         and (caller.depth, caller.function) == (last.depth, last.function)
         and statement is not None
         and (caller.line == last.line or bool(statement.stores & reads))
     )
+
+
+def _shapes_result(parted: _At, way: Sequence[TraceStep]) -> bool:
+    """Whether the statement, or a rank alone, set what the function's `return` reads."""
+    for step in way[_index_of(parted.tests[0], way) :]:
+        if step.depth == parted.depth and step.event == "return":
+            break
+    statement = statement_at(step.file, step.line)
+    if step.event != "return" or statement is None or not statement.text.startswith("return"):
+        return False
+    return bool(_sets(parted) & _made_of(statement.reads, [step], [way]))
 
 
 def _held(parted: _At, way: Trace) -> list[tuple[int, int]]:

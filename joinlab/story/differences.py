@@ -356,8 +356,8 @@ def _closest(
 
 def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
-    `mentioned`, or any."""
-    surplus = unpaired(timeline)
+    `mentioned`, or any. A rank that waits for another of them may only not have come so far."""
+    surplus, waiting = unpaired(timeline), {rank for rank, _ in mentioned}
     wrong = _wrong_peer(timeline, surplus)
     if wrong is not None:
         return wrong
@@ -370,6 +370,8 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
         if not counterparts and timeline.calls.filter(rank=peer, op=COUNTERPART[row["op"]]).height:
             continue  # it has a part of its own in such exchanges, so its path differs in any case
         takers = {} if counterparts else _first_calls(timeline, COUNTERPART[row["op"]], rank)
+        if takers and peer in waiting:
+            continue
         if takers:
             return Apart(
                 (sorted(takers), (peer,)),
