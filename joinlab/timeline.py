@@ -235,6 +235,7 @@ class Meta(TypedDict, total=False):
     asides: list[str]  # sentences about tracebacks that ended no rank for sure, or earlier attempts
     left_at: dict[int, str]  # by rank that called sys.exit: the line
     fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
+    fixes_cut: bool  # a trial took too long to say whether its edit is a fix
     fixes_hidden: bool  # an exercise asks for one: the story neither tries nor shows any
     # the first parameter that differs between DDP's replicas; left out: none was seen
     replicas: Replica

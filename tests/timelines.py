@@ -32,7 +32,7 @@ SIZES = (1, 2, 5)
 """The numbers of inputs of rank 0 with which the six cases are tried; rank 1 has one more."""
 
 
-FOUND_ON_REQUEST = dict.fromkeys(("parting", "fixes"))
+FOUND_ON_REQUEST = dict.fromkeys(("parting", "fixes", "fixes_cut"))
 """Keys of `meta` that a story adds."""
 
 

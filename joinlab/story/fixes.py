@@ -33,6 +33,7 @@ from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import FACTS, Op, decode_values
+from joinlab.program.program import Program
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
@@ -58,11 +59,12 @@ TRY_SECONDS = 5.0
 """Real seconds after which an edited program is ended; no edit begins after MAX_SECONDS in all, a
 rare last resort."""
 MAX_SECONDS = 20.0
+CUT = "ended by joinlab"  # by the emulator, at its limit
 
 
 def find_fixes(evidence: Evidence, source: object) -> None:
     """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
-    it in `mended`.
+    it in `mended`; in `meta["fixes_cut"]`, whether a trial was ended before it was known how it ends.
 
     A fix with which the replicas differ is stored only if there is no other, one with which ranks
     train on fewer inputs only if no other is as good, and one with which values of other ranks go
@@ -71,6 +73,7 @@ def find_fixes(evidence: Evidence, source: object) -> None:
     Raises LaunchInterrupted if the user interrupts it.
     """
     timeline, fixes = evidence.timeline, list[tuple[PlainFix, Timeline]]()
+    cut = False
     if not _good(timeline) and isinstance(source, Rerun):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
@@ -86,13 +89,19 @@ def find_fixes(evidence: Evidence, source: object) -> None:
         for edited in itertools.islice(edits, MAX_EDITS):
             if fixes and not any(_price(fixes[-1])[:2]) and edited.kind != "group":
                 continue  # only a group is better than values of other ranks
-            fix = _try(timeline, source, edited)
+            try:
+                fix = _try(timeline, source, edited)
+            except TimeoutError:
+                fix, cut = None, True
             if fix is not None:
                 fixes.append(fix)
+            cut = cut or time.monotonic() > until
             if (fixes and not any(_price(fixes[-1]))) or time.monotonic() > until:
                 break
     best = sorted(fixes, key=_price)[:1]
     timeline.meta["fixes"] = [fix for fix, _ in best]
+    if cut:
+        timeline.meta["fixes_cut"] = True
     timeline.mended[:] = [run for _, run in best]
 
 
@@ -103,10 +112,12 @@ def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool, bool]:
 
 def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
     """The candidate as a fix and the run with it, if every rank finishes with it for all counts
-    tried at which the program does not raise by itself, and it keeps the meaning."""
+    tried at which the program does not raise by itself, and it keeps the meaning.
+
+    Raises TimeoutError if a trial takes longer than TRY_SECONDS."""
     try:
         program = edited.program(source.program)
-        first = source.run(program, source.counts, TRY_SECONDS)
+        first = _run(source, program, source.counts)
     except (LaunchError, ProgramError, SyntaxError):
         return None
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
@@ -136,7 +147,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         if counts == source.counts:
             continue
         try:
-            run = source.run(program, counts, TRY_SECONDS)
+            run = _run(source, program, counts)
             works = _mended(timeline, run)
             if counts == even or not works:
                 before = source.run(source.program, counts, TRY_SECONDS)
@@ -190,6 +201,13 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         fix["lost"] = sorted({*rows.filter(at_root, gives)["rank"]} - {0})
         fix["ungiven"] = sorted({*rows.filter(at_root, ~gives)["rank"]} - {0})
     return fix, first
+
+
+def _run(source: Rerun, program: Program, counts: Sequence[int]) -> Timeline:
+    run = source.run(program, counts, TRY_SECONDS)
+    if any(end.kind is EndKind.KILLED and end.text.startswith(CUT) for end in run.ends):
+        raise TimeoutError
+    return run
 
 
 def _was_passed(timeline: Timeline, edited: Edited, added: set[str]) -> bool:

@@ -123,6 +123,8 @@ def _look_at_emulation(timeline: Timeline) -> None:
 
 def _take_fixes(timeline: Timeline, emulated: Timeline) -> None:
     timeline.meta.setdefault("fixes", emulated.meta.get("fixes", []))
+    if emulated.meta.get("fixes_cut"):
+        timeline.meta["fixes_cut"] = True
     timeline.mended.extend(emulated.mended)
 
 

@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab import cases
 from joinlab.picture.first_screen import first_screen
+from joinlab.story import fixes
 from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import Edit, LineKind
@@ -848,6 +850,14 @@ def test_a_run_that_no_edit_mends_says_so(run):
     timeline = run(own_sizes, (1, 1), "gloo", **settings)
     assert mend(timeline) is None
     assert joinlab.diagnose(timeline).of(LineKind.FIX) == (NoFix(),)
+
+
+def test_where_a_trial_takes_too_long_no_edit_is_said_to_be_of_no_use(monkeypatch):
+    """Of 256 ranks each takes longer than it may; of two, one of them mends the program."""
+    monkeypatch.setattr(fixes, "TRY_SECONDS", 1e-6)
+    timeline = joinlab.emulate(cases.case_4, (1, 2))
+    (line,) = joinlab.diagnose(timeline).of(LineKind.FIX)
+    assert line.sentence == "Edits were tried, but not to their end: that takes too long here."
 
 
 def own_sizes(rank, inputs):

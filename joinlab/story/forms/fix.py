@@ -103,10 +103,16 @@ class TriedEdit(Fix):
         return say("{}{} {}: every rank finishes, for {}.", does, fewer, how, counts)
 
 
+@form
 class NoFix(Fix):
+    """cut: whether a trial was ended before it was known how it ends"""
+
     form = "none"
+    cut: bool = False
 
     def words(self) -> Text:
+        if self.cut:
+            return say("Edits were tried, but not to their end: that takes too long here.")
         return say("No edit was found that mends this program.")
 
 
@@ -124,7 +130,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     if edits or raised:
         return (*cure, *raised, *edits)
     if "fixes" in evidence.meta:
-        return cure if well or cure else (NoFix(),)
+        return cure if well or cure else (NoFix(evidence.meta.get("fixes_cut", False)),)
     return cure or advice.find(evidence, not runs) or (() if well or runs else _untried(evidence))
 
 
