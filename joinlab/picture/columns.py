@@ -171,7 +171,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "names": [(name, texts.lines_of({"call_site": site})) for name, site in names],
         "stops": list(map(round, stops)),
         "over": list(map(round, over)),
-        "end": round(until),
+        "end": round(until) if any(map(len, times[1:])) else 0,  # 0: no time is known
         "rows": reading.count,
     }
     return data, codes, begin, b"".join(column for _, _, column in written)

@@ -86,7 +86,7 @@ def _parting_marked(
         if index < 0 or not column.stack:
             return both
         count = column.until - column.slot + 1
-        stack = replace(column, stack=f"{count} calls", said="they part here", flag="wrong")
+        stack = replace(column, stack=f"{count} calls", said="part here", flag="wrong")
         before, after = screen.columns[:index], screen.columns[index + 1 :]
         marked.append(replace(screen, columns=(*before, stack, *after)))
     return marked[0], marked[1]

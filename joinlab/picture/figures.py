@@ -86,6 +86,7 @@ def figure(timeline: Timeline) -> go.Figure:
         how = "modelled"
     else:
         how = "recorded"
+    timed = timeline.calls["enqueued_ns"].null_count() < timeline.calls.height
     plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
@@ -94,8 +95,8 @@ def figure(timeline: Timeline) -> go.Figure:
                "subtitle": {"text": html.escape(title(timeline) + part)}},
         uniformtext={"minsize": 10, "mode": "hide"},
         legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + lanes_px)},
-        xaxis=plain | {"title": {"text": f"{unit}, {how}"}, "range": [(begin - whole / 200) / per, until / per],
-                       "gridcolor": "rgba(128,128,128,0.25)"},
+        xaxis=plain | {"title": {"text": f"{unit}, {how}" if timed else "no times on record"}, "showticklabels": timed,
+                       "range": [(begin - whole / 200) / per, until / per], "gridcolor": "rgba(128,128,128,0.25)"},
         yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
                        "range": [len(names), 0], "fixedrange": True, "showgrid": False},
         height=240 + lanes_px,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from typing import Literal, NamedTuple
@@ -254,7 +254,7 @@ class FirstScreen:
 
 
 _WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
-_FATES = {"✓": "left pending", "…": "not ended"}
+_FATES = {"✓": "left pending", "…": "not ended", "?": "no end on record"}
 
 
 def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
@@ -775,9 +775,9 @@ class _ScreenBuilder:
                 return "✕", f"{many}{verb}", "bad", ""
         return "?", f"{many}not known", "warn", ""
 
-    def _lines_of_boxes(self, texts: SourceTexts, source: SourceText) -> set[int]:
-        """The lines of this text from which the boxes come; each box gets its own, a stack that of
-        its last call."""
+    def _lines_of_boxes(self, texts: SourceTexts, file: str, body: Mapping[int, str]) -> set[int]:
+        """The lines of `body` from which the boxes come; each box gets its own, a stack that of its
+        last call."""
         issued: set[int] = set()
         for column in self.columns:
             for lane, box in enumerate(column.boxes):
@@ -787,8 +787,8 @@ class _ScreenBuilder:
                     row = box.row or self._last_row(column, lane)
                 if box is None or row is None:
                     continue
-                lines = (line.line for line in texts.lines_of(row) if line.source is source)
-                line_number = next(lines, 0)
+                sites = (line for line in texts.lines_of(row) if line.source.file == file)
+                line_number = next((line.line for line in sites if line.line in body), 0)
                 column.boxes[lane] = box._replace(line=line_number)
                 if box.row is not None:
                     issued.add(line_number)
@@ -867,13 +867,17 @@ class _ScreenBuilder:
         if source_text is None or not source_text.lines:
             return file, ()
         body = dict(enumerate(source_text.lines, source_text.first_line))
+        for text_held in texts.all:  # of a script, each statement is a text
+            if text_held.file == source_text.file:
+                for number in wanted.intersection(_numbers(text_held)) - body.keys():
+                    body[number] = text_held.lines[number - text_held.first_line]
         if edit and edit.removed and edit.begin in body:  # a method's text is kept dedented
             indent = len(edit.removed[0]) - len(body[edit.begin])
             removed, added = (
                 tuple(text[indent:] for text in texts) for texts in (edit.removed, edit.added)
             )
             edit = replace(edit, removed=removed, added=added)
-        issued = self._lines_of_boxes(texts, source_text)
+        issued = self._lines_of_boxes(texts, source_text.file, body)
         loop = {number for number, text in body.items() if _CALLS.match(text)}
         wanted &= body.keys()
         choices = (wanted | issued | loop, wanted | issued, wanted or loop)

@@ -290,7 +290,7 @@ class LaneData:
             "focus": made.focus,
             "meant": made.meant,
             "readings": [
-                (reading.column, reading.to, reading.of, reading.value, reading.sent, reading.taken)
+                (reading.column, reading.to, reading.of, reading.value, reading.sent)
                 for reading in made.readings
             ],
             "odd": made.odd,

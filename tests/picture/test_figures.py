@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import plotly.io as pio
 import pytest
@@ -204,3 +205,9 @@ def test_background_is_transparent_and_nothing_offers_a_cloud():
     layout = figure(case_timeline(1, 1)).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert CONFIG["showSendToCloud"] is False
+
+
+def test_the_axis_of_a_log_that_tells_no_times_has_no_numbers():
+    log = Path(__file__).parents[1] / "material" / "logs" / "watchdog_2_4.log"
+    axis = figure(joinlab.load(log)).layout.xaxis
+    assert axis.title.text == "no times on record" and not axis.showticklabels

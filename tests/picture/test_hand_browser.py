@@ -394,7 +394,7 @@ def test_who_predicts_is_told_no_ending(notebook):
     assert notebook.ask("[asks.endings, len(asks.covered)]") == ["", 2]
 
 
-@pytest.mark.parametrize("width", sampled([360, 640, 844, 1200], (360, 844).__contains__))
+@pytest.mark.parametrize("width", sampled([320, 360, 640, 844, 1200], (320, 844).__contains__))
 def test_the_lines_of_the_program_stand_one_below_the_other(browser, handout, width):
     with opened(browser, handout, viewport={"width": width, "height": 800}) as page:
         overlaps = page.locator(".jl-hand > div").evaluate_all(
@@ -405,3 +405,15 @@ def test_the_lines_of_the_program_stand_one_below_the_other(browser, handout, wi
                 return rows.slice(1).filter((row, i) => part(rows[i], "max") > part(row, "min") + 6).length }"""
         )
         assert overlaps == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_page_is_as_high_for_every_case(browser, handout):
+    """A page that is scrolled to its end would move by a line of the legend."""
+    with opened(browser, handout, viewport={"width": 1440, "height": 500}) as page:
+        heights = set()
+        for case in range(1, 7):
+            page.locator(".jl-six b").nth(case - 1).click()
+            shows(page, case)
+            heights.add(page.evaluate("document.documentElement.scrollHeight"))
+        assert len(heights) == 1

@@ -32,6 +32,8 @@ from tests.browser import ARGS, barriers, watched  # noqa: E402
 from tests.first_screen import one_raises  # noqa: E402
 from tests.nightly import sampled  # noqa: E402
 
+MATERIAL = Path(__file__).parents[1] / "material"
+
 SOURCE = {
     "file": "train.py",
     "first_line": 26,
@@ -554,7 +556,7 @@ def test_of_a_large_run_little_is_drawn_until_one_comes_closer(opened, many):
         marks = view.locator(".jl-chart svg *")
         assert marks.count() < 600
         many = view.locator(".jl-lane .jl-many")
-        assert len({one.get_attribute("fill") for one in many.all()}) > 3  # its kind, at any size
+        assert len({one.get_attribute("fill") for one in many.all()}) > 2  # kinds, and mixed ones
         wrong = view.locator("rect.jl-bad title").all_text_contents()
         assert sum("meets what it should not" in one for one in wrong) == 2
         scrub(view).focus()
@@ -578,8 +580,12 @@ def test_where_calls_of_some_kinds_alternate_no_kind_gives_its_colour(opened, tm
     run = joinlab.emulate(in_turn, (700, 700))
     page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
     view = every(page)
-    merged = view.locator(".jl-chart .jl-lane .jl-many")
+    merged = view.locator(":is(.jl-chart .jl-lane, .jl-strip) .jl-many")
     assert {one.get_attribute("fill") for one in merged.all()} == {"var(--mixed)"}
+    view.get_by_role("switch").click()
+    strip = view.locator(".jl-strip .jl-many")
+    assert {one.get_attribute("fill") for one in strip.all()} == {"var(--mixed)"}
+    view.get_by_role("button", name="every call", exact=True).click()
     expect(view.locator(".jl-legend")).to_contain_text("several kinds")
     scrub(view).focus()
     for _ in range(9):
@@ -732,11 +738,11 @@ def test_of_8_ranks_each_lane_says_how_many_inputs_it_had(opened, tmp_path):
     expect(heads).to_contain_text([re.compile("rank 0.*2 inputs"), re.compile("7 ranks.*3 inputs")])
 
 
-@pytest.mark.parametrize("ranks", sampled([2, 3], (3).__eq__))
-def test_on_the_clock_the_calls_of_the_sentence_have_names(opened, tmp_path, ranks):
+@pytest.mark.parametrize(("ranks", "width"), [(2, 390), (3, 1300)])
+def test_on_the_clock_the_calls_of_the_sentence_have_names(opened, tmp_path, ranks, width):
     """They take microseconds of a run of milliseconds, and stand between lanes that have words, too."""
     run = joinlab.emulate(joinlab.cases.case_4, (5, *[6] * (ranks - 1)))
-    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1300, "height": 900})
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": width, "height": 844})
     view = clock(page)
     names = view.locator(".jl-clashing")
     expect(names).to_have_text(["anyone left?", "barrier"])
@@ -971,3 +977,64 @@ def test_a_page_of_a_launched_run_has_its_fix_to_apply_and_says_that_it_is_emula
     expect(page.locator(".jl-do")).to_contain_text("Tried, emulated")
     page.locator(".jl-do").get_by_role("button").first.click()
     expect(page.locator(".jl-headline")).to_contain_text("Both ranks finished")
+
+
+def test_a_log_that_tells_no_times_has_no_clock(opened, tmp_path):
+    text = MATERIAL / "logs" / "watchdog_2_4.log"
+    run = joinlab.load(text)
+    page = opened(write_html(run, tmp_path / "run.html"))
+    view = first(page)
+    expect(view.get_by_role("switch")).to_be_hidden()
+    view.locator(".jl-scrub").press("c")
+    assert "clock" not in page.url
+    view.locator(".jl-col").first.click()
+    expect(view.locator(".jl-told")).to_contain_text("It has no end on record.")
+    expect(view.locator(".jl-sub").first).to_have_text("no end on record")
+    row(every(page), 1, 1)
+
+
+def rank_0_alone(rank, inputs):
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_a_rank_without_calls_has_an_empty_lane_on_the_clock(opened, tmp_path):
+    run = joinlab.emulate(rank_0_alone, (1, 1))
+    page = opened(write_html(run, tmp_path / "run.html"))
+    programs = clock(page).locator(".jl-runs")
+    assert [float(one.get_attribute("width")) > 0 for one in programs.all()] == [True, False]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_line_that_the_fix_takes_out_is_struck_on_every_screen(opened, tmp_path, width):
+    run = joinlab.emulate(joinlab.cases.case_3, (2, 3))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": width, "height": 900})
+    code = first(page).locator(".jl-code")
+    expect(code.locator("s")).to_be_visible()
+    expect(code.locator(".jl-add")).to_have_count(2)
+
+
+def test_on_a_phone_the_clock_has_its_fix_and_what_is_pending_in_sight(opened, tmp_path):
+    run = joinlab.emulate(joinlab.cases.case_2, (5, 6))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 390, "height": 844})
+    view = clock(page)
+    expect(view.locator(".jl-end").last).to_have_text("✓ finishedcall pending")
+    fix = view.locator(".jl-fix").bounding_box()
+    assert fix["y"] + fix["height"] < 844
+
+
+def test_of_four_lanes_on_a_phone_the_loud_calls_have_names(opened, tmp_path):
+    run = joinlab.emulate(one_raises, (5, 5, 5, 5))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 390, "height": 844})
+    view = first(page)
+    bad = view.locator(".jl-col:has(.jl-fill.jl-bad) text:not(.jl-num)").all_text_contents()
+    assert sorted(bad) == ["backward"] * 3 + ["nobody"]
+
+
+def test_two_programs_say_where_they_part_within_their_stacks(opened, tmp_path):
+    runs = [joinlab.emulate(joinlab.cases.CASES[case].program, (5, 6)) for case in (4, 6)]
+    path = write_html(runs, tmp_path / "runs.html", compare=True)
+    page = opened(path, viewport={"width": 1300, "height": 900})
+    page.locator(".jl-scene").first.wait_for()
+    said = page.locator(".jl-scene .jl-sub").all_text_contents()
+    assert said.count("part here") == 4

@@ -229,6 +229,19 @@ def test_the_line_of_calls_that_are_too_many_has_the_rank_that_issued_them():
     assert marks["dist.all_reduce(torch.ones(1))"] == ["ranks 1, 2"]
 
 
+def test_the_statements_of_a_script_at_which_ranks_hang_are_all_shown():
+    writer = Writer()
+    writer.call(0, "all_reduce", done=False, line=13)
+    writer.call(1, "barrier", done=False, line=17)
+    loop = {"file": "train.py", "first_line": 12, "text": "for x in data:\n    all_reduce(x)\n"}
+    rest = {"file": "train.py", "first_line": 17, "text": "barrier()\n"}
+    ends = [Ending("hung", call=0, proven=True)] * 2
+    made = first_screen(writer.timeline(ends, engine="recorded", functions=[loop, rest]))
+    marks = {line.number: [piece.text for piece in line.here] for line in made.code}
+    assert marks == {12: [], 13: ["rank 0"], 17: ["rank 1"]}
+    assert [box.line for column in made.columns for box in column.drawn] == [13, 17]
+
+
 def test_a_headline_of_endings_alone_has_their_colour():
     def raises(rank, inputs):
         raise KeyError("x")
@@ -451,4 +464,4 @@ def test_stacks_within_which_two_runs_part_say_so_and_how_many_calls_they_hold()
     runs = [emulate(case, (5, 6)) for case in (case_4, case_6)]
     for scene, count in zip(compared(*runs).scenes, (25, 20), strict=True):
         stack = scene.columns[0]
-        assert (stack.stack, stack.said) == (f"{count} calls", "they part here")
+        assert (stack.stack, stack.said) == (f"{count} calls", "part here")

@@ -132,7 +132,7 @@ export class First {
     return this.turn || this.phone;
   }
 
-  /** Whether there is one run to be seen, whose times are on one clock. */
+  /** Whether there is one run to be seen, call by call. */
   get clocked() {
     const { covered, run } = this;
     if (covered.length || !run || (this.gone && !run.columns)) return false;
@@ -143,9 +143,15 @@ export class First {
     return findAll(this.stage, ".jl-picture");
   }
 
+  /** The same, and when its calls were is known. */
+  get timed() {
+    return this.clocked && this.run.columns?.end !== 0;
+  }
+
   /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */
   get axis() {
-    return this.clocked ? this.get("axis") : "logical";
+    const axis = this.get("axis");
+    return (axis === "time" ? this.timed : this.clocked) ? axis : "logical";
   }
 
   get whole() {
@@ -167,7 +173,7 @@ export class First {
   }
 
   makeElements() {
-    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), "jl-icon jl-turner", {
+    this.turner = button("", "Turn the lanes", () => this.flip(), "jl-icon jl-turner", {
       "aria-label": "Lanes as columns, time runs down",
     });
     this.turner.innerHTML = icon(18, "M2.5 5.2h13m-13 7.6h13", 4.5);
@@ -385,7 +391,8 @@ export class First {
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
     this.mark({ turned, phone, beside: aside, clock: this.axis === "time" });
-    this.switch.hidden = this.bar.hidden = !this.clocked;
+    this.switch.hidden = !this.timed;
+    this.bar.hidden = !this.clocked;
     this.switch.ariaChecked = String(this.axis === "time");
     this.every.ariaPressed = String(this.axis === "calls");
     this.card.disabled = covered.length > 0;
@@ -654,9 +661,8 @@ export class First {
     if (name) this.seek(at ? this.face.positionOf(Number(at)) : null);
   }
 
-  /** @param {boolean} turn */
-  turnTo(turn) {
-    this.turn = turn;
+  flip() {
+    this.turn = !this.turn;
     this.draw();
   }
 
@@ -713,8 +719,8 @@ export class First {
         : this.open(this.scene.columns[this.scene.here(this.at)]);
     else if (scrubs && x !== undefined) this.seek(this.face.step(this.at, x + y));
     else if (key === " " && on.tagName !== "BUTTON") this.playOrStop();
-    else if (key === "t") this.turnTo(!this.turn);
-    else if (key === "c" && this.clocked) this.switch.click();
+    else if (key === "t") this.flip();
+    else if (key === "c" && this.timed) this.switch.click();
     else if (!this.whole || !this.grid.moves(key)) return;
     on.focus({ preventScroll: true });
     event.preventDefault();
@@ -809,7 +815,7 @@ export class First {
         skipped = number && before && number > before + 1 ? '<div class="jl-skip">⋯</div>' : "",
         stand = mended ? [] : here,
         added = sign === "+",
-        look = added ? "jl-add" : stand.length ? "jl-hit" : "jl-calm",
+        look = added ? "jl-add" : stand.length ? "jl-hit" : sign ? "" : "jl-calm",
         said = esc(line.slice(least)),
         shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
       const text = tag("span", {}, lineNumber(number, added), shown);

@@ -1,7 +1,7 @@
-// Every call of a run in its lane, on the clock or one after the other. What is in sight is drawn; calls too
-// small to be seen are one piece for neighbours of a kind, and what went wrong always has its colour. On the
-// clock a lane has two tracks: what the network does, and what its program does, from which each call drops
-// into the network's queue. Positions and units of the axis are ns, or rows.
+// Every call of a run in its lane, on the clock or one by one. What is in sight is drawn; neighbours too
+// small are one piece, and what went wrong always has its colour. On the clock a lane has two tracks: the
+// network's, and its program's, from which each call drops into the network's queue. Units of the axis are
+// ns, or rows.
 
 import {
   BAD,
@@ -228,7 +228,7 @@ export class Grid extends Lanes {
       this.band = n > 2 ? 0 : this.band && 18;
       const rest = this.band + this.host + this.gap + 8;
       this.thick = clamp((width - this.side + this.gap) / n - rest, 22, 150);
-      this.long = phone ? 430 : 540;
+      this.long = phone ? 380 : 540;
     } else this.long = width - this.t0 - Math.max(118, scene.behind, ...more);
     const { band, thick, host, gap, side } = this,
       space = host && 4;
@@ -268,7 +268,7 @@ export class Grid extends Lanes {
     const { clock, turned, foot, rows } = this,
       lanes = rows.map((row) => this.drawLane(row)),
       inside = clock ? [this.ground(), this.ribbons(), lanes, this.signs()] : lanes,
-      height = turned ? this.t0 + this.long + 40 : foot + 74,
+      height = turned ? this.t0 + this.long + 44 : foot + 74,
       look = { width: this.width, height, role: "img", "aria-label": "Every call" };
     this.chart.innerHTML = tag(
       "svg",
@@ -387,7 +387,8 @@ export class Grid extends Lanes {
       i = calls.starts[lane],
       many = new Merged(t0, long, turned, ["var(--jl-host)", `url(#${this.name}-h)`]),
       [first, behind] = this.during(lane, this.from, this.from + this.span),
-      t = this.near(Math.min(spans[0]?.from ?? Infinity, calls.begun[i] - calls.late[i])),
+      issued = i < calls.starts[lane + 1] ? calls.begun[i] - calls.late[i] : Infinity,
+      t = this.near(Math.min(spans[0]?.from ?? Infinity, issued)),
       to = this.near(this.run.columns.over[lane]),
       whole = this.area(t, host, Math.max(to - t, 0), this.host);
     const drawn = [rect(whole, { class: "jl-runs", rx: 3 })],
@@ -524,7 +525,7 @@ export class Grid extends Lanes {
         if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last[a] < 2 * r + 2)) return "";
         last[a] = t;
         const s = (this.lane(a) + this.lane(b) + this.thick) / 2,
-          names = loud && !this.turned ? this.clashing([i, j], t, s, r + 7) : "";
+          names = loud && this.gap > 12 ? this.clashing([i, j], t, s, r + 7) : "";
         return [sign(this.at(t, s), r), names];
       }),
     );
@@ -536,13 +537,15 @@ export class Grid extends Lanes {
     const { begun, ended, code } = this.calls,
       { codes } = this.run.columns,
       short = (/** @type {number} */ i) =>
-        (ended[i] - begun[i]) * this.per < widthOf(codes[code[i]].label, 12) + 10;
+        (ended[i] - begun[i]) * this.per <
+        (this.turned ? 16 : widthOf(codes[code[i]].label, 12) + 10);
     if (!calls.some(short)) return "";
     return calls.map((i, behind) => {
       const { label, kind } = codes[code[i]],
-        anchor = behind ? "start" : "end",
-        look = { class: "jl-clashing", "text-anchor": anchor, style: `fill:var(--jl-i${kind})` };
-      return word(label, behind ? t + away : t - away, s, 13, look);
+        anchor = this.turned ? "middle" : behind ? "start" : "end",
+        look = { class: "jl-clashing", "text-anchor": anchor, style: `fill:var(--jl-i${kind})` },
+        [x, y] = this.at(behind ? t + away : t - away, s);
+      return word(label, x, y, this.turned ? 11 : 13, look);
     });
   }
 
@@ -558,7 +561,12 @@ export class Grid extends Lanes {
       behind = t0 + long;
     /** @param {string} sign @param {string} said @param {number} t @param {number} s */
     const text = (sign, said, t, s) =>
-      ending([sign, said, tone, ""], turned ? [s, t + 20] : [t + 9, s + 5], turned, room);
+      ending(
+        [sign, said, tone, turned ? more : ""],
+        turned ? [s, t + 20] : [t + 9, s + 5],
+        turned,
+        room,
+      );
     const left = mark === "✓" ? more : "", // by a program that is over, in its queue
       said = left || !more ? end : `${end} ${more}`;
     const told = stands
@@ -640,9 +648,9 @@ export class Grid extends Lanes {
         let bad = "";
         for (let i = starts[lane]; i < starts[lane + 1]; i++) {
           if (clock && flags[i] & QUEUED) continue;
-          const [from, to] = this.spanOf(i).map((place) => px(place * per));
+          const [from, to] = this.spanOf(i).map((place) => place * per);
           if (flags[i] & WRONG)
-            bad += `M${from} ${y}H${Math.max(to, from + 2)}v${tall - 1}H${from}z`;
+            bad += `M${px(from)} ${y}H${px(Math.max(to, from + 2))}v${tall - 1}H${px(from)}z`;
           else many.add(from, to, kind[i]);
         }
         return [many.paths(y, tall - 1), `<path class="jl-alarm" d="${bad}"/>`];
@@ -956,10 +964,13 @@ class Merged {
 
   /** @param {number} from px @param {number} to px @param {number} fill */
   add(from, to, fill) {
-    const first = Math.max(Math.floor((from - this.t0) / this.size), 0),
-      last = Math.min(Math.max(Math.ceil((to - this.t0) / this.size) - 1, first), this.count - 1);
-    for (let cell = first; cell <= last; cell++)
-      this.taken[cell * this.fills.length + fill] += to - from + 0.001;
+    const { t0, size, count, fills } = this,
+      end = Math.max(to, from + 0.001);
+    for (let cell = Math.max(Math.floor((from - t0) / size), 0); cell < count; cell++) {
+      const left = t0 + cell * size;
+      if (left >= end) break;
+      this.taken[cell * fills.length + fill] += Math.min(end, left + size) - Math.max(from, left);
+    }
   }
 
   /** The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of

@@ -168,7 +168,8 @@ export class Hand {
     if (view.low.firstChild !== this.code)
       view.low.replaceChildren(this.code, this.six, this.below);
     const [join, place] = view.loop[shown - 1],
-      inner = join ? 4 : 0;
+      step = view.phone ? 2 : 4,
+      inner = join ? step : 0;
     /** @type {RawScene["code"]} */
     const code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [];
     const find = (/** @type {string} */ text, added = false) =>
@@ -189,14 +190,14 @@ export class Hand {
     fill(0, find(JOIN), "", adds, "", tag("button", { ...turn, "aria-pressed": `${join}` }, JOIN));
     LINES.forEach((text, i) => {
       const line = find(text);
-      fill(i + 1, line, " ".repeat(inner + (i && 4)) + esc(line?.[2].trim() ?? text));
+      fill(i + 1, line, " ".repeat(inner + (i && step)) + esc(line?.[2].trim() ?? text));
     });
     const moved = aloft === null && !!find(BARRIER, true);
     PLACES.forEach((name, i) => {
       const here = name === place,
         add = moved && i === 1, // where each fix puts it
         look = `jl-place${here ? ` jl-has${aloft === null ? "" : " jl-over"}` : ""}`,
-        spot = (i ? "" : " ".repeat(inner + 4)) + tag("i", {}, add ? BARRIER : name);
+        spot = (i ? "" : " ".repeat(inner + step)) + tag("i", {}, add ? BARRIER : name);
       fill(i + 4, here ? find(BARRIER) : null, spot, add, look);
     });
     const text = moved ? `<s>${BARRIER}</s>` : BARRIER;

@@ -443,7 +443,7 @@ export class Scene extends Lanes {
       sign(this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2), r),
     );
     if (!reads) return signs;
-    const { to, of, value } = this.reading(one.i),
+    const [, to, of, value] = this.scene.readings[0],
       from = this.t0 + one.t + one.w * 0.3,
       begin = this.facing(of, to),
       towards = this.facing(to, of),
@@ -489,12 +489,6 @@ export class Scene extends Lanes {
     const room = turned ? Math.min(this.pitch - 4, thick + 20) : Infinity,
       said = ending(alike ? [own[0], "", own[2], ""] : own, at, turned, room);
     return tag("g", { class: "jl-end" }, said);
-  }
-
-  /** @param {number} i of a column */
-  reading(i) {
-    const [, to, of, value, sent, taken] = this.scene.readings.find(([at]) => at === i) ?? [];
-    return { to, of, value, sent, taken };
   }
 
   /** The way of the wrong value: points with the position at which each is reached. */

@@ -102,7 +102,7 @@ const NARROW = 0.8; // how far letters may be squeezed: those of some fonts are 
 export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
   const heavy = bold ? 700 : 500,
     wider = (1.02 * widthOf(text, 1, heavy)) / widthOf(text, 1),
-    room = (b.w - (left ? 12 : size < 17 ? 2 : 10)) / wider;
+    room = (b.w - (left ? 12 : size < 17 || b.w < 70 ? 2 : 10)) / wider;
   const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
   if (!small) sub = "";
   const { lines, fits } = broken(text, size, room, b.h - (sub ? 20 : 0)),
@@ -134,14 +134,15 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
  * @param {number} room px */
 export function ending([sign, word, tone, more], [x, y], turned, room) {
   const told = widthOf(`${sign} ${word}…`, 16) < room ? word : "",
-    dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "",
     look = { x, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` },
     below =
       more &&
       widthOf(more, 13) < room &&
       tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
   const how = { ...look, y, "font-size": 15, "font-weight": 700 };
-  return tag("text", how, esc(`${sign} ${told}`) + dots) + (below || "");
+  return (
+    tag("text", how, esc(`${sign} ${told}${told.includes("wait") ? "…" : ""}`)) + (below || "")
+  );
 }
 
 /** A mask to nothing, for calls that never end. @param {string} name @param {boolean} turned */

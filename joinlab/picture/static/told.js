@@ -36,8 +36,12 @@ export function laneName({ scene: { names, ranks } }, lane) {
 
 /** What became of a call that did not complete. @param {RawRun} run @param {number} lane */
 export const fate = ({ ends }, lane) =>
-  ({ "✓": "is left pending", "!": "is left pending", "…": "has not ended" })[ends[lane][0]] ??
-  "never ends";
+  ({
+    "✓": "is left pending",
+    "!": "is left pending",
+    "…": "has not ended",
+    "?": "has no end on record",
+  })[ends[lane][0]] ?? "never ends";
 
 /** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column

@@ -8,7 +8,7 @@ interface RawRun {
   mends: boolean;
   mended?: number;
   scene: RawScene;
-  /** From here to `told` nothing is there until somebody asks for a call, and Python answers. */
+  /** From here to `told`: only once a call is asked for. */
   zero: number;
   /** Of every lane of `columns`; the first screen's may be fewer. */
   names: string[];
@@ -139,7 +139,7 @@ interface RawScene {
   columns: RawColumn[];
   focus: number | null;
   meant: [number, number, number, number][];
-  readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][];
+  readings: [column: number, to: number, of: number, value: string, sent: string][];
   odd: number | null;
   /** How all ended, as the colours of the ends say it. */
   tone: "" | "good" | "warn" | "bad";
