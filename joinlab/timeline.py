@@ -244,7 +244,7 @@ class Meta(TypedDict, total=False):
     unwaited: list[Unwaited]  # calls whose Work nobody waited for
     outside: list[Outside]  # calls of groups that the rank is not in
     grouped: list[Grouping]  # calls of new_group that not all ranks made alike
-    parting: Divergence  # where the ranks' ways part
+    parting: Divergence  # where the ranks' traces diverge
     parting_emulated: bool  # of a launch: it was found in an emulation that ended as the launch did
     not_emulated: str  # of a launch: why the emulation of its program that was tried was refused
     seconds: float  # of a launch: how long it took
@@ -410,7 +410,7 @@ class Timeline:
     ends     one Ending per rank
     returns  each rank's return value, as plain data (tensors become numpy arrays); None if it did not return
     output   each rank's stdout and stderr, in the order written
-    again    source of the ranks' ways, in the process that made the Timeline, until its first story
+    again    source of the ranks' traces, in the process that made the Timeline, until its first story
     mended   the run with the fix that the story shows, in the process that tried it
     rerun    emulates the program once more, to try fixes: of a launched run, or one that ships
     meta     facts about the run: a `Meta`
@@ -532,7 +532,7 @@ NAMED_ENDS = 8
 
 
 class TraceSource(Protocol):
-    """A source of the ways of a run's ranks: an emulation that can be run again, or recorded
+    """A source of the traces of a run's ranks: an emulation that can be run again, or recorded
     steps."""
 
     def traces(

@@ -38,7 +38,7 @@ MOST_PEERS = 16
 """Number of peers to compare a rank with; more seldom change the outcome."""
 
 Role = tuple[object, ...]
-Place = tuple[Role, bool, int]
+Position = tuple[Role, bool, int]
 """A group's role, whether the call is a send or recv, and its number: among the group's
 collectives, else its seq."""
 
@@ -58,12 +58,12 @@ class _Path(NamedTuple):
     reach  by role and whether sends and recvs are meant: the number that its next call will have
     """
 
-    calls: dict[Place, _PathCall]
+    calls: dict[Position, _PathCall]
     reach: dict[tuple[Role, bool], int]
 
-    def lacks(self, place: Place) -> bool:
+    def lacks(self, position: Position) -> bool:
         """Whether the rank has not come to a call."""
-        return place[2] >= self.reach.get(place[:2], 1 << 60)
+        return position[2] >= self.reach.get(position[:2], 1 << 60)
 
 
 class Paths:
@@ -248,13 +248,14 @@ def _difference(path: _Path, peer_path: _Path) -> _PathCall | None:
     without its place.
     """
     left_out = min(
-        (call.at for place, call in peer_path.calls.items() if path.lacks(place)), default=1 << 60
+        (call.at for position, call in peer_path.calls.items() if path.lacks(position)),
+        default=1 << 60,
     )
     order, extra = -1, None
-    for place, call in path.calls.items():
-        counterpart = peer_path.calls.get(place)
+    for position, call in path.calls.items():
+        counterpart = peer_path.calls.get(position)
         if counterpart is None:
-            extra = extra or (call if peer_path.lacks(place) else None)
+            extra = extra or (call if peer_path.lacks(position) else None)
         elif extra or counterpart.form != call.form or not order <= counterpart.at < left_out:
             return extra or call
         else:

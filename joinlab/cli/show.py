@@ -55,13 +55,15 @@ def _read(record: str | None) -> Timeline:
 
     if record == "-":
         return read_text(sys.stdin.read(), "stdin")
-    place = Path(RUNS if record is None else record)
-    if record is None or (place.is_dir() and not is_recording(place) and (place / RUNS).is_dir()):
-        place = newest(place if record is None else place / RUNS)
-        print(f"joinlab: {place}", file=sys.stderr)
+    source = Path(RUNS if record is None else record)
+    if record is None or (
+        source.is_dir() and not is_recording(source) and (source / RUNS).is_dir()
+    ):
+        source = newest(source if record is None else source / RUNS)
+        print(f"joinlab: {source}", file=sys.stderr)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        timeline = load(place)
+        timeline = load(source)
     for warning in caught:
         print(f"joinlab: {warning.message}", file=sys.stderr)
     return timeline
@@ -69,13 +71,11 @@ def _read(record: str | None) -> Timeline:
 
 def newest(folder: Path) -> Path:
     """The run that was written to last in a folder of runs."""
-    places = [path for path in folder.glob("*") if not path.name.startswith(".")]
-    if not places:
+    jobs = [path for path in folder.glob("*") if not path.name.startswith(".")]
+    if not jobs:
         why = "nothing was recorded there. Name a record, or run `torchrun ... -m joinlab record train.py`"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))
-    return max(
-        places, key=lambda place: max(path.stat().st_mtime for path in (place, *place.rglob("*")))
-    )
+    return max(jobs, key=lambda job: max(path.stat().st_mtime for path in (job, *job.rglob("*"))))
 
 
 COMMAND = Command(

@@ -56,15 +56,15 @@ def record(kind: Kind, name: str, right: bool) -> None:
         answers.setdefault(name, right)
     else:
         answers[name] = right
-    place = path()
-    if place is None or (
-        place.exists() and not place.is_file()
+    file = path()
+    if file is None or (
+        file.exists() and not file.is_file()
     ):  # never replace a device such as /dev/null
         return
     with suppress(OSError):  # a read-only home: keep the state in memory
-        place.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(
-            place, json.dumps(_state, indent=1, sort_keys=True).encode()
+            file, json.dumps(_state, indent=1, sort_keys=True).encode()
         )  # another notebook may read it
 
 
@@ -72,19 +72,19 @@ def forget() -> None:
     """Forget every answer, to begin the course again."""
     global _state
     _state = {"questions": {}, "exercises": {}}
-    place = path()
-    if place is not None and place.is_file():
+    file = path()
+    if file is not None and file.is_file():
         with suppress(OSError):
-            place.unlink()
+            file.unlink()
 
 
 def _read() -> dict[str, dict[str, bool]]:
     progress: dict[str, dict[str, bool]] = {"questions": {}, "exercises": {}}
-    place = path()
-    if place is None or not place.is_file():
+    file = path()
+    if file is None or not file.is_file():
         return progress
     try:
-        read = json.loads(place.read_text("utf-8"))
+        read = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):
         return progress
     for kind, kept_answers in progress.items():

@@ -31,7 +31,7 @@ class Rerun:
     def traces(
         self, timeline: Timeline, windows: Mapping[int, Window]
     ) -> Mapping[int, Trace] | str:
-        """The ways of these ranks in a second run: {} if that run differs; a text that says why it
+        """The traces of these ranks in a second run: {} if that run differs; a text that says why it
         is impossible."""
         if current() is not None:
             return {}
@@ -40,7 +40,7 @@ class Rerun:
             return f"{tracer} already traces this program"
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(windows), 1000)
-        ways = emulation.ways = {
+        traces = emulation.traces = {
             rank: Trace(emulation.hosts[rank].calls.__len__, window, most)
             for rank, window in windows.items()
         }
@@ -49,5 +49,5 @@ class Rerun:
         except (LaunchError, ProgramError):
             return {}
         if second.ends == timeline.ends and second.calls.equals(timeline.calls):
-            return ways
+            return traces
         return {}

@@ -98,7 +98,11 @@ class Copies:
 
     def __init__(self, program: object, ranks: int) -> None:
         pickler = _CopyPickler(program)
-        self._pickled, self._kept, self._places = pickler.pickled(), pickler.kept, pickler.places
+        self._pickled, self._kept, self._bindings = (
+            pickler.pickled(),
+            pickler.kept,
+            pickler.bindings,
+        )
         self.library_names = pickler.library_names
         self._before = self.read()
         self._name = program_name(program)
@@ -130,11 +134,11 @@ class Copies:
 
     def read(self) -> list[object]:
         """The current values of the names."""
-        return [_value_at(*place) for place in self._places]
+        return [_value_at(*binding) for binding in self._bindings]
 
     def write(self, values: Sequence[object]) -> None:
         """Set the names to `values`."""
-        for (owner, name), now, value in zip(self._places, self.read(), values, strict=True):
+        for (owner, name), now, value in zip(self._bindings, self.read(), values, strict=True):
             if now is value:
                 continue
             if isinstance(owner, type):
@@ -199,7 +203,7 @@ def _set_cell(cell: CellType, contents: tuple[object]) -> None:
 class _CopyPickler(pickle.Pickler):
     """Pickles a program and the values of the names that it reaches.
 
-    places     of each of these names the module (its dict) or class, and the name
+    bindings   of each of these names the module (its dict) or class, and the name
     kept       objects that are not copied, by number
     storages   of the tensors that are copied
     """
@@ -208,20 +212,20 @@ class _CopyPickler(pickle.Pickler):
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
         self._program = program
-        self.places: list[tuple[Any, str]] = []
+        self.bindings: list[tuple[Any, str]] = []
         self.library_names = LibraryNames()
-        self.kept: list[object] = [None]  # the first place is for the rank
+        self.kept: list[object] = [None]  # the first one is for the rank
         self.storages: list[Any] = []
-        self._known: set[object] = set()  # ids of functions, and (id, name) of places
+        self._known: set[object] = set()  # ids of functions, and (id, name) of bindings
         self._stored_attrs: set[str] = set()
         self._classes: dict[type, None] = {}
 
     def pickled(self) -> bytes:
-        """The pickles of the program and of the value at each of `places`, one after the other."""
+        """The pickles of the program and of the value of each of `bindings`, one after the other."""
         self._dump(self._program, program_name(self._program))
         done = 0
-        while self._add_attributes() or done < len(self.places):
-            for owner, name in self.places[done:]:
+        while self._add_attributes() or done < len(self.bindings):
+            for owner, name in self.bindings[done:]:
                 done += 1
                 value = _value_at(owner, name)
                 if value is not MISSING:
@@ -324,7 +328,7 @@ class _CopyPickler(pickle.Pickler):
 
     def _add_attributes(self) -> bool:
         """Find class attributes to swap; True if there are new ones."""
-        before = len(self.places)
+        before = len(self.bindings)
         for cls in list(self._classes):
             for name, value in list(vars(cls).items()):
                 inner = getattr(value, "__func__", value)
@@ -339,15 +343,15 @@ class _CopyPickler(pickle.Pickler):
                     plain &= holds or not hasattr(value, "__get__")
                     swapped = plain and (name in self._stored_attrs or _is_copied(value))
                 if swapped:
-                    self._place(cls, name)
-        return len(self.places) > before
+                    self._bind(cls, name)
+        return len(self.bindings) > before
 
     def _add_code(self, code: CodeType, names: dict[str, object]) -> None:
         writes = writes_of(code)
         self.library_names.note(writes, names)
         self._stored_attrs |= writes.attrs
         for name in writes.globals:
-            self._place(names, name)
+            self._bind(names, name)
         for name in code.co_names:
             if name in names:
                 self._add_name(names, name, code)
@@ -366,7 +370,7 @@ class _CopyPickler(pickle.Pickler):
                         self._add_name(vars(value), inner, code)
             return
         if _is_copied(value):
-            self._place(names, name)
+            self._bind(names, name)
         self._meet(value)
 
     def _add_library(self, name: str) -> None:
@@ -374,12 +378,12 @@ class _CopyPickler(pickle.Pickler):
         if module:
             with suppress(ImportError):
                 for cls in classes:
-                    self._place(getattr(importlib.import_module(module), cls), "_shared_state")
+                    self._bind(getattr(importlib.import_module(module), cls), "_shared_state")
 
-    def _place(self, owner: object, name: str) -> None:
+    def _bind(self, owner: object, name: str) -> None:
         if (id(owner), name) not in self._known:
             self._known.add((id(owner), name))
-            self.places.append((owner, name))
+            self.bindings.append((owner, name))
 
 
 def _is_copied(value: Any) -> bool:

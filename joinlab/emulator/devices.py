@@ -87,9 +87,9 @@ def in_host_memory(host: object, device: object) -> Any:
 
 def patch_devices(patches: Patches) -> None:
     """Make those lines work in ranks."""
-    for place, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
+    for owner, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
         for name in names:
-            patches.set(place, name, _made(getattr(place, name)))
+            patches.set(owner, name, _made(getattr(owner, name)))
     patches.set(torch.Tensor, "to", _moved(torch.Tensor.to, synced=True))
     patches.set(torch.nn.Module, "to", _moved(torch.nn.Module.to, synced=False))
     owners: tuple[Any, ...] = (torch.Tensor, torch.nn.Module)
@@ -181,10 +181,10 @@ def _stay(host: object, value: object, device: object) -> object:
     return value
 
 
-def _map_location(host: object, place: object) -> object:
-    if isinstance(place, Mapping):
-        return {name: in_host_memory(host, device) for name, device in place.items()}
-    return place if callable(place) else in_host_memory(host, place)
+def _map_location(host: object, location: object) -> object:
+    if isinstance(location, Mapping):
+        return {name: in_host_memory(host, device) for name, device in location.items()}
+    return location if callable(location) else in_host_memory(host, location)
 
 
 def _without_gpu(host: object, given: object) -> object:

@@ -66,7 +66,7 @@ class Emulation(Machine):
         self.counts = tuple(counts)
         self.seeds = tuple(seeds)
         self.printed_lines: list[tuple[int, str]] = []
-        self.ways: Mapping[int, Trace] = {}  # of ranks whose lines are followed
+        self.traces: Mapping[int, Trace] = {}  # of ranks whose lines are followed
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend, program)
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
@@ -126,11 +126,11 @@ class Emulation(Machine):
                 self._open_default_group(host)
                 inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
                 run = partial(call_program, host.own.program, host.rank, inputs)
-                way = self.ways.get(host.rank)
-                if way is not None:
-                    way.replica = host.replicas.held
+                trace = self.traces.get(host.rank)
+                if trace is not None:
+                    trace.replica = host.replicas.held
                 observe(host.sync)
-                value = self._isolation.call(run if way is None else partial(way.follow, run))
+                value = self._isolation.call(run if trace is None else partial(trace.follow, run))
                 self._returned(host, value)
             except RankEnded:
                 raise

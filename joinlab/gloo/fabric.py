@@ -137,9 +137,9 @@ class GlooFabric(Fabric):
     def group_timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The timeout of a call's group has passed: its worker fails, and its rank's connections in
         the group close."""
-        way = self._direction_of(call)
+        direction = self._direction_of(call)
         self.cut(call.group_rank)
-        return _timed_out(way, ms)
+        return _timed_out(direction, ms)
 
     def _direction_of(self, call: EmulatedCall) -> str:
         """Whether a call that is under way waits in "send" or in "recv"."""
@@ -148,7 +148,7 @@ class GlooFabric(Fabric):
             for task in self._working[call.group_rank]
             if task.call is call and task.waits_on
         )
-        return next((way for _, way in waits), "send" if call.op is Op.SEND else "recv")
+        return next((direction for _, direction in waits), "send" if call.op is Op.SEND else "recv")
 
     def cut(self, group_rank: int) -> None:
         """The rank of `group_rank` closes its connections; its process lives on."""
@@ -293,16 +293,16 @@ class Message(NetworkPart):
         )  # a Work of a send or recv learns only in wait() that it is complete, or failed
         call.begin(self.at_ns)
 
-    def _messages(self, network: Network, ranks: Sequence[int], way: str) -> Waits:
+    def _messages(self, network: Network, ranks: Sequence[int], direction: str) -> Waits:
         peer, group_rank = self.call.row.get("peer"), self.call.group_rank
         tag = ("tag", self.call.row.get("tag") or 0)
         if peer is None:
             network.recv_any(group_rank, tag, self._buffer)
         else:
             size = len(self._buffer.data)
-            network.post(way, group_rank, ranks.index(peer), tag, self._buffer, 0, size)
-        yield self._buffer, way
-        if way == "recv":
+            network.post(direction, group_rank, ranks.index(peer), tag, self._buffer, 0, size)
+        yield self._buffer, direction
+        if direction == "recv":
             write(self.call.parts[0].outs, self._buffer.data)
             self.call.source_group_rank = self._buffer.source
 
@@ -320,10 +320,10 @@ def _is_empty(task: Task) -> bool:
     return returns and not sum(map(len_of, task.part.outs))
 
 
-def _timed_out(way: str, ms: int) -> RuntimeError:
+def _timed_out(direction: str, ms: int) -> RuntimeError:
     """UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, in torch
     v2.13.0 as it is built."""
-    line = 129 if way == "send" else 78
+    line = 129 if direction == "send" else 78
     return RuntimeError(
-        f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {way} operation to complete"
+        f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {direction} operation to complete"
     )

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple, assert_never
 
 from joinlab.ops import Op
 
-Way = Literal["send", "recv"]
+Direction = Literal["send", "recv"]
 
 WORK, ARRIVED = 0, 1
 
@@ -43,7 +43,7 @@ class Post(NamedTuple):
     """Post a message: `size` bytes from `low` on of a buffer, to or from the rank of group rank
     `peer`."""
 
-    way: Way
+    direction: Direction
     peer: int
     buffer: int
     low: int
@@ -54,7 +54,7 @@ class MessageWait(NamedTuple):
     """Wait until one more message of a buffer has gone, or come, whichever it is (waitSend and
     waitRecv)."""
 
-    way: Way
+    direction: Direction
     buffer: int
 
 

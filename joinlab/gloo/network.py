@@ -77,12 +77,12 @@ class Buffer:
     def data(self) -> Any:
         return self._data
 
-    def completed(self, way: str) -> bool:
+    def completed(self, direction: str) -> bool:
         """Take one completed message off the count; False if there is none, or a connection has
         closed."""
-        if not self.counts[way] or self.error is not None:
+        if not self.counts[direction] or self.error is not None:
             return False
-        self.counts[way] -= 1
+        self.counts[direction] -= 1
         self.task.at_ns = max(self.task.at_ns, self.at_ns)
         return True
 
@@ -126,12 +126,19 @@ class Network:
         self._size = size
 
     def post(
-        self, way: str, group_rank: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int
+        self,
+        direction: str,
+        group_rank: int,
+        peer: int,
+        slot: Slot,
+        buffer: Buffer,
+        low: int,
+        size: int,
     ) -> None:
         """Post a "send" or a "recv". ConnectionError if the peer has ended."""
         self.check(group_rank, peer)
         post = _PostedMessage(group_rank, buffer, low, size)
-        if way == "send":
+        if direction == "send":
             table, key = self._sends, (group_rank, peer, slot)
             waiting = _first(self._recvs, key) or _first(self._any, (peer, slot))
         else:
@@ -139,7 +146,7 @@ class Network:
             waiting = _first(self._sends, key) if self._answers(peer, post.at_ns) else None
         if waiting is None:
             table.setdefault(key, []).append(post)
-        elif way == "send":
+        elif direction == "send":
             self._meet(post, waiting)
         else:
             self._meet(waiting, post)
@@ -195,11 +202,11 @@ class Network:
         if into is not None:
             into[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
 
-    def _complete(self, post: _PostedMessage, way: str, at_ns: int) -> None:
+    def _complete(self, post: _PostedMessage, direction: str, at_ns: int) -> None:
         buffer = post.buffer
-        buffer.counts[way] += 1
+        buffer.counts[direction] += 1
         buffer.at_ns = max(buffer.at_ns, at_ns)
-        if buffer.task.waits_on == (buffer, way):
+        if buffer.task.waits_on == (buffer, direction):
             self.awake.append(buffer.task)
 
     def aborts(self) -> list[tuple[int, str, int]]:
@@ -289,11 +296,11 @@ def play(
     for step in steps:
         match step:
             case MessageWait():
-                if not buffers[step.buffer].completed(step.way):
-                    yield buffers[step.buffer], step.way
+                if not buffers[step.buffer].completed(step.direction):
+                    yield buffers[step.buffer], step.direction
             case Post():
                 buffer = buffers[step.buffer]
-                network.post(step.way, me, step.peer, slot, buffer, step.low, step.size)
+                network.post(step.direction, me, step.peer, slot, buffer, step.low, step.size)
             case Sum():
                 work, arrived = buffers[WORK], buffers[ARRIVED]
                 work.undefined |= arrived.undefined
@@ -311,8 +318,8 @@ def advance(part: NetworkPart) -> bool:
     assert part.program is not None
     while True:
         if part.waits_on is not None:
-            buffer, way = part.waits_on
-            if not buffer.completed(way):
+            buffer, direction = part.waits_on
+            if not buffer.completed(direction):
                 if buffer.error is not None:
                     raise ConnectionError(buffer.error)
                 return False

@@ -64,27 +64,27 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
         joinlab.load("train.log")           # what NCCL's watchdog, torchrun and the ranks wrote
     """
-    place = Path(path)
+    source = Path(path)
     problems: list[str] = []
     try:
-        if place.is_dir():
-            return _warn_of_problems(_folder(place, problems))
-        head = _head(place)
+        if source.is_dir():
+            return _warn_of_problems(_folder(source, problems))
+        head = _head(source)
         if not head:
             raise TimelineFileError(
-                f"cannot open {str(place)!r}: it is empty. Open it when its writer has written to it."
+                f"cannot open {str(source)!r}: it is empty. Open it when its writer has written to it."
             )
-        reader = _reader(place, head)
-        if reader is not None and reader.what == TEXT and has_record(place.parent):
-            return _warn_of_problems(text.beside(load_recording(place.parent), [place]))
+        reader = _reader(source, head)
+        if reader is not None and reader.what == TEXT and has_record(source.parent):
+            return _warn_of_problems(text.beside(load_recording(source.parent), [source]))
         if reader is not None:
-            return _warn_of_problems(reader.read([place], problems))
+            return _warn_of_problems(reader.read([source], problems))
     except OSError as error:
         why = error.strerror or str(error)
         raise TimelineFileError(
-            f"cannot open {str(place)!r}: it cannot be read ({why}). Check the path, and that you may read it."
+            f"cannot open {str(source)!r}: it cannot be read ({why}). Check the path, and that you may read it."
         ) from error
-    return load_saved(place, max_bytes)
+    return load_saved(source, max_bytes)
 
 
 def _folder(folder: Path, problems: list[str]) -> Timeline:

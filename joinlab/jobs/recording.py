@@ -456,7 +456,7 @@ def _timeline(
         for rank in set(missing).intersection(ranks):
             skipped.setdefault(group, {})[rank] = NOTHING_RECORDED
     meta.update({**facts_of_ranks, **of_calls})  # type: ignore[typeddict-item]
-    if any(log.way for log in logs.values()):
+    if any(log.trace for log in logs.values()):
         meta["ways"] = True
     if cut is not None:
         moved = max((log.last_ns + _behind(log) for log in logs.values()), default=0)
@@ -472,9 +472,9 @@ def _timeline(
     )
     issued = Counter(
         row["rank"] for row in calls
-    )  # a way counts calls, so it is useless once some were dropped
+    )  # a trace counts calls, so it is useless once some were dropped
     return keep_traces(
-        timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)}
+        timeline, {rank: log.trace for rank, log in logs.items() if issued[rank] == len(log.calls)}
     )
 
 

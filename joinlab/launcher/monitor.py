@@ -291,7 +291,7 @@ class Watch:
             returns=[self.files.returned(log.rank) for log in self.logs],
             output=[output.text() for output in self.files.output],
         )
-        return keep_traces(timeline, {log.rank: log.way for log in self.logs})
+        return keep_traces(timeline, {log.rank: log.trace for log in self.logs})
 
     def _check_beginnings(self) -> None:
         """Raise if a rank never ran its program, since that is not an ending of the program."""

@@ -218,8 +218,8 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
 
     running  the group without the calls that are held; their hosts meet all the same
 
-    The record does not say which of these ways to run it was. Those in which a call does not
-    complete that is known to be complete are out; what every other way leaves blocked is blocked.
+    The record does not say in which of these orders it ran. Those in which a call does not
+    complete that is known to be complete are out; what every other order leaves blocked is blocked.
     """
     if not group.setting.one_node or len(group.ranks) > TUNED_RANKS:
         return {}
@@ -239,12 +239,12 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     else:
         met = _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in remaining.items()}
-    ways = []
+    replays = []
     for order in _orders(group, remaining):
         for align in aligns(group.version):
-            ways.append(_replay(group, order, reached, align))
+            replays.append(_replay(group, order, reached, align))
     possible = []
-    for done in ways:
+    for done in replays:
         if done is None:
             return {}
         if not any(call.completed for rank in remaining for call in remaining[rank][done[rank] :]):
@@ -292,10 +292,10 @@ def _orders(
             for call in remaining[rank]
         ]
         kinds.setdefault((rank if rank in roots else None, *looks), []).append(rank)
-    ways = factorial(len(ranks) - 1)
+    orders = factorial(len(ranks) - 1)
     for interchangeable in kinds.values():
-        ways //= factorial(len(interchangeable))
-    if ways > MOST_ORDERS:
+        orders //= factorial(len(interchangeable))
+    if orders > MOST_ORDERS:
         return
     for pattern in _arrangements(list(map(len, kinds.values()))):
         iterators = list(map(iter, kinds.values()))

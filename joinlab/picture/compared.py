@@ -97,19 +97,20 @@ def _laid(
 ) -> FirstScreen:
     """The first screen of one side, with a column for each slot, as long as the longer of the two."""
     screen = both[side]
-    place_of = {pair[side]: place for place, pair in enumerate(pairs)}
+    column_of = {pair[side]: index for index, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]
     ends = [piece for piece in screen.headline if piece.tone]
     return replace(
         screen,
         headline=(ScreenPiece(f"{name}: "), *ends),
         columns=tuple(columns),
-        focus=None if screen.focus is None else place_of[screen.focus],
+        focus=None if screen.focus is None else column_of[screen.focus],
         meant=tuple(
-            (place_of[a], lane, place_of[b], other_lane) for a, lane, b, other_lane in screen.meant
+            (column_of[a], lane, column_of[b], other_lane)
+            for a, lane, b, other_lane in screen.meant
         ),
         readings=tuple(
-            replace(reading, column=place_of[reading.column]) for reading in screen.readings
+            replace(reading, column=column_of[reading.column]) for reading in screen.readings
         ),
     )
 

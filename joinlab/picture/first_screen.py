@@ -288,7 +288,7 @@ class _ScreenBuilder:
         self.timeline, self.unfold = evidence.timeline, unfold
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
         self.odd = tuple(self.unknown) or tuple(self.difference.outliers)
-        self.numbers, self.places = (
+        self.numbers, self.drawn_slots = (
             self.folding.numbers,
             plan(self.folding.matched, self.folding.lanes),
         )
@@ -391,12 +391,14 @@ class _ScreenBuilder:
     # ---- columns
 
     def _columns(self) -> Iterator[Column]:
-        for stacked, places in groupby(self.places, lambda place: place.slot in self.fold_of):
+        for stacked, drawn_slots in groupby(
+            self.drawn_slots, lambda drawn_slot: drawn_slot.slot in self.fold_of
+        ):
             if stacked:
-                yield self._stack(list(places))
+                yield self._stack(list(drawn_slots))
                 continue
             before: Column | None = None
-            for column in map(self._drawn_column, places):
+            for column in map(self._drawn_column, drawn_slots):
                 if before and not self.unfold and self._side_by_side(before, column):
                     before.until, before.said = column.until, "Nothing meets these calls."
                     both = zip(before.boxes, column.boxes, strict=True)
@@ -419,9 +421,9 @@ class _ScreenBuilder:
             and free
         )
 
-    def _drawn_column(self, place: DrawnSlot) -> Column:
-        rows = [self.folding.matched.rows[call] for call in place.calls]
-        slot = self.folding.slots[place.slot]
+    def _drawn_column(self, drawn_slot: DrawnSlot) -> Column:
+        rows = [self.folding.matched.rows[call] for call in drawn_slot.calls]
+        slot = self.folding.slots[drawn_slot.slot]
         bad = not slot.expected
         boxes: list[Box | None] = [None] * len(self.lanes)
         for row in rows:
@@ -452,18 +454,25 @@ class _ScreenBuilder:
         )
         numbers = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(numbers)))
-        lane_index = self.numbers[place.slot]
+        lane_index = self.numbers[drawn_slot.slot]
         lacks = f"no {COUNTERPART[rows[0]['op']]}" if slot.pair and gone else ""
         return Column(
-            lane_index, lane_index, number, boxes, flag, "", place.text, clashes, absent, lacks
+            lane_index, lane_index, number, boxes, flag, "", drawn_slot.text, clashes, absent, lacks
         )
 
-    def _stack(self, places: Sequence[DrawnSlot]) -> Column:
+    def _stack(self, drawn_slots: Sequence[DrawnSlot]) -> Column:
         """Neighbouring folds are one stack."""
         folds = [
-            *{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()
+            *{
+                part.begin: part
+                for part in (self.fold_of[drawn_slot.slot] for drawn_slot in drawn_slots)
+            }.values()
         ]
-        rows = [self.folding.matched.rows[call] for place in places for call in place.calls]
+        rows = [
+            self.folding.matched.rows[call]
+            for drawn_slot in drawn_slots
+            for call in drawn_slot.calls
+        ]
         inputs = {row["input"] for row in rows if row["input"] is not None}
         unit = input_or_step(self.timeline.meta)
         times = sum(part.times for part in folds if part.times > 1)  # the others are setup
@@ -490,7 +499,9 @@ class _ScreenBuilder:
             boxes[lane] = self._stack_box(folds, rank)._replace(
                 stack=f"{len(lane_rows)} calls" * shadows
             )
-        first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
+        first, last = (
+            self.numbers[drawn_slot.slot] for drawn_slot in (drawn_slots[0], drawn_slots[-1])
+        )
         return Column(first, last, span, boxes, stack=label, said="all matched")
 
     def _stack_box(self, folds: Sequence[Fold], rank: int) -> Box:

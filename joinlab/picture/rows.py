@@ -105,7 +105,7 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
     """
     calls = matched.rows
     index_of = {key_of(call): index for index, call in enumerate(calls)}
-    place_of: dict[int, DrawnSlot] = {}
+    drawn_of: dict[int, DrawnSlot] = {}
     written: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):
         members = tuple(index_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
@@ -116,18 +116,21 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
         if slot.expected and (slot.group, text) in written:
             text = ""
         written.add((slot.group, text))
-        place_of.update(dict.fromkeys(members, DrawnSlot(members, number, text)))
+        drawn_of.update(dict.fromkeys(members, DrawnSlot(members, number, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
     ordered: list[DrawnSlot] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
-        places = sorted(
-            {place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls)
+        drawn_slots = sorted(
+            {drawn_of[call] for call in heads},
+            key=lambda drawn_slot: (drawn_slot.slot, drawn_slot.calls),
         )
-        ready = next((place for place in places if heads.issuperset(place.calls)), None)
+        ready = next(
+            (drawn_slot for drawn_slot in drawn_slots if heads.issuperset(drawn_slot.calls)), None
+        )
         if ready is None:
-            first, slot = places[0], matched.slots[places[0].slot]
+            first, slot = drawn_slots[0], matched.slots[drawn_slots[0].slot]
             present = tuple(call for call in first.calls if call in heads)
             remaining = tuple(call for call in first.calls if call not in heads)
             ready = first._replace(
@@ -138,7 +141,7 @@ def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[DrawnSl
                 calls=remaining,
                 text=_elsewhere(first, slot, [calls[call] for call in present], lanes),
             )
-            place_of.update(dict.fromkeys(remaining, remainder))
+            drawn_of.update(dict.fromkeys(remaining, remainder))
         for call in ready.calls:
             queues[calls[call]["rank"]].pop()
         ordered.append(ready)
@@ -178,12 +181,12 @@ def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
     return f"{verdict}{list_text and ': '}{list_text}."
 
 
-def _elsewhere(place: DrawnSlot, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
+def _elsewhere(drawn_slot: DrawnSlot, slot: Slot, elsewhere: Sequence[Row], lanes: Lanes) -> str:
     """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in
     another place."""
     calls_text = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in elsewhere])
     if slot.expected:
-        return place.text
+        return drawn_slot.text
     if slot.met:
         return f"Met {calls_text}, but should not have."
     return f"Faces {calls_text}, but can never meet it."

@@ -401,12 +401,12 @@ def _broken(
         if count > 1 and count * size * 1.18 >= high:
             break
         cuts = ([0, *cut, len(parts)] for cut in combinations(range(1, len(parts)), count - 1))
-        ways = [["".join(parts[a:b]).rstrip() for a, b in pairwise(cut)] for cut in cuts]
-        longest = [max(width_of(line, size) for line in way) for way in ways]
+        layouts = [["".join(parts[a:b]).rstrip() for a, b in pairwise(cut)] for cut in cuts]
+        longest = [max(width_of(line, size) for line in layout) for layout in layouts]
         least = min(longest)
         now = min(size, size * wide / max(least, 1))
         if now > fits * 1.03:
-            lines, fits = ways[longest.index(least)], now
+            lines, fits = layouts[longest.index(least)], now
     if fits < LEAST and gap != HYPHEN:
         return _broken(text, size, wide, high, HYPHEN)
     return lines, fits

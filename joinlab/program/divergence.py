@@ -1,10 +1,10 @@
-"""Finds where the ways (traces) of ranks part, by comparing their steps between two calls.
+"""Finds where the traces of ranks diverge, by comparing their steps between two calls.
 
 rank 0   all-reduce  8 for x in inputs   7 for epoch ...       its next call is of another input
-rank 1   all-reduce  8 for x in inputs   9 net(x).sum()        they part at line 8: len(inputs) is 3 and 4
+rank 1   all-reduce  8 for x in inputs   9 net(x).sum()        they diverge at line 8: len(inputs) is 3 and 4
 
-The window begins at the last call that all ranks of a group made from the same place, and ends at
-the first one that they did not. Ways that part in it and meet again after the statement do not
+The window begins at the last call that all ranks of a group made from the same line, and ends at
+the first one that they did not. Traces that diverge in it and meet again after the statement do not
 count: `if rank == 0: print(...)`. If such a statement sets a name that a later test reads, it is
 listed first: `if rank == 1: start = 1`.
 """
@@ -64,7 +64,7 @@ class Branch(TypedDict):
 
 
 class Test(TypedDict):
-    """A line at which the ways of ranks part: its file, number and text, the values in it, and
+    """A line at which the traces of ranks diverge: its file, number and text, the values in it, and
     where each side went."""
 
     file: str
@@ -85,14 +85,14 @@ class Key(TypedDict):
 
 
 class Divergence(TypedDict):
-    """Where the ways of a run's ranks part: `meta["parting"]`.
+    """Where the traces of a run's ranks diverge: `meta["parting"]`.
 
-    tests    the tests: the ways finally part at the last one; those before it set the names that it read. [] without
-             `why`: all ranks went the same way
+    tests    the tests: the traces finally diverge at the last one; those before it set the names that it read.
+             [] without `why`: all traces are equal
     keys     two calls from one line that met although different keys selected their data; `tests` then led to the keys
     data     the keys of two calls from one line whose data does not fit
     left_out  number of ranks that were not followed
-    why      why no way is known: "pydevd already traces this program"
+    why      why no trace is known: "pydevd already traces this program"
     """
 
     tests: list[Test]
@@ -103,21 +103,21 @@ class Divergence(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Search:
     """Ranks that did not issue the same calls, or calls that were not meant for each other.
 
     sides    the ranks of each side
-    windows  by rank: its steps from the last call that all made from one place to the first that they did not
-    places   by rank: the place of each call of the group among all calls of the rank; {} if join() makes calls of its
-             own, since a rank that has issued more calls is then not ahead
+    windows  by rank: its steps from the last call that all made from one line to the first that they did not
+    positions  by rank: the position of each call of the group among all calls of the rank; {} if join() makes
+             calls of its own, since a rank that has issued more calls is then not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
-    turns    of one_call: places of the second side's calls that met such calls; `lacks`: how many more it lacks
+    turns    of one_call: positions of the second side's calls that met such calls; `lacks`: how many more it lacks
     replicas  all calls are alike, but the sides' replicas differ
     """
 
     sides: Sequence[Sequence[int]]
     windows: Mapping[int, Window]
-    places: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    positions: Mapping[int, Sequence[int]] = field(default_factory=dict)
     one_call: bool = False
     turns: tuple[int, ...] = ()
     lacks: int = 0
@@ -125,7 +125,7 @@ class Apart:
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
-        return bisect_left(self.places[rank], issued)
+        return bisect_left(self.positions[rank], issued)
 
 
 def are_gradients(rows: Iterable[CallRow]) -> bool:
@@ -137,20 +137,20 @@ def are_gradients(rows: Iterable[CallRow]) -> bool:
 # lines
 
 
-class _At(NamedTuple):
-    """A statement at which two ways part, and the places of its test and of the next step in both
-    ways."""
+class _Fork(NamedTuple):
+    """A statement at which two traces diverge, its test and the next step in both
+    traces."""
 
     depth: int
     statement: Statement
     tests: tuple[TraceStep, TraceStep]
     nexts: tuple[TraceStep | None, TraceStep | None]
     behind: tuple[int, int] | None = (
-        None  # number of calls that each rank had issued when the ways met again
+        None  # number of calls that each rank had issued when the traces met again
     )
     alone: tuple[Sequence[TraceStep], ...] = ()  # the steps of each until they met again
 
-    def turned(self) -> _At:
+    def turned(self) -> _Fork:
         """The same fork with the two ranks exchanged."""
         behind = self.behind and self.behind[::-1]
         return self._replace(
@@ -160,21 +160,21 @@ class _At(NamedTuple):
 
 @dataclass(slots=True)
 class _TraceComparison:
-    """Compares two ways step by step."""
+    """Compares two traces step by step."""
 
     one: Sequence[TraceStep]
     other: Sequence[TraceStep]
     last: dict[int, tuple[TraceStep, TraceStep]] = field(
         default_factory=dict
     )  # by depth: the line that both ran last
-    met: list[_At] = field(default_factory=list)  # where they parted, and met again
+    forks: list[_Fork] = field(default_factory=list)  # where they diverged, and met again
     depth: int = 0
     common: dict[tuple[int, int], None] = field(
         default_factory=dict
-    )  # places of the steps that both ran, in order
+    )  # indices of the steps that both ran, in order
 
-    def part(self) -> _At | None:
-        """The statement at which they finally part, or None."""
+    def part(self) -> _Fork | None:
+        """The statement at which they finally diverge, or None."""
         i = j = 0
         while True:
             while (
@@ -193,23 +193,23 @@ class _TraceComparison:
             common = self.last.get(self.depth)
             if common is None:
                 return None
-            place = self._at(self.depth, common, (first, second))
-            rejoin = self._meet(i, j, place)
+            fork = self._fork(self.depth, common, (first, second))
+            rejoin = self._meet(i, j, fork)
             if rejoin is None:
-                return self._resumed(first, second) or place or self._returned(first, second)
-            apart = self.one[i : rejoin[0]], self.other[j : rejoin[1]]
+                return self._resumed(first, second) or fork or self._returned(first, second)
+            alone = self.one[i : rejoin[0]], self.other[j : rejoin[1]]
             i, j, whole = rejoin
-            if place is not None:
+            if fork is not None:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
                 behind = self.one[before[0]].issued, self.other[before[1]].issued
-                self.met.append(place._replace(behind=behind, alone=apart))
+                self.forks.append(fork._replace(behind=behind, alone=alone))
             if (
                 not whole
             ):  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
-    def _resumed(self, first: TraceStep | None, second: TraceStep | None) -> _At | None:
-        """Where they parted last in a generator that each rank resumes at another `yield`."""
+    def _resumed(self, first: TraceStep | None, second: TraceStep | None) -> _Fork | None:
+        """Where they diverged last in a generator that each rank resumes at another `yield`."""
         if (
             first is None
             or second is None
@@ -218,18 +218,20 @@ class _TraceComparison:
         ):
             return None
         resumed = (
-            at
-            for at in reversed(self.met)
-            if at.depth == first.depth and at.tests[0].function == first.function
+            fork
+            for fork in reversed(self.forks)
+            if fork.depth == first.depth and fork.tests[0].function == first.function
         )
         return next(resumed, None)
 
-    def _returned(self, *nexts: TraceStep | None) -> _At | None:
+    def _returned(self, *nexts: TraceStep | None) -> _Fork | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a
         `finally`."""
         events = {step.event for step in nexts if step is not None and step.depth == self.depth}
         returning = (
-            at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns
+            fork
+            for fork in reversed(self.forks)
+            if fork.depth == self.depth and fork.statement.returns
         )
         if events == {"line", "return"}:
             return next(returning, None)
@@ -251,18 +253,20 @@ class _TraceComparison:
                 self.other[min(j + 1, len(self.other) - 1)],
             )
             behind = after[0].issued, after[1].issued
-            self.met.append(_At(first.depth, statement, (first, second), (first, second), behind))
+            self.forks.append(
+                _Fork(first.depth, statement, (first, second), (first, second), behind)
+            )
         if first.event in ("line", "call"):  # a generator is called again at its yield
             self.last[first.depth] = first, second
             for deeper in [depth for depth in self.last if depth > first.depth]:
                 del self.last[deeper]
 
-    def _at(
+    def _fork(
         self,
         depth: int,
         tests: tuple[TraceStep, TraceStep],
         nexts: tuple[TraceStep | None, TraceStep | None],
-    ) -> _At | None:
+    ) -> _Fork | None:
         statement = statement_at(tests[0].file, tests[0].line)
         events = [step.event for step in nexts if step is not None]
         elsewhere = "raise" in events or events == [
@@ -271,17 +275,17 @@ class _TraceComparison:
         ]  # they called different functions
         if statement is None or not (statement.decides or elsewhere):
             return None
-        return _At(depth, statement, tests, nexts)
+        return _Fork(depth, statement, tests, nexts)
 
-    def _meet(self, i: int, j: int, place: _At | None) -> tuple[int, int, bool] | None:
-        """Where both ways continue after the statement: at the same line, or, False, in the
+    def _meet(self, i: int, j: int, fork: _Fork | None) -> tuple[int, int, bool] | None:
+        """Where both traces continue after the statement: at the same line, or, False, in the
         function's caller.
 
         If an exception ends the function on one rank, both continue in the function that catches
         it.
         """
-        if place:
-            inside = range(place.statement.first, place.statement.last + 1)
+        if fork:
+            inside = range(fork.statement.first, fork.statement.last + 1)
         else:
             inside = range(0)
         for depth in range(self.depth, 0, -1):
@@ -310,22 +314,22 @@ def taken(step: TraceStep) -> bool | None:
 def _outside(
     steps: Sequence[TraceStep], start: int, depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
-    """Where a way first reaches each line of a function outside of a statement, and where it
+    """Where a trace first reaches each line of a function outside of a statement, and where it
     returns.
 
-    `loops` are those around the statement. A loop's lines count as different places in each round.
+    `loops` are those around the statement. A loop's lines count as different lines in each round.
 
     A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
     reached: dict[object, int] = {}
     rounds = [0] * len(loops)
     raised = False
-    for place in range(start, len(steps)):
-        step = steps[place]
+    for index in range(start, len(steps)):
+        step = steps[index]
         if step.depth != depth:
             continue
         if step.event == "return":
-            return reached, None if raised else place
+            return reached, None if raised else index
         raised = step.event == "raise" and step.values[0][1] != "StopIteration"
         if step.event == "line" and step.line not in inside:
             for n, loop in enumerate(loops):
@@ -334,51 +338,51 @@ def _outside(
             turns = tuple(
                 turn for turn, loop in zip(rounds, loops, strict=True) if step.line in loop
             )
-            reached.setdefault((step.key, turns), place)
+            reached.setdefault((step.key, turns), index)
     return reached, None
 
 
-def tests_of(apart: Apart, ways: Mapping[int, Trace]) -> list[Test]:
-    """The tests at which the ways of these ranks part; ranks without a way are left out."""
-    recorded = ([rank for rank in side if rank in ways] for side in apart.sides)
+def tests_of(search: Search, traces: Mapping[int, Trace]) -> list[Test]:
+    """The tests at which the traces of these ranks diverge; ranks without a trace are left out."""
+    recorded = ([rank for rank in side if rank in traces] for side in search.sides)
     sides = list(filter(None, recorded))
-    chains: dict[int, list[_At]] = {}
-    closest = _closest(ways, *sides[:2]) if len(sides) > 1 else ()
+    chains: dict[int, list[_Fork]] = {}
+    closest = _closest(traces, *sides[:2]) if len(sides) > 1 else ()
     for index, side in enumerate(sides if closest else ()):
         against = closest[0 if index else 1]
         for rank in side:
-            chain = _chain(apart, ways, rank, against)
+            chain = _chain(search, traces, rank, against)
             if chain:
                 chains[rank] = chain
-    if apart.one_call and closest:
+    if search.one_call and closest:
         issuer, peer = (side[0] for side in sides)
-        deciding = _of_its_own(ways[peer], ways[issuer].steps, apart.turns, apart.lacks)
+        deciding = _of_its_own(traces[peer], traces[issuer].steps, search.turns, search.lacks)
         if deciding:
-            return [_test(_line_of(parted), {peer: deciding}) for parted in deciding]
-    if apart.one_call and chains:  # the way of the rank that issued it shows the place
-        if apart.turns and _each_has_a_branch(
-            chains[issuer][-1], ways[peer].steps, apart.turns[-2:]
+            return [_test(_line_of(fork), {peer: deciding}) for fork in deciding]
+    if search.one_call and chains:  # the trace of the rank that issued it shows the fork
+        if search.turns and _each_has_a_branch(
+            chains[issuer][-1], traces[peer].steps, search.turns[-2:]
         ):
             return []
-        chains[peer] = [parted.turned() for parted in chains[issuer]]
+        chains[peer] = [fork.turned() for fork in chains[issuer]]
     first = chains.get(closest[0], []) if closest else []
-    tests = [_test(_line_of(parted), chains, ways) for parted in first]
+    tests = [_test(_line_of(fork), chains, traces) for fork in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
-        raised = _raised_behind(rank, ways[rank].steps, test)
+        raised = _raised_behind(rank, traces[rank].steps, test)
         if raised is not None:
             tests.append(raised)
     return tests
 
 
 class Role(NamedTuple):
-    """Ranks with a part of their own in a program, and of their first rank the way, and the places
+    """Ranks with a part of their own in a program, and of their first rank the trace, and the positions
     of the calls of that part, which met those of the other part."""
 
     ranks: list[int]
     steps: Sequence[TraceStep]
     calls: Sequence[int]
 
-    def loop(self) -> _At | None:
+    def loop(self) -> _Fork | None:
         """The innermost loop of which each round led to one of the calls, behind the last of them."""
         heads: dict[Statement, list[int]] = {}
         for index, step in enumerate(self.steps[:-1]):
@@ -393,25 +397,27 @@ class Role(NamedTuple):
             led = [bisect_left(self.calls, self.steps[index].issued) for index in indices]
             if led[: count + 1] == list(range(count + 1)):
                 head, after = self.steps[indices[count]], self.steps[indices[count] + 1]
-                return _At(head.depth, loop, (head, head), (after, after))
+                return _Fork(head.depth, loop, (head, head), (after, after))
         return None
 
 
 def rounds_of(roles: Iterable[Role]) -> list[Test]:
     """The loops of two roles, of which one ended and the other goes on; [] if they show no such."""
-    by_end: dict[bool, tuple[Role, _At]] = {}
+    by_end: dict[bool, tuple[Role, _Fork]] = {}
     for role in roles:
-        at = role.loop()
-        if at is None or (after := at.nexts[0]) is None:
+        fork = role.loop()
+        if fork is None or (after := fork.nexts[0]) is None:
             return []
-        goes_on = after.depth > at.depth or at.statement.first < after.line <= at.statement.last
-        by_end[goes_on and after.event != "return"] = role, at
+        goes_on = (
+            after.depth > fork.depth or fork.statement.first < after.line <= fork.statement.last
+        )
+        by_end[goes_on and after.event != "return"] = role, fork
     if len(by_end) != 2:
         return []
-    (role, at), (other, other_at) = by_end[False], by_end[True]
-    test = _test(_line_of(at), {rank: [at] for rank in role.ranks})
+    (role, fork), (other, other_fork) = by_end[False], by_end[True]
+    test = _test(_line_of(fork), {rank: [fork] for rank in role.ranks})
     test["sides"][0]["how"] = "over"
-    further = _test(_line_of(other_at), {rank: [other_at] for rank in other.ranks})
+    further = _test(_line_of(other_fork), {rank: [other_fork] for rank in other.ranks})
     further["sides"][0] |= {"how": "round", "line": further["line"]}
     return [
         {
@@ -425,12 +431,12 @@ def rounds_of(roles: Iterable[Role]) -> list[Test]:
 def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) -> list[Test]:
     """The later test by which ranks went past a line that has the text `call`, or left a function
     before it: what the others issued on their side of `test`. [] if there is no such line."""
-    at = test["file"], test["line"], side.get("issued")
-    places = [n for n, step in enumerate(steps) if (step.file, step.line, step.issued) == at]
-    if not places:
+    tested = test["file"], test["line"], side.get("issued")
+    indices = [n for n, step in enumerate(steps) if (step.file, step.line, step.issued) == tested]
+    if not indices:
         return []
-    begin = steps[places[-1]]
-    frame = list(takewhile(lambda step: step.depth >= begin.depth, steps[places[-1] + 1 :]))
+    begin = steps[indices[-1]]
+    frame = list(takewhile(lambda step: step.depth >= begin.depth, steps[indices[-1] + 1 :]))
     lines, decided = linecache.getlines(begin.file), None
     for step, after in pairwise(frame):
         if step.depth == begin.depth:
@@ -438,7 +444,7 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
         else:
             statement = None
         if statement is not None and statement.branches and statement.decides:
-            decided = _At(step.depth, statement, (step, step), (after, after))
+            decided = _Fork(step.depth, statement, (step, step), (after, after))
             inside = range(statement.first + 1, statement.last + 1)
             guarded = [line for line in inside if lines[line - 1].strip() == call]
             passed = after.line not in inside and not statement.loop
@@ -459,7 +465,7 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
 
 
 def erred_at(steps: Sequence[TraceStep]) -> TraceStep | None:
-    """Where the exception was raised that ended a way; None if none did."""
+    """Where the exception was raised that ended a trace; None if none did."""
     raised = None
     for step in takewhile(lambda step: step.event in ("raise", "return"), reversed(steps)):
         if step.event == "raise":
@@ -538,22 +544,22 @@ def _fate(
     return "in flight", last.line, "finally" if last.depth == current.depth else last.function
 
 
-def _closest(ways: Mapping[int, Trace], *sides: Sequence[int]) -> tuple[int, ...]:
-    """A rank of each side: the two whose ways have most steps in common, and of these the two that
-    part least often."""
+def _closest(traces: Mapping[int, Trace], *sides: Sequence[int]) -> tuple[int, ...]:
+    """A rank of each side: the two whose traces have most steps in common, and of these the two that
+    diverge least often."""
 
     def likeness(two: tuple[int, ...]) -> tuple[int, int]:
-        first, second = (ways[rank] for rank in two)
+        first, second = (traces[rank] for rank in two)
         pair = _TraceComparison(
             () if first.dropped else first.steps, () if second.dropped else second.steps
         )
         pair.part()
-        return len(pair.common), -len(pair.met)
+        return len(pair.common), -len(pair.forks)
 
     return max(product(*(side[:TRIED] for side in sides)), key=likeness)
 
 
-def _each_has_a_branch(parts: _At, steps: Sequence[TraceStep], turns: Sequence[int]) -> bool:
+def _each_has_a_branch(parts: _Fork, steps: Sequence[TraceStep], turns: Sequence[int]) -> bool:
     """Whether the other rank issues its calls in a branch of the same statement: `if a: send(),
     else: recv()`."""
     before = {step.issued: step for step in steps if step.depth == parts.depth}
@@ -570,8 +576,8 @@ def _turn(step: TraceStep, after: TraceStep | None) -> object:
 
 
 def _of_its_own(
-    way: Trace, peer: Sequence[TraceStep], turns: Sequence[int], lacks: int
-) -> list[_At]:
+    trace: Trace, peer: Sequence[TraceStep], turns: Sequence[int], lacks: int
+) -> list[_Fork]:
     """The one test that led the rank to each call of `turns`, and went the other way as often as it
     `lacks` such calls, or once and for good; of several, the one around these calls, behind one that
     sets what it reads.
@@ -579,29 +585,30 @@ def _of_its_own(
     Without such a test, the one loop that led to each of these calls until it ended, if the peer
     ran more rounds.
     """
-    steps, follow = way.steps, [*way.steps[1:], None]
+    steps, follow = trace.steps, [*trace.steps[1:], None]
     lines: dict[object, list[int]] = {}
-    for index, step in enumerate(() if way.dropped else steps):
+    for index, step in enumerate(() if trace.dropped else steps):
         if step.event == "line":
             lines.setdefault(step.key, []).append(index)
     fitting = []
-    for key, places in lines.items():
-        statement = statement_at(steps[places[0]].file, steps[places[0]].line)
-        issued = (*(steps[at].issued for at in places), steps[-1].issued)
+    for key, indices in lines.items():
+        statement = statement_at(steps[indices[0]].file, steps[indices[0]].line)
+        issued = (*(steps[index].issued for index in indices), steps[-1].issued)
         led = []
-        for before, after in pairwise(bisect_left(turns, at) for at in issued):
+        for before, after in pairwise(bisect_left(turns, count) for count in issued):
             led.append(before < after)
         rounds, misses = led.count(True), led.count(False)
         if statement is None or not statement.decides or not rounds or not misses:
             continue
         went = {
-            (_turn(steps[at], follow[at]), leads) for at, leads in zip(places, led, strict=True)
+            (_turn(steps[index], follow[index]), leads)
+            for index, leads in zip(indices, led, strict=True)
         }
         never_came_back = (
             misses == 1 and not led[-1]
         )  # and never came back, however many such calls it lacks
         peer_came_more = sum(step.key == key for step in peer) > rounds
-        odd, led_step = places[led.index(False)], places[led.index(True)]
+        missed, led_step = indices[led.index(False)], indices[led.index(True)]
         if statement.loop:
             # Its head must not issue such a call itself, as that of a loop over a batch's works does.
             behind = follow[led_step]
@@ -611,14 +618,14 @@ def _of_its_own(
             fits = misses == lacks or never_came_back
         if fits and len(went) == len(dict(went)):
             fitting.append(
-                _At(
-                    steps[odd].depth,
+                _Fork(
+                    steps[missed].depth,
                     statement,
-                    (steps[odd], steps[led_step]),
-                    (follow[odd], follow[led_step]),
+                    (steps[missed], steps[led_step]),
+                    (follow[missed], follow[led_step]),
                 )
             )
-    best = [at for at in fitting if not at.statement.loop] or fitting
+    best = [fork for fork in fitting if not fork.statement.loop] or fitting
     if len(best) < 2:
         return best
     guards = best
@@ -631,10 +638,10 @@ def _of_its_own(
     return [*setters, *guards]
 
 
-def _guards(step: TraceStep, parted: _At) -> bool:
+def _guards(step: TraceStep, fork: _Fork) -> bool:
     """Whether a step ran a line in the block of a statement."""
-    lines = range(parted.statement.first + 1, parted.statement.last + 1)
-    return step.file == parted.tests[0].file and step.line in lines
+    lines = range(fork.statement.first + 1, fork.statement.last + 1)
+    return step.file == fork.tests[0].file and step.line in lines
 
 
 def _behind(
@@ -642,7 +649,7 @@ def _behind(
     first: Sequence[TraceStep],
     second: Sequence[TraceStep],
 ) -> _TraceComparison:
-    """A comparison of two ways that begins where both ranks are after the steps in `until`, one
+    """A comparison of two traces that begins where both ranks are after the steps in `until`, one
     sequence per rank."""
     common: dict[int, tuple[TraceStep, TraceStep]] = {}
     for first_step, second_step in zip(*map(_standing, until), strict=False):
@@ -652,48 +659,48 @@ def _behind(
     return _TraceComparison(first, second, common, depth=max(common, default=0))
 
 
-def _chain(apart: Apart, ways: Mapping[int, Trace], rank: int, peer: int) -> list[_At]:
-    """The test where a rank's way parts from another's, after the tests whose statements set the
+def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) -> list[_Fork]:
+    """The test where a rank's trace leaves another's, after the tests whose statements set the
     names that it read.
 
-    The ways are compared twice. `whole`, from their beginnings, has every statement at which they
-    parted and met again: one of these may have set a name. `pair`, in the windows alone, finds where
-    they part for good, since ranks may have been in other rounds of a loop long before:
+    The traces are compared twice. `whole`, from their beginnings, has every statement at which they
+    diverged and met again: one of these may have set a name. `pair`, in the windows alone, finds where
+    they diverge for good, since ranks may have been in other rounds of a loop long before:
 
         rank 0   3 if rank == 0:   4 start = 1   6 for epoch ...   | 9 if start:   10 all_reduce
         rank 1   3 if rank == 0:                 6 for epoch ...   | 9 if start:   12 barrier
-                 whole.met: line 3, which set what line 9 reads      pair.part(): line 9
+                 whole.forks: line 3, which set what line 9 reads      pair.part(): line 9
     """
-    way, peer_way = ways[rank], ways[peer]
-    steps = way.steps, peer_way.steps
-    if way.dropped or peer_way.dropped:
+    trace, peer_trace = traces[rank], traces[peer]
+    steps = trace.steps, peer_trace.steps
+    if trace.dropped or peer_trace.dropped:
         whole = _TraceComparison((), ())
     else:
         whole = _TraceComparison(*steps)
-    place = whole.part()
-    if apart.replicas:
-        for number, at in enumerate(whole.met):
-            if _changes_one_replica(_held(at, way), _held(at.turned(), peer_way)):
-                return [*_setters(whole.met[:number], at, steps), at]
+    fork = whole.part()
+    if search.replicas:
+        for number, fork in enumerate(whole.forks):
+            if _changes_one_replica(_held(fork, trace), _held(fork.turned(), peer_trace)):
+                return [*_setters(whole.forks[:number], fork, steps), fork]
         return []
-    pair = _behind((way.before, peer_way.before), way.within, peer_way.within)
-    pair.met += whole.met
-    begin = len(way.before) - 1, len(peer_way.before) - 1
+    pair = _behind((trace.before, peer_trace.before), trace.within, peer_trace.within)
+    pair.forks += whole.forks
+    begin = len(trace.before) - 1, len(peer_trace.before) - 1
     if begin not in whole.common and any(map(gt, next(reversed(whole.common), begin), begin)):
         pair = whole  # the windows begin in different rounds of a loop
-    elif pair.last or not way.before:  # both are at one line, or else join() shadowed a call
-        place = pair.part()
-    met = whole.met or pair.met
-    if apart.places:  # one issued more calls than the other, and has been ahead since
+    elif pair.last or not trace.before:  # both are at one line, or else join() shadowed a call
+        fork = pair.part()
+    forks = whole.forks or pair.forks
+    if search.positions:  # one issued more calls than the other, and has been ahead since
         ahead = [
-            at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1])
-            for at in met
+            fork.behind and search.count(rank, fork.behind[0]) - search.count(peer, fork.behind[1])
+            for fork in forks
         ]
-        since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
-        if since < len(met):
-            place = met[since]
-            met = met[:since]
-    if place is None:
+        since = next((n for n in range(len(forks), 0, -1) if not ahead[n - 1]), 0)
+        if since < len(forks):
+            fork = forks[since]
+            forks = forks[:since]
+    if fork is None:
         # Both ran a line from which only one issued a call: find the statement around it, or the
         # one that set a name.
         tests = pair.last.get(pair.depth)
@@ -703,31 +710,37 @@ def _chain(apart: Apart, ways: Mapping[int, Trace], rank: int, peer: int) -> lis
         else:
             reads = set()
         if tests and line:
-            inside = [at for at in met if _decided(at, tests[0], way.steps, reads)]
-            causes = [*_set_before(met, reads, line.first), *inside[-1:]] or _changed(met, reads)
-            causes.sort(key=met.index, reverse=True)
+            inside = [fork for fork in forks if _decided(fork, tests[0], trace.steps, reads)]
+            causes = [*_set_before(forks, reads, line.first), *inside[-1:]] or _changed(
+                forks, reads
+            )
+            causes.sort(key=forks.index, reverse=True)
             if causes:
-                setters = _set_before(met[: met.index(causes[0])], {*causes[0].statement.names})
+                setters = _set_before(forks[: forks.index(causes[0])], {*causes[0].statement.names})
                 return [*setters, causes[0]]
         return []
-    setters, test = _setters(met, place, steps), place.tests[0]
+    setters, test = _setters(forks, fork, steps), fork.tests[0]
     if not setters:
-        turned = place.turned()
-        values = {*test.values, *_returned(place, way)}
-        if values == {*turned.tests[0].values, *_returned(turned, peer_way)}:
-            head = (parted for parted in reversed(met) if _decided(parted, test, way.steps, set()))
+        turned = fork.turned()
+        values = {*test.values, *_returned(fork, trace)}
+        if values == {*turned.tests[0].values, *_returned(turned, peer_trace)}:
+            head = (
+                earlier
+                for earlier in reversed(forks)
+                if _decided(earlier, test, trace.steps, set())
+            )
             setters = [*islice(head, 1)]
-    return [*setters, place]
+    return [*setters, fork]
 
 
-def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[str]) -> bool:
-    """Whether the ranks parted in a function that the line of the step `last` called, or one that
+def _decided(fork: _Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set[str]) -> bool:
+    """Whether the ranks diverged in a function that the line of the step `last` called, or one that
     sets what it reads, and the function returned accordingly."""
-    before = reversed(way[: _index_of(parted.tests[0], way)])
-    caller = next((step for step in before if step.depth < parted.depth), last)
+    before = reversed(trace[: _index_of(fork.tests[0], trace)])
+    caller = next((step for step in before if step.depth < fork.depth), last)
     statement = statement_at(caller.file, caller.line)
     return (
-        (parted.statement.returns or _shapes_result(parted, way))
+        (fork.statement.returns or _shapes_result(fork, trace))
         and caller.event == "line"
         and (caller.depth, caller.function) == (last.depth, last.function)
         and statement is not None
@@ -735,23 +748,23 @@ def _decided(parted: _At, last: TraceStep, way: Sequence[TraceStep], reads: Set[
     )
 
 
-def _shapes_result(parted: _At, way: Sequence[TraceStep]) -> bool:
+def _shapes_result(fork: _Fork, trace: Sequence[TraceStep]) -> bool:
     """Whether the statement, or a rank alone, set what the function's `return` reads."""
-    for step in way[_index_of(parted.tests[0], way) :]:
-        if step.depth == parted.depth and step.event == "return":
+    for step in trace[_index_of(fork.tests[0], trace) :]:
+        if step.depth == fork.depth and step.event == "return":
             break
     statement = statement_at(step.file, step.line)
     if step.event != "return" or statement is None or not statement.text.startswith("return"):
         return False
-    return bool(_sets(parted) & _made_of(statement.reads, [step], [way]))
+    return bool(_sets(fork) & _made_of(statement.reads, [step], [trace]))
 
 
-def _held(parted: _At, way: Trace) -> list[tuple[int, int]]:
-    """Checksums of the first rank's replica at the statement, and where the ways met again."""
-    test = parted.tests[0]
-    *_, last = (test, *chain(*parted.alone[:1]))
-    *_, after = (last, *way.steps[_index_of(last, way.steps) + 1 :][:1])
-    return [way.held[id(test)], way.held[id(after)]]
+def _held(fork: _Fork, trace: Trace) -> list[tuple[int, int]]:
+    """Checksums of the first rank's replica at the statement, and where the traces met again."""
+    test = fork.tests[0]
+    *_, last = (test, *chain(*fork.alone[:1]))
+    *_, after = (last, *trace.steps[_index_of(last, trace.steps) + 1 :][:1])
+    return [trace.held[id(test)], trace.held[id(after)]]
 
 
 def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[int, int]]) -> bool:
@@ -761,42 +774,44 @@ def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[in
     return any(map(and_, map(eq, before, peer_before), map(ne, after, peer_after)))
 
 
-def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
-    """The last statement at which they parted earlier that set one of the names read, or that
+def _set_before(forks: Sequence[_Fork], reads: Set[str], line: int = 0) -> list[_Fork]:
+    """The last statement at which they diverged earlier that set one of the names read, or that
     contains this line."""
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
     setters = (
-        at
-        for at in reversed(met)
-        if any(name == part or name.startswith(f"{part}.") for name in _sets(at) for part in parts)
-        or at.statement.first <= line <= at.statement.last
+        fork
+        for fork in reversed(forks)
+        if any(
+            name == part or name.startswith(f"{part}.") for name in _sets(fork) for part in parts
+        )
+        or fork.statement.first <= line <= fork.statement.last
     )
     return list(islice(setters, 1))
 
 
-def _changed(met: Sequence[_At], reads: Set[str]) -> list[_At]:
-    """The only statement at which they parted earlier, if one of them called a method there of one of
+def _changed(forks: Sequence[_Fork], reads: Set[str]) -> list[_Fork]:
+    """The only statement at which they diverged earlier, if one of them called a method there of one of
     these objects, which may do more later: `if debug: net.register_forward_hook(sync)`. []: another
     branch may be the cause, too."""
-    if len({parted.statement for parted in met}) != 1:
+    if len({fork.statement for fork in forks}) != 1:
         return []
-    last = met[-1]
+    last = forks[-1]
     calls = last.statement.calls.union(*(statement.calls for statement in _alone(last)))
     return [last] if calls & reads else []
 
 
-def _alone(parted: _At) -> list[Statement]:
-    """The statements that one of the ranks ran before their ways met again."""
-    steps = (step for steps in parted.alone for step in steps if step.depth == parted.depth)
+def _alone(fork: _Fork) -> list[Statement]:
+    """The statements that one of the ranks ran before their traces met again."""
+    steps = (step for steps in fork.alone for step in steps if step.depth == fork.depth)
     return _statements(steps)
 
 
-def _sets(parted: _At) -> Set[str]:
-    """The names that the statement sets, or one of the ranks before their ways met again: `if skip:
+def _sets(fork: _Fork) -> Set[str]:
+    """The names that the statement sets, or one of the ranks before their traces met again: `if skip:
     continue`."""
-    return parted.statement.stores.union(*(statement.stores for statement in _alone(parted)))
+    return fork.statement.stores.union(*(statement.stores for statement in _alone(fork)))
 
 
 def _standing(steps: Iterable[TraceStep]) -> list[TraceStep]:
@@ -813,40 +828,40 @@ def _standing(steps: Iterable[TraceStep]) -> list[TraceStep]:
     return [stack[depth] for depth in sorted(stack)]
 
 
-def _setters(met: Sequence[_At], place: _At, ways: Sequence[Sequence[TraceStep]]) -> list[_At]:
-    """The last statement at which they parted earlier and that set what the test reads, itself or
+def _setters(
+    forks: Sequence[_Fork], fork: _Fork, traces: Sequence[Sequence[TraceStep]]
+) -> list[_Fork]:
+    """The last statement at which they diverged earlier and that set what the test reads, itself or
     in its functions.
 
     A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks
     explains nothing.
     """
-    loops = [
-        at for at in met if at.statement.loop and () != at.tests[0].values == at.tests[1].values
-    ]
-    branches = [
-        at
-        for at in met
-        if at.statement.branches and at.statement != place.statement and at not in loops
-    ]
-    reads = {*place.statement.names, *(() if place.statement.decides else place.statement.reads)}
-    for test, way in zip(place.tests, ways, strict=True) if branches else ():
-        after = way[_index_of(test, way) + 1 :]
-        inside = _statements(takewhile(lambda step: step.depth > place.depth, after))
+    branches = []
+    for earlier in forks:
+        first, second = earlier.tests
+        same_loop = earlier.statement.loop and () != first.values == second.values
+        if earlier.statement.branches and earlier.statement != fork.statement and not same_loop:
+            branches.append(earlier)
+    reads = {*fork.statement.names, *(() if fork.statement.decides else fork.statement.reads)}
+    for test, trace in zip(fork.tests, traces, strict=True) if branches else ():
+        after = trace[_index_of(test, trace) + 1 :]
+        inside = _statements(takewhile(lambda step: step.depth > fork.depth, after))
         for statement in inside:
             if statement.decides or statement.returns:
                 reads.update(statement.names)
     if branches:
-        return _set_before(branches, _made_of(reads, place.tests, ways))
+        return _set_before(branches, _made_of(reads, fork.tests, traces))
     return []
 
 
 def _made_of(
-    reads: Set[str], tests: Iterable[TraceStep], ways: Iterable[Sequence[TraceStep]]
+    reads: Set[str], tests: Iterable[TraceStep], traces: Iterable[Sequence[TraceStep]]
 ) -> Set[str]:
     """These names, and those from which the function's earlier statements made them."""
-    for test, way in zip(tests, ways, strict=True):
+    for test, trace in zip(tests, traces, strict=True):
         before = _statements(
-            step for step in way[: _index_of(test, way)] if step.function == test.function
+            step for step in trace[: _index_of(test, trace)] if step.function == test.function
         )
         while (
             sources := {
@@ -858,33 +873,33 @@ def _made_of(
     return reads
 
 
-def _index_of(test: TraceStep, way: Sequence[TraceStep]) -> int:
-    return next(index for index, step in enumerate(way) if step is test)
+def _index_of(test: TraceStep, trace: Sequence[TraceStep]) -> int:
+    return next(index for index, step in enumerate(trace) if step is test)
 
 
 def _statements(steps: Iterable[TraceStep]) -> list[Statement]:
     """The statements that these steps ran, each once."""
-    places = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
-    return list(filter(None, starmap(statement_at, places)))
+    lines = dict.fromkeys((step.file, step.line) for step in steps if step.event == "line")
+    return list(filter(None, starmap(statement_at, lines)))
 
 
-def _line_of(parted: _At) -> tuple[str, int]:
-    return parted.tests[0].file, parted.statement.first
+def _line_of(fork: _Fork) -> tuple[str, int]:
+    return fork.tests[0].file, fork.statement.first
 
 
-def _returned(parted: _At, way: Trace) -> Iterator[tuple[str, Plain]]:
+def _returned(fork: _Fork, trace: Trace) -> Iterator[tuple[str, Plain]]:
     """The values in the `return` of each function of the program that the test called; of one that
     the head of a `for` names, when its loop began."""
-    steps, test, text = way.steps, parted.tests[0], parted.statement.text
-    place = begin = _index_of(test, steps)
-    lines = range(parted.statement.first, parted.statement.last + 1)
-    for index in range(place, -1, -1) if text.startswith("for ") else ():
+    steps, test, text = trace.steps, fork.tests[0], fork.statement.text
+    last = begin = _index_of(test, steps)
+    lines = range(fork.statement.first, fork.statement.last + 1)
+    for index in range(last, -1, -1) if text.startswith("for ") else ():
         step = steps[index]
         if step.depth < test.depth or (step.depth == test.depth and step.line not in lines):
             break
-        if step.depth == test.depth and step.line == parted.statement.first:
+        if step.depth == test.depth and step.line == fork.statement.first:
             begin = index
-    for start in sorted({begin, place}):
+    for start in sorted({begin, last}):
         for step in takewhile(lambda step: step.depth > test.depth, steps[start + 1 :]):
             statement = statement_at(step.file, step.line)
             # "for x in filter(f, data)" calls f in each round
@@ -895,30 +910,30 @@ def _returned(parted: _At, way: Trace) -> Iterator[tuple[str, Plain]]:
                 step.depth == test.depth + 1
                 and statement
                 and statement.text.startswith("return")
-                and (start == place or named)
+                and (start == last or named)
             ):
                 yield from step.values
 
 
 def _test(
-    line: tuple[str, int], chains: Mapping[int, list[_At]], ways: Mapping[int, Trace] = {}
+    line: tuple[str, int], chains: Mapping[int, list[_Fork]], traces: Mapping[int, Trace] = {}
 ) -> Test:
     values: dict[tuple[str, Plain], list[int]] = {}
     sides: dict[tuple[str, int, str], list[int]] = {}
     issued: dict[tuple[str, int, str], int] = {}
     text = ""
-    for rank, parted in chains.items():
-        for met in parted:
-            if _line_of(met) == line:
-                text = met.statement.text
-                returned = _returned(met, ways[rank]) if rank in ways else ()
-                raised = [step for step in met.nexts if step is not None and step.event == "raise"]
-                tests = met.statement.decides or met.statement.one_line is not None
+    for rank, forks in chains.items():
+        for fork in forks:
+            if _line_of(fork) == line:
+                text = fork.statement.text
+                returned = _returned(fork, traces[rank]) if rank in traces else ()
+                raised = [step for step in fork.nexts if step is not None and step.event == "raise"]
+                tests = fork.statement.decides or fork.statement.one_line is not None
                 explains = tests or not raised  # why a call raised, no value tells
-                for read in dict.fromkeys((*met.tests[0].values * explains, *returned)):
+                for read in dict.fromkeys((*fork.tests[0].values * explains, *returned)):
                     values.setdefault(read, []).append(rank)
-                sides.setdefault(_went(met), []).append(rank)
-                issued.setdefault(_went(met), met.tests[0].issued)
+                sides.setdefault(_went(fork), []).append(rank)
+                issued.setdefault(_went(fork), fork.tests[0].issued)
     return {
         "file": line[0],
         "line": line[1],
@@ -940,22 +955,22 @@ def _test(
     }
 
 
-def _went(parted: _At) -> tuple[str, int, str]:
-    step, test = parted.nexts[0], parted.tests[0]
+def _went(fork: _Fork) -> tuple[str, int, str]:
+    step, test = fork.nexts[0], fork.tests[0]
     if step is test:
-        return "block" if taken(step) else "past", test.line, parted.statement.text
+        return "block" if taken(step) else "past", test.line, fork.statement.text
     inside, peer_inside = (
         after and after.issued > before.issued
-        for before, after in zip(parted.tests, parted.nexts, strict=True)
+        for before, after in zip(fork.tests, fork.nexts, strict=True)
     )
     if step is None or (inside and not peer_inside and step.event != "raise"):
         # from another line of the statement: `match rank:`, and behind it `case 0: barrier()`
-        way = "issue" if test.line == parted.statement.first else "line"
-        return way, test.line, linecache.getline(test.file, test.line).strip()
+        how = "issue" if test.line == fork.statement.first else "line"
+        return how, test.line, linecache.getline(test.file, test.line).strip()
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
     if step.event in ("return", "call") and step.function in COMPREHENSIONS:
-        return "over" if step.event == "return" else "in", test.line, parted.statement.text
+        return "over" if step.event == "return" else "in", test.line, fork.statement.text
     around = statement_at(step.file, step.line)
     if (
         step.event == "line"
@@ -964,8 +979,8 @@ def _went(parted: _At) -> tuple[str, int, str]:
         and step.line == around.first < test.line <= around.last
     ):
         return "leave", step.line, around.text
-    if step.depth == parted.depth and step.event == "line":
-        way = "line"
+    if step.depth == fork.depth and step.event == "line":
+        how = "line"
     else:
-        way = step.event
-    return way, step.line, linecache.getline(step.file, step.line).strip()
+        how = step.event
+    return how, step.line, linecache.getline(step.file, step.line).strip()

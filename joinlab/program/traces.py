@@ -1,5 +1,5 @@
-"""The trace of a rank, also called its way: the lines of the program that it ran between its calls,
-and the values in their tests.
+"""The trace of a rank: the lines of the program that it ran between its calls, and the values in
+their tests.
 
     issued  event      depth  line                                    values
     3       line       1      8   for x in inputs:                    len(inputs) = 3
@@ -53,7 +53,7 @@ Plain = str | int | float | bool | None
 
 
 class TraceStep(NamedTuple):
-    """One event of a way.
+    """One event of a trace.
 
     issued  how many calls the rank had issued
     event   "call", "line", "return" (or yield), "raise", or "cut": later steps were dropped
@@ -71,7 +71,7 @@ class TraceStep(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, str, str, int]:
-        """The part that is equal on ranks that go the same way."""
+        """The part that is equal on ranks whose traces are alike."""
         return self[1:6]
 
 
@@ -118,13 +118,13 @@ class Trace:
 
     @classmethod
     def of(cls, steps: Iterable[TraceStep], window: Window) -> Trace:
-        """A way made of recorded steps."""
-        way = cls(int, window)
+        """A trace made of recorded steps."""
+        trace = cls(int, window)
         for step in steps:
-            (way.before if step.issued < window.first else way.within).append(step)
+            (trace.before if step.issued < window.first else trace.within).append(step)
         last = window.last
-        way.within = [step for step in way.within if last is None or step.issued <= last]
-        return way
+        trace.within = [step for step in trace.within if last is None or step.issued <= last]
+        return trace
 
     @property
     def steps(self) -> list[TraceStep]:
@@ -184,7 +184,7 @@ class Trace:
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own
-        exceptions end the way."""
+        exceptions end the trace."""
         if self._asks:
             return
         if issubclass(kind, GeneratorExit):
@@ -292,7 +292,7 @@ class Trace:
 
     def _length(self, name: str, value: object) -> tuple[str, Plain] | None:
         """The length of an object whose class says it, such as a DataLoader's; its `__len__` is no
-        step of the way."""
+        step of the trace."""
         kind = type(value)
         if not hasattr(kind, "__len__") or _is_module(value):
             return None
@@ -334,13 +334,13 @@ def traced_by() -> str | None:
 # sys.monitoring
 
 _following: dict[int, Trace] = {}
-"""By thread: the ways that sys.monitoring follows now."""
+"""By thread: the traces that sys.monitoring follows now."""
 
 TOOL = 4
 """The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
 
 
-def _monitor(way: Trace) -> None:
+def _monitor(trace: Trace) -> None:
     monitoring = sys.monitoring  # type: ignore[attr-defined]
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")
@@ -369,7 +369,7 @@ def _monitor(way: Trace) -> None:
             sum(callbacks) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW,
         )
         monitoring.restart_events()
-    _following[threading.get_ident()] = way
+    _following[threading.get_ident()] = trace
 
 
 def _unmonitor() -> None:
@@ -386,9 +386,9 @@ def _line_reporter(event: str) -> Callable[..., object]:
     def callback(code: CodeType, *_: object) -> object:
         if not followed(code.co_filename):
             return disable
-        way = _following.get(threading.get_ident())
-        if way is not None:
-            way.note(event, sys._getframe(1))
+        trace = _following.get(threading.get_ident())
+        if trace is not None:
+            trace.note(event, sys._getframe(1))
         return None
 
     return callback
@@ -398,9 +398,9 @@ def _report_jump(code: CodeType, offset: int, to: int) -> object:
     """Report each round of a loop on one line, for which there is no line event."""
     if to > offset or not followed(code.co_filename) or _line(code, offset) != _line(code, to):
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
-    way = _following.get(threading.get_ident())
-    if way is not None:
-        way.note("line", sys._getframe(1))
+    trace = _following.get(threading.get_ident())
+    if trace is not None:
+        trace.note("line", sys._getframe(1))
     return None
 
 
@@ -411,18 +411,18 @@ def _line(code: CodeType, offset: int) -> int | None:
 def _error_reporter(unwinds: bool, throws: bool) -> Callable[..., None]:
     def callback(code: CodeType, _: int, error: BaseException) -> None:
         if followed(code.co_filename):
-            way = _following.get(threading.get_ident())
+            trace = _following.get(threading.get_ident())
         else:
-            way = None
-        if way is None:
+            trace = None
+        if trace is None:
             return
         frame = sys._getframe(1)
         if throws:
-            way.note("call", frame)
+            trace.note("call", frame)
         elif unwinds:
-            way.note("return", frame)
+            trace.note("return", frame)
         else:
-            way.raised(frame, type(error))
+            trace.raised(frame, type(error))
 
     return callback
 

@@ -202,7 +202,9 @@ class RecordingGroup(dist.ProcessGroup):
             ring = log.ring(len(self.record.ranks))
             if ring:
                 self.ring_wanted = False
-                self.recorder.note_ring(self.record, [self.record.ranks[place] for place in ring])
+                self.recorder.note_ring(
+                    self.record, [self.record.ranks[group_rank] for group_rank in ring]
+                )
 
     def _start_coalescing(self, device: torch.device) -> None:
         self.recorder.note_coalesced(self.record)
@@ -244,16 +246,16 @@ class RecordingGroup(dist.ProcessGroup):
         return self._wrapped(split, new_ranks) or split
 
     @harmless
-    def _wrapped(self, split: dist.ProcessGroup, places: list[int]) -> RecordingGroup:
-        ranks = [self.record.ranks[place] for place in places]
+    def _wrapped(self, split: dist.ProcessGroup, group_ranks: list[int]) -> RecordingGroup:
+        ranks = [self.record.ranks[group_rank] for group_rank in group_ranks]
         readers = {name: (record.backend, record.reader) for name, record in self.records.items()}
         label, desc = self.recorder.label_of(str(split.group_name)), str(split.group_desc)
         timeout = timedelta(microseconds=self.record.limit_ns / 1000)
         group = RecordingGroup(self.recorder, split, label, ranks, readers, desc, True, timeout)
         group._set_default_backend(KINDS[group.backend])
         for device, record in self.records.items():
-            place = torch.device(device)
-            group._register_backend(place, KINDS[record.backend], split._get_backend(place))
+            kind = torch.device(device)
+            group._register_backend(kind, KINDS[record.backend], split._get_backend(kind))
         group._set_group_name(split.group_name)
         return group
 

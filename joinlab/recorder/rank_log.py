@@ -152,7 +152,7 @@ class RankLog:
     """The groups for which it called new_group."""
     side_effect: str = ""
     """What the program did first that another run of it would do again."""
-    way: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    trace: deque[TraceStep] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of the latest event that was taken, of those that have one."""
@@ -246,7 +246,7 @@ class RankLog:
             case InputBegins():
                 self.inputs_done, self.marked = event.done, True
             case TraceStepped():
-                take_step(self.way, event, len(self.calls))
+                take_step(self.trace, event, len(self.calls))
             case CallbackPending():
                 is_known = event.call in self.calls
                 self.callbacks[event.callback] = event.call if is_known else None

@@ -1,4 +1,4 @@
-"""Records the way of a rank, the lines that it runs, step by step into its log, see
+"""Records the trace of a rank, the lines that it runs, step by step into its log, see
 program/traces.py.
 
 Users switch it on: `launch(ways=True)`, `record(ways=True)`. Such a log holds values and names of
@@ -65,7 +65,7 @@ def take_step(steps: deque[TraceStep], event: TraceStepped, issued: int) -> None
         case _, list(values) if steps:
             steps[-1] = steps[-1]._replace(values=_pairs(values))
         case _:
-            raise ValueError("no step of a way")
+            raise ValueError("no step of a trace")
 
 
 def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
@@ -79,26 +79,26 @@ def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
 
 
 class KeptTraces:
-    """Recorded ways, by rank."""
+    """Recorded traces, by rank."""
 
     def __init__(self, steps: Mapping[int, deque[TraceStep]]) -> None:
         self.steps = steps
 
     def traces(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Trace] | str:
-        """The ways of these ranks, each within its window."""
-        ways = {
+        """The traces of these ranks, each within its window."""
+        traces = {
             rank: Trace.of(self.steps[rank], window)
             for rank, window in windows.items()
             if self.steps.get(rank)
         }
-        for rank, way in ways.items():
-            way.dropped = len(self.steps[rank]) == MOST_KEPT
-        return ways
+        for rank, trace in traces.items():
+            trace.dropped = len(self.steps[rank]) == MOST_KEPT
+        return traces
 
 
-def keep_traces(timeline: Timeline, ways: Mapping[int, deque[TraceStep]]) -> Timeline:
-    """Attach these ways to a Timeline, so that its story can find where they part; return the
+def keep_traces(timeline: Timeline, traces: Mapping[int, deque[TraceStep]]) -> Timeline:
+    """Attach these traces to a Timeline, so that its story can find where they diverge; return the
     Timeline."""
-    if any(ways.values()):
-        timeline.again.append(KeptTraces(ways))
+    if any(traces.values()):
+        timeline.again.append(KeptTraces(traces))
     return timeline

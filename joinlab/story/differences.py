@@ -20,11 +20,11 @@ from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence import (
-    Apart,
     Branch,
     Divergence,
     Key,
     Role,
+    Search,
     Test,
     erred_at,
     rounds_of,
@@ -48,35 +48,39 @@ _MET = (OtherOrder, OutOfPhase, TwoModels)
 
 
 def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Divergence | None:
-    """Where the ranks' ways part; None if they do not, or if it is unknown."""
+    """Where the ranks' traces diverge; None if they do not, or if it is unknown."""
     timeline = evidence.timeline
-    split = _unmatched(evidence, headline)
-    if split is None and not has_keys(timeline):
+    search = _unmatched(evidence, headline)
+    if search is None and not has_keys(timeline):
         return None
     windows = (
-        dict.fromkeys(_some([range(timeline.world_size)]), ALL) if split is None else split.windows
+        dict.fromkeys(_some([range(timeline.world_size)]), ALL)
+        if search is None
+        else search.windows
     )
-    ways = source.traces(timeline, windows)
-    if isinstance(ways, str):
-        return {"tests": [], "why": ways}
-    if split is not None:
-        tests = _without_roles(evidence, headline, tests_of(split, ways), source)
-        if tests and (_met_behind(split, tests[-1]) or _erred_in_role(evidence, tests[-1], ways)):
+    traces = source.traces(timeline, windows)
+    if isinstance(traces, str):
+        return {"tests": [], "why": traces}
+    if search is not None:
+        tests = _without_roles(evidence, headline, tests_of(search, traces), source)
+        if tests and (
+            _met_behind(search, tests[-1]) or _erred_in_role(evidence, tests[-1], traces)
+        ):
             tests = []
         result: Divergence = {"tests": tests}
-        keys = _data_keys(evidence, headline, ways)
+        keys = _data_keys(evidence, headline, traces)
         if keys:
             result["data"] = keys
-        not_followed = sum(map(len, split.sides)) - len(ways)
+        not_followed = sum(map(len, search.sides)) - len(traces)
         if not_followed:
             result["left_out"] = not_followed
-        return result if ways else None
-    met = _other_keys(timeline, ways)
+        return result if traces else None
+    met = _other_keys(timeline, traces)
     if not met:
         return None
     windows = {key["rank"]: Window(0, until_call) for until_call, key in met}
-    until = {rank: Trace.of(ways[rank].steps, window) for rank, window in windows.items()}
-    tests = tests_of(Apart([[rank] for rank in windows], windows), until)
+    until = {rank: Trace.of(traces[rank].steps, window) for rank, window in windows.items()}
+    tests = tests_of(Search([[rank] for rank in windows], windows), until)
     return {"tests": tests, "keys": [key for _, key in met]}
 
 
@@ -98,32 +102,32 @@ def _without_roles(
             issuing.append(side)
     if not parts and len(issuing) != 1:
         return tests
-    ways = source.traces(evidence.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
-    if isinstance(ways, str) or len(ways) != len(test["sides"]):
+    traces = source.traces(evidence.timeline, {side["ranks"][0]: ALL for side in test["sides"]})
+    if isinstance(traces, str) or len(traces) != len(test["sides"]):
         return tests
     if not parts:
         side, other = sorted(test["sides"], key=lambda side: side is not issuing[0])
         call = linecache.getline(test["file"], side["line"]).strip()
-        return skipped_by(other, ways[other["ranks"][0]].steps, test, call) or tests
+        return skipped_by(other, traces[other["ranks"][0]].steps, test, call) or tests
     rounds = rounds_of(
-        Role(side["ranks"], ways[side["ranks"][0]].steps, places)
+        Role(side["ranks"], traces[side["ranks"][0]].steps, places)
         for side, places in zip(test["sides"], zip(*parts, strict=True), strict=True)
     )
     return rounds if rounds or isinstance(headline, Circle) else tests
 
 
-def _met_behind(split: Apart, test: Test) -> bool:
+def _met_behind(search: Search, test: Test) -> bool:
     """Whether the two sides of a send or recv that one of them lacks met in others behind a test: it
     only gives each its part."""
-    if not split.one_call or not split.turns or len(test["sides"]) < 2:
+    if not search.one_call or not search.turns or len(test["sides"]) < 2:
         return False
     for side in test["sides"]:
-        if split.sides[1][0] in side["ranks"]:
-            return side["issued"] <= split.turns[-1]
+        if search.sides[1][0] in side["ranks"]:
+            return side["issued"] <= search.turns[-1]
     return False
 
 
-def _erred_in_role(evidence: Evidence, test: Test, ways: Mapping[int, Trace]) -> bool:
+def _erred_in_role(evidence: Evidence, test: Test, traces: Mapping[int, Trace]) -> bool:
     """Whether a test asks for the rank alone, and leads to a line that only ranks ran in which it
     raised an error, so that it only gives them their part in the program."""
     by_name = by_key((read["name"], read) for read in test["values"])
@@ -136,12 +140,12 @@ def _erred_in_role(evidence: Evidence, test: Test, ways: Mapping[int, Trace]) ->
     if any(repr(read["ranks"]) != f"[{read['value']!r}]" for read in asked):
         return False
     for side in test["sides"]:
-        raised = erred_at(ways[side["ranks"][0]].steps)
+        raised = erred_at(traces[side["ranks"][0]].steps)
         if raised is None or side["how"] == "raise" or not _errs(evidence, side["ranks"][0]):
             continue
         ran = set()
-        for rank, way in ways.items():
-            if any(step[1:6] == ("line", *raised[2:6]) for step in way.steps):
+        for rank, trace in traces.items():
+            if any(step[1:6] == ("line", *raised[2:6]) for step in trace.steps):
                 ran.add(rank)
         text = linecache.getline(raised.file, raised.line).split()
         if all(_errs(evidence, rank) for rank in ran) and text[:1] not in (["raise"], ["assert"]):
@@ -195,7 +199,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 # calls
 
 
-def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
+def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
     """The calls at which the ranks part; None if there are none."""
     difference, ends, timeline = evidence.difference, evidence.ends, evidence.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
@@ -219,16 +223,16 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
         return _before(evidence, evidence.slot_of(first.key), sides)
-    split = _unpaired(timeline, sends)
-    if split is not None:
-        return split
+    search = _unpaired(timeline, sends)
+    if search is not None:
+        return search
     if isinstance(headline, ReplicasDiffer):
         by_step = by_key((step, int(rank)) for rank, step in headline.replica["steps"].items())
         two: Sequence[Sequence[int]] = [by_step[step] for step in sorted(by_step)[-2:]]
         if len(two) < 2:
             two = headline.sides
         if len(two) > 1:
-            return Apart(two, dict.fromkeys(_some(two), ALL), replicas=True)
+            return Search(two, dict.fromkeys(_some(two), ALL), replicas=True)
         return None
     texts: dict[str, list[int]] = {}
     for rank, end in enumerate(ends):
@@ -238,14 +242,14 @@ def _unmatched(evidence: Evidence, headline: Line) -> Apart | None:
     if len(unlike) > 1:
         for rank in _some(unlike):
             windows[rank] = Window(0, timeline.calls.filter(rank=rank).height - 1)
-        return Apart(unlike, windows)
+        return Search(unlike, windows)
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     raised_outside = [rank for rank in raised if _errs(evidence, rank)]
     if (
         raised_outside and well and len(raised) + len(well) == len(ends)
     ):  # and no call tells them apart
         ranks = _some((raised_outside, well))
-        return Apart(
+        return Search(
             (raised_outside, well), dict.fromkeys(ranks, ALL), _positions(paths_of(timeline, ranks))
         )
     return None
@@ -302,7 +306,7 @@ def _lacking(evidence: Evidence, headline: Line) -> list[Slot]:
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
 
 
-def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
+def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> Search:
     """The windows of the followed ranks before their calls in a slot."""
     sides = sorted(sides, key=len, reverse=True)
     paths = paths_of(
@@ -334,7 +338,7 @@ def _before(evidence: Evidence, slot: Slot, sides: Sequence[Sequence[int]]) -> A
         )
         for rank, path in paths.items()
     }
-    return Apart(sides, windows, _positions(paths))
+    return Search(sides, windows, _positions(paths))
 
 
 def _closest(
@@ -354,7 +358,7 @@ def _closest(
     return [sorted(side, key=lambda rank: rank not in first) for side in sides]
 
 
-def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Apart | None:
+def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]]) -> Search | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in
     `mentioned`, or any. A rank that waits for another of them may only not have come so far."""
     surplus, waiting = unpaired(timeline), {rank for rank, _ in mentioned}
@@ -373,12 +377,12 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
         if takers and peer in waiting:
             continue
         if takers:
-            return Apart(
+            return Search(
                 (sorted(takers), (peer,)),
                 {rank: Window(0, takers[rank]) for rank in _some([sorted(takers)])} | {peer: ALL},
             )
         turns, lacks = tuple(index for index, _ in counterparts), len(path) - len(counterparts)
-        return Apart(
+        return Search(
             ((rank,), (peer,)),
             {rank: Window(0, first), peer: ALL},
             one_call=True,
@@ -394,7 +398,7 @@ def _first_calls(timeline: Timeline, op: str, but: int) -> dict[int, int]:
     return {rank: path[0][0] for rank, path in paths.items() if path and rank != but}
 
 
-def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]) -> Apart | None:
+def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]) -> Search | None:
     """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
 
     It is compared with the ranks that issued as many such calls from the same line. A line that
@@ -421,7 +425,7 @@ def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]
         }
         likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
         if likes:
-            return Apart(((row["rank"],), likes), windows)
+            return Search(((row["rank"],), likes), windows)
         return None
     return None
 
@@ -441,7 +445,7 @@ def has_keys(timeline: Timeline) -> bool:
     return any(statement is not None and statement.keys for statement in lines)
 
 
-def _data_keys(evidence: Evidence, headline: Line, ways: Mapping[int, Trace]) -> list[Key]:
+def _data_keys(evidence: Evidence, headline: Line, traces: Mapping[int, Trace]) -> list[Key]:
     """The keys of the calls that a headline says met, if each has one, and they differ."""
     if isinstance(headline, OtherData):
         calls = headline.calls
@@ -450,7 +454,7 @@ def _data_keys(evidence: Evidence, headline: Line, ways: Mapping[int, Trace]) ->
     else:
         return []
     by_call: dict[tuple[object, ...], Key] = {}
-    for path in _keys(evidence.timeline, ways).values():
+    for path in _keys(evidence.timeline, traces).values():
         for _, key in filter(None, path):
             by_call[key["rank"], key["group"], key["seq"]] = key
     keys = [by_call.get(call.key) for call in calls]
@@ -461,13 +465,13 @@ def _data_keys(evidence: Evidence, headline: Line, ways: Mapping[int, Trace]) ->
 
 
 def _keys(
-    timeline: Timeline, ways: Mapping[int, Trace]
+    timeline: Timeline, traces: Mapping[int, Trace]
 ) -> dict[tuple[str, int], list[tuple[int, Key] | None]]:
     """By group and rank, the key of each collective, with the call's place among all of its rank;
     None if it has none, or several."""
     keys: dict[tuple[str, int], list[tuple[int, Key] | None]] = {}
-    for rank, path in paths_of(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
-        keyed = dict(ways[rank].keyed)
+    for rank, path in paths_of(timeline, [*traces], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
+        keyed = dict(traces[rank].keyed)
         for index, row in path:
             (name, value), *further = keyed.get(index, (("", None),))
             key: Key = {
@@ -483,11 +487,11 @@ def _keys(
     return keys
 
 
-def _other_keys(timeline: Timeline, ways: Mapping[int, Trace]) -> list[tuple[int, Key]]:
+def _other_keys(timeline: Timeline, traces: Mapping[int, Trace]) -> list[tuple[int, Key]]:
     """The first two calls that met with different keys, both of which both ranks have, each with
     its place among all calls of its rank; [] if there are none.
     """
-    keys = _keys(timeline, ways)
+    keys = _keys(timeline, traces)
     for group, members in timeline.meta["groups"].items():
         first, *other_ranks = (keys.get((group, rank), []) for rank in members)
         for keys_there in other_ranks:

@@ -4,7 +4,7 @@
         write(path)                      write(path)
         dist.barrier()               dist.barrier()
 
-`candidates` reads the functions in which ranks' ways part or calls did not fit, and yields edits,
+`candidates` reads the functions in which ranks' traces diverge or calls did not fit, and yields edits,
 the best first; `fixes` tries them. A call is moved only past statements that do not touch its data.
 """
 
@@ -43,7 +43,7 @@ _MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.tensor)
 
 
 class FixTarget:
-    """The dedented text of one function or method, the tests in it at which ways part, and its
+    """The dedented text of one function or method, the tests in it at which traces diverge, and its
     calls that did not fit.
 
     Raises OSError, TypeError, SyntaxError or ValueError if the text is missing or cannot be edited.
@@ -58,9 +58,9 @@ class FixTarget:
         self.read(textwrap.dedent("".join(lines)).rstrip("\n") + "\n")
         file, line_range = function.__code__.co_filename, range(self.first, self.first + len(lines))
         self.tests = [test for test in tests if test["file"] == file and test["line"] in line_range]
-        places = (site.rpartition(":") for site in sites)
+        targets = (site.rpartition(":") for site in sites)
         self.sites = {
-            int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()
+            int(n) - self.first + 1 for name, _, n in targets if name == file and n.isdecimal()
         } & {line - self.first + 1 for line in line_range}
         self.models = list(dict.fromkeys(self.wrapped()))
         self.runners: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ class FixTarget:
     # ---------------------------------------------------------------- reading the text
 
     def diverging(self) -> ast.stmt | None:
-        """The innermost statement at which the ways finally part, if it is in this text."""
+        """The innermost statement at which the traces finally diverge, if it is in this text."""
         if self.tests:
             line = self.tests[-1]["line"] - self.first + 1
         else:
@@ -89,12 +89,12 @@ class FixTarget:
         return next((node for node in nodes if node.lineno == line), None)
 
     def branch(self) -> ast.If | None:
-        """The `if` at which the ways finally part."""
+        """The `if` at which the traces finally diverge."""
         node = self.diverging()
         return node if isinstance(node, ast.If) else None
 
     def loop(self) -> ast.For | ast.While | None:
-        """The loop whose own end parts the ways: of a `for` or `while`, or of `next()` in one."""
+        """The loop whose own end makes the traces diverge: of a `for` or `while`, or of `next()` in one."""
         node: ast.AST | None = self.diverging()
         if isinstance(node, ast.For | ast.While):
             return node
@@ -378,16 +378,16 @@ def candidates(
     function = getattr(program, "__func__", program)
     if not isinstance(function, FunctionType):
         return
-    places = []
+    targets = []
     for candidate in dict.fromkeys([function, *_functions(function.__globals__)]):
         with suppress(OSError, TypeError, SyntaxError, ValueError):
-            places.append(FixTarget(candidate, tests, sites))
-    models = list(dict.fromkeys(name for place in places for name in place.models))
-    for place in places:
-        place.models = models
-    runners = {f"self.{place.tree.name}": place.runs(place.tree) for place in places}
+            targets.append(FixTarget(candidate, tests, sites))
+    models = list(dict.fromkeys(name for target in targets for name in target.models))
+    for target in targets:
+        target.models = models
+    runners = {f"self.{target.tree.name}": target.runs(target.tree) for target in targets}
     hint = any(text in error for error in errors for text in _UNUSED_HINTS)
-    texts = {place.text for place in places}
+    texts = {target.text for target in targets}
     for make in (
         _unused,
         _batch,
@@ -403,12 +403,12 @@ def candidates(
         _root,
         _same,
     ):
-        for place in places:
-            place.runners = runners
+        for target in targets:
+            target.runners = runners
             if make is _unused and not hint:
                 continue
-            if make is _unused or place.function is function or place.tests or place.sites:
-                for edited in make(place):
+            if make is _unused or target.function is function or target.tests or target.sites:
+                for edited in make(target):
                     if edited.after not in texts:
                         texts.add(edited.after)
                         yield edited
@@ -432,32 +432,32 @@ _UNUSED_HINTS = ("find_unused_parameters", "training graph has changed")
 them names the cure, the other, of a static graph, what is wrong."""
 
 
-def _unused(place: FixTarget) -> Iterator[Edited]:
+def _unused(target: FixTarget) -> Iterator[Edited]:
     """Let DDP look for parameters without a gradient, as its error suggests."""
-    for call in ast.walk(place.tree):
-        if not isinstance(call, ast.Call) or not place.calls(call, DistributedDataParallel):
+    for call in ast.walk(target.tree):
+        if not isinstance(call, ast.Call) or not target.calls(call, DistributedDataParallel):
             continue
         fixed = [word.value for word in call.keywords if word.arg == "static_graph"]
         keywords = {word.arg for word in call.keywords}
         if "find_unused_parameters" in keywords:
             continue
-        end = place.span(call)[1] - 1
+        end = target.span(call)[1] - 1
         changes = [(end, end, ", find_unused_parameters=True")]
-        changes += [(*place.span(value), "False") for value in fixed]
-        yield Edited("unused", place, place.changed(*changes))
+        changes += [(*target.span(value), "False") for value in fixed]
+        yield Edited("unused", target, target.changed(*changes))
 
 
 # ---- moving a call
 
 
 def _moved(
-    place: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = True, test: str = ""
+    target: FixTarget, call: ast.Expr, block: ast.stmt, behind: bool = True, test: str = ""
 ) -> str | None:
     """Move a call of the program's own after a block that holds it, or before it; to where `test`
     holds, if there is one."""
-    put = place.put(block, *_under(test, [place.source(*place.span(call))]), behind=behind)
-    (begin, end), (first, last) = place.span(call), place.lines(call)
-    before, after = place.source(first, begin), place.source(end, last).partition("#")[0]
+    put = target.put(block, *_under(test, [target.source(*target.span(call))]), behind=behind)
+    (begin, end), (first, last) = target.span(call), target.lines(call)
+    before, after = target.source(first, begin), target.source(end, last).partition("#")[0]
     cuts = [(begin, end, "pass")]  # a block must not be left empty
     if not before.strip() and not after.strip():
         cuts.insert(0, (first, last, ""))
@@ -465,7 +465,7 @@ def _moved(
         cuts.insert(0, (begin - len(joined[0]), end, ""))
     elif joined := re.match(r"\s*;\s*", after):
         cuts.insert(0, (begin, end + len(joined[0]), ""))
-    for text in (place.changed(cut, put) for cut in cuts):
+    for text in (target.changed(cut, put) for cut in cuts):
         with suppress(SyntaxError):
             ast.parse(text)
             return text
@@ -477,9 +477,9 @@ def _under(test: str, lines: list[str]) -> list[str]:
     return [f"if {test}:", *("    " + line for line in lines)] if test else lines
 
 
-def _data(place: FixTarget, call: ast.stmt) -> set[str]:
+def _data(target: FixTarget, call: ast.stmt) -> set[str]:
     """The names of what a call works on: not those of modules and functions."""
-    return {name for name in _names([call]) if name.partition(".")[0] not in place.names}
+    return {name for name in _names([call]) if name.partition(".")[0] not in target.names}
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
@@ -518,13 +518,13 @@ def _overlap(names: Iterable[str], others: Iterable[str]) -> set[str]:
 
 
 def _beside(
-    place: FixTarget, call: ast.stmt, block: ast.AST
+    target: FixTarget, call: ast.stmt, block: ast.AST
 ) -> tuple[list[ast.AST], list[ast.AST]]:
     """The nodes of a block that run before a call in it, and those that may run after it."""
     before, after = list[ast.AST](), list[ast.AST]()
     node: ast.AST = call
     while node is not block:
-        parent = place.parents[node]
+        parent = target.parents[node]
         repeats = isinstance(parent, ast.For | ast.While) and parent is not block
         for child in ast.iter_child_nodes(parent):
             if child is not node:
@@ -535,93 +535,93 @@ def _beside(
     return before, after
 
 
-def _behind(place: FixTarget) -> Iterator[Edited]:
+def _behind(target: FixTarget) -> Iterator[Edited]:
     """Move a call of the program's own in a block of join() after the block."""
-    for call in place.own_calls(place.tree):
-        for block in place.joins(call):
-            _, after = _beside(place, call, block)
-            free = not _overlap(_data(place, call), _names(after))
-            if free and (text := _moved(place, call, block)):
-                yield Edited("behind", place, text, moves=True)
+    for call in target.own_calls(target.tree):
+        for block in target.joins(call):
+            _, after = _beside(target, call, block)
+            free = not _overlap(_data(target, call), _names(after))
+            if free and (text := _moved(target, call, block)):
+                yield Edited("behind", target, text, moves=True)
 
 
-def _out(place: FixTarget) -> Iterator[Edited]:
+def _out(target: FixTarget) -> Iterator[Edited]:
     """Move a call that only some ranks issue out of its `if`: behind it, or before it, alone or
     with what sets its data; or else the whole block. What all ranks alike ask in the `if` stays
     asked."""
-    branch = place.branch()
+    branch = target.branch()
     if branch is None:
         return
-    collectives, test = place.own_calls(branch), place.shared(branch)
+    collectives, test = target.own_calls(branch), target.shared(branch)
     asked = _names([branch.test])
     # A test of anything else may guard what a function of the program does.
-    by_rank = _is_for_some_ranks(place, place.same_names())
+    by_rank = _is_for_some_ranks(target, target.same_names())
     calls = [
         call
         for call in (*branch.body, *branch.orelse)
         if isinstance(call, ast.Expr)
-        and call.lineno in place.sites
-        and (call in collectives or (by_rank and place.leads(call)))
+        and call.lineno in target.sites
+        and (call in collectives or (by_rank and target.leads(call)))
     ]
     for call in calls if len(branch.body) > 1 or branch.orelse else ():
-        data = _data(place, call)
-        before, after = _beside(place, call, branch)
+        data = _data(target, call)
+        before, after = _beside(target, call, branch)
         # in the next round, ranks that skip the branch would send what they had in this one
         free = not _overlap(data, _names(after))
-        free = free and not _overlap(data - _made_before(place, branch), _stores(before))
-        if free and (text := _moved(place, call, branch, test=test)):
-            yield Edited("out", place, text, moves=True)
+        free = free and not _overlap(data - _made_before(target, branch), _stores(before))
+        if free and (text := _moved(target, call, branch, test=test)):
+            yield Edited("out", target, text, moves=True)
         elif not _overlap(data, _stores(before) | asked):
-            text = _moved(place, call, branch, behind=False, test=test)
+            text = _moved(target, call, branch, behind=False, test=test)
             if text:
-                yield Edited("out", place, text, moves=True)
-        elif 1 < len(moved := _making(place, call, branch)) < len(branch.body):
-            new = [line for statement in moved for line in place.text_of(statement)]
-            cuts = [(*place.lines(statement), "") for statement in moved]
-            put = place.put(branch, *_under(test, new))
-            yield Edited("out", place, place.changed(put, *cuts), moves=True)
+                yield Edited("out", target, text, moves=True)
+        elif 1 < len(moved := _making(target, call, branch)) < len(branch.body):
+            new = [line for statement in moved for line in target.text_of(statement)]
+            cuts = [(*target.lines(statement), "") for statement in moved]
+            put = target.put(branch, *_under(test, new))
+            yield Edited("out", target, target.changed(put, *cuts), moves=True)
     # Where a block sets what its test reads, each run of it depends on the last; and where it sets
     # what the call sends, and others have a value for that, too, they would lose theirs.
     stores = _stores(branch.body)
-    sent = [_data(place, call) for call in calls[-1:] if not place.calls(call.value, *_FROM_ROOT)]
-    lost = _overlap(_overlap(stores, itertools.chain(*sent)), _set_outside(place, branch))
+    sent = [_data(target, call) for call in calls[-1:] if not target.calls(call.value, *_FROM_ROOT)]
+    lost = _overlap(_overlap(stores, itertools.chain(*sent)), _set_outside(target, branch))
     if calls and not (branch.orelse or _leaves(branch) or _overlap(stores, asked) or lost):
-        body = place.source(place.span(branch.body[0])[0], place.span(branch)[1])
+        body = target.source(target.span(branch.body[0])[0], target.span(branch)[1])
         block = textwrap.indent(
             textwrap.dedent(" " * branch.body[0].col_offset + body), " " * branch.col_offset
         )
-        whole = len(_making(place, calls[-1], branch)) == len(branch.body)
+        whole = len(_making(target, calls[-1], branch)) == len(branch.body)
         through = calls[-1] not in collectives  # a function of the program
         kind = "out" if whole and not through else "block"
         if test:
-            kind, change = f"{kind}, shared", (*place.span(branch.test), test)
+            kind, change = f"{kind}, shared", (*target.span(branch.test), test)
         else:
-            change = (*place.span(branch), block.lstrip())
-        yield Edited(kind, place, place.changed(change), moves=through)
+            change = (*target.span(branch), block.lstrip())
+        yield Edited(kind, target, target.changed(change), moves=through)
 
 
-def _made_before(place: FixTarget, branch: ast.If) -> set[str]:
+def _made_before(target: FixTarget, branch: ast.If) -> set[str]:
     """The variables that keep nothing from an earlier round of a loop around a branch: all variables
     if there is no loop, else the tensors that each round creates before the branch."""
-    loops = place.within(branch, ast.For, ast.While)
+    loops = target.within(branch, ast.For, ast.While)
     if not loops:
-        return _names([place.tree])
+        return _names([target.tree])
     made, node = set[str](), branch
     while node is not loops[0]:
         if isinstance(node, ast.stmt):
-            block = place.block_of(node)
+            block = target.block_of(node)
             for statement in block[: block.index(node)]:
-                if isinstance(statement, ast.Assign) and place.makes(statement.value):
+                if isinstance(statement, ast.Assign) and target.makes(statement.value):
                     made.update(map(dotted, statement.targets))
-        node = place.parents[node]  # type: ignore[assignment]
+        node = target.parents[node]  # type: ignore[assignment]
     return made
 
 
-def _set_outside(place: FixTarget, branch: ast.If) -> set[str]:
+def _set_outside(target: FixTarget, branch: ast.If) -> set[str]:
     """The variables that the function sets outside a branch, too, or is handed."""
     inside = {*ast.walk(branch)}
     names = set[str]()
-    for node in {*ast.walk(place.tree)} - inside:
+    for node in {*ast.walk(target.tree)} - inside:
         if isinstance(node, ast.arg):
             names.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -637,13 +637,13 @@ _FROM_ROOT = (
 )
 
 
-def _making(place: FixTarget, call: ast.Expr, branch: ast.If) -> list[ast.stmt]:
+def _making(target: FixTarget, call: ast.Expr, branch: ast.If) -> list[ast.stmt]:
     """A call in a branch with the assignments before it that make its data, to variables that only
     the branch uses; [] if other statements do, or others read what they set."""
     if call not in branch.body:
         return []
-    private = dict(_variables(branch.body).items() & _variables([place.tree]).items()).keys()
-    needed, moved = _data(place, call), list[ast.stmt]([call])
+    private = dict(_variables(branch.body).items() & _variables([target.tree]).items()).keys()
+    needed, moved = _data(target, call), list[ast.stmt]([call])
     for statement in reversed(branch.body[: branch.body.index(call)]):
         stores = _stores([statement])
         if not _overlap(needed, stores):
@@ -655,30 +655,30 @@ def _making(place: FixTarget, call: ast.Expr, branch: ast.If) -> list[ast.stmt]:
     return moved
 
 
-def _late(place: FixTarget) -> Iterator[Edited]:
+def _late(target: FixTarget) -> Iterator[Edited]:
     """Let ranks return only behind a call that the others make: move the branch behind it."""
-    branch = place.branch()
+    branch = target.branch()
     if branch is None or not isinstance(branch.body[-1], ast.Return) or branch.orelse:
         return
-    block = place.block_of(branch)
+    block = target.block_of(branch)
     below = block[block.index(branch) + 1 :]
-    last = next((index for index, node in enumerate(below) if node in place.own_calls(node)), None)
+    last = next((index for index, node in enumerate(below) if node in target.own_calls(node)), None)
     if last is None:
         return
     between = below[: last + 1]
-    if _overlap(_stores(between) | _data(place, between[-1]), _names([branch])):
+    if _overlap(_stores(between) | _data(target, between[-1]), _names([branch])):
         return
-    put = place.put(between[-1], *place.text_of(branch), behind=True)
-    yield Edited("late", place, place.changed((*place.lines(branch), ""), put), moves=True)
+    put = target.put(between[-1], *target.text_of(branch), behind=True)
+    yield Edited("late", target, target.changed((*target.lines(branch), ""), put), moves=True)
 
 
-def _module(place: FixTarget) -> Iterator[Edited]:
+def _module(target: FixTarget) -> Iterator[Edited]:
     """Call `model.module(...)` where one rank alone evaluates."""
-    branch = place.branch()
+    branch = target.branch()
     if branch is not None:
         nodes = branch.body
-    elif not place.tests:
-        nodes = [place.tree]
+    elif not target.tests:
+        nodes = [target.tree]
     else:
         nodes = []
     if not nodes or any("backward" in ast.unparse(node) for node in nodes):
@@ -686,49 +686,49 @@ def _module(place: FixTarget) -> Iterator[Edited]:
     calls = (node for block in nodes for node in ast.walk(block) if isinstance(node, ast.Call))
     ends = []
     for call in calls:
-        if dotted(call.func) in place.models and call.lineno in place.sites:
-            ends.append(place.span(call.func)[1])
+        if dotted(call.func) in target.models and call.lineno in target.sites:
+            ends.append(target.span(call.func)[1])
     if ends:
-        yield Edited("module", place, place.changed(*((end, end, ".module") for end in ends)))
+        yield Edited("module", target, target.changed(*((end, end, ".module") for end in ends)))
 
 
 # ---- deciding together
 
 
-def _flag(place: FixTarget) -> Iterator[Edited]:
+def _flag(target: FixTarget) -> Iterator[Edited]:
     """Let all ranks leave a loop, skip the rest of a step, or go on, together.
 
     One rank's wish is enough (MAX), except where the test is the only regular way out of its loop,
     or what follows reads what the test asks for: then each rank has to pass it (MIN).
     """
-    node = place.diverging()
-    if node is None or place.joins(node):
+    node = target.diverging()
+    if node is None or target.joins(node):
         # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
         return
     if isinstance(node, ast.While):
-        made = place.agree("flag", f"float({ast.unparse(node.test)})", "MAX")
+        made = target.agree("flag", f"float({ast.unparse(node.test)})", "MAX")
         if made:
             lines = [*made, "if not flag.item():", "    break"]
-            put = place.put(node.body[0], *lines)
-            text = place.changed((*place.span(node.test), "True"), put)
-            yield Edited("together", place, text)
-    elif isinstance(node, ast.If) and _leaves(node) and not _is_role(place, node.test):
-        loops = place.within(node, ast.For, ast.While)
-        wanted = _is_wanted(place, node, loops)
+            put = target.put(node.body[0], *lines)
+            text = target.changed((*target.span(node.test), "True"), put)
+            yield Edited("together", target, text)
+    elif isinstance(node, ast.If) and _leaves(node) and not _is_role(target, node.test):
+        loops = target.within(node, ast.For, ast.While)
+        wanted = _is_wanted(target, node, loops)
         if isinstance(node.body[-1], ast.Break) and (wanted or _is_only_way_out(loops[0])):
             op = "MIN"
         elif wanted:
             return
         else:
             op = "MAX"
-        made = place.agree("flag", f"float({ast.unparse(node.test)})", op)
+        made = target.agree("flag", f"float({ast.unparse(node.test)})", op)
         if made:
-            changes = place.put(node, *made), (*place.span(node.test), "flag.item()")
+            changes = target.put(node, *made), (*target.span(node.test), "flag.item()")
             kind = "all ready" if op == "MIN" else "flag"
-            yield Edited(kind, place, place.changed(*changes))
+            yield Edited(kind, target, target.changed(*changes))
 
 
-def _is_wanted(place: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:
+def _is_wanted(target: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:
     """Whether the code to which a branch leads uses what its test asks for, which a rank that fails
     the test does not have.
 
@@ -741,7 +741,7 @@ def _is_wanted(place: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> b
         asked = _overlap(asked, _stores(loops[:1]))
     if isinstance(branch.body[-1], ast.Break):
         end = loops[0].end_lineno or 0
-        for node in ast.walk(place.tree):
+        for node in ast.walk(target.tree):
             if isinstance(node, ast.stmt) and node.lineno > end:
                 follows.append(node)
     return bool(_overlap(asked, _names(follows)))
@@ -758,39 +758,39 @@ def _leaves(branch: ast.If) -> bool:
     return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
 
 
-def _is_role(place: FixTarget, test: ast.expr) -> bool:
+def _is_role(target: FixTarget, test: ast.expr) -> bool:
     """Whether a rank's number alone can decide that it passes a test which others fail, as that of
     4 does in `done or rank == 4`, and not in `done and rank == 4`."""
     if isinstance(test, ast.BoolOp):
         decides = all if isinstance(test.op, ast.And) else any
-        return decides(_is_role(place, part) for part in test.values)
-    return bool(_overlap(_names([test]), _ranks_own(place)))
+        return decides(_is_role(target, part) for part in test.values)
+    return bool(_overlap(_names([test]), _ranks_own(target)))
 
 
-def _is_for_some_ranks(place: FixTarget, ignored: Collection[str] = ()) -> bool:
+def _is_for_some_ranks(target: FixTarget, ignored: Collection[str] = ()) -> bool:
     """Whether the test reads nothing but the rank's number. `ignored`: names that do not count."""
-    names = {read["name"] for read in place.tests[-1]["values"] if "(" not in read["name"]}
-    return bool(names.difference(ignored)) and names.difference(ignored) <= _ranks_own(place)
+    names = {read["name"] for read in target.tests[-1]["values"] if "(" not in read["name"]}
+    return bool(names.difference(ignored)) and names.difference(ignored) <= _ranks_own(target)
 
 
-def _ranks_own(place: FixTarget) -> set[str]:
+def _ranks_own(target: FixTarget) -> set[str]:
     """The names in the test that hold the rank's number on each rank. A length may equal it."""
     own, others = set[str](), set[str]()
-    for read in place.tests[-1]["values"]:
+    for read in target.tests[-1]["values"]:
         is_rank = read["ranks"] == [read["value"]] and type(read["value"]) is int
         (own if is_rank and "(" not in read["name"] else others).add(read["name"])
     return own - others
 
 
 def _agree(
-    place: FixTarget, kind: str = "agree", agreed: str = "least", op: str = "MIN"
+    target: FixTarget, kind: str = "agree", agreed: str = "least", op: str = "MIN"
 ) -> Iterator[Edited]:
     """Let all ranks use the smallest of their values for a number that decides how often a loop
     runs."""
-    loop = place.diverging()
+    loop = target.diverging()
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
         return
-    test = place.tests[-1]
+    test = target.tests[-1]
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
         if (
@@ -800,111 +800,111 @@ def _agree(
             or any(type(value) is not int for value in values)
         ):
             continue
-        made = place.agree(agreed, name, op)
+        made = target.agree(agreed, name, op)
         if made:
-            text = place.changed(place.put(loop, *made, f"{name} = int({agreed})"))
-            yield Edited(kind, place, text)
+            text = target.changed(target.put(loop, *made, f"{name} = int({agreed})"))
+            yield Edited(kind, target, text)
 
 
-def _most(place: FixTarget) -> Iterator[Edited]:
+def _most(target: FixTarget) -> Iterator[Edited]:
     """Let all ranks use the greatest value for a number of rounds: not for one of inputs, which a
     rank may not have."""
-    loop = place.diverging()
+    loop = target.diverging()
     if isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("range("):
-        yield from _agree(place, "most", "most", "MAX")
+        yield from _agree(target, "most", "most", "MAX")
 
 
-def _same(place: FixTarget) -> Iterator[Edited]:
+def _same(target: FixTarget) -> Iterator[Edited]:
     """Give every rank as many inputs as the rank with the fewest."""
-    loop = place.diverging()
+    loop = target.diverging()
     if not isinstance(loop, ast.For) or not dotted(loop.iter):
         return
-    if not place.runs(loop) and not place.own_calls(loop):
+    if not target.runs(loop) and not target.own_calls(loop):
         return  # its items may be of any kind, callbacks
-    made = place.agree("count", f"len({ast.unparse(loop.iter)})", "MIN")
+    made = target.agree("count", f"len({ast.unparse(loop.iter)})", "MIN")
     if made:
-        end = place.span(loop.iter)[1]
-        text = place.changed(place.put(loop, *made), (end, end, "[: int(count)]"))
-        yield Edited("same", place, text)
+        end = target.span(loop.iter)[1]
+        text = target.changed(target.put(loop, *made), (end, end, "[: int(count)]"))
+        yield Edited("same", target, text)
 
 
-def _join(place: FixTarget) -> Iterator[Edited]:
+def _join(target: FixTarget) -> Iterator[Edited]:
     """Wrap a training loop whose own end parts the ranks in join(), and move a call of the
     program's own in it after the loop."""
-    if place.loop() is None:
+    if target.loop() is None:
         return
     loops = [
         node
-        for node in ast.walk(place.tree)
-        if isinstance(node, ast.For | ast.While) and place.runs(node)
+        for node in ast.walk(target.tree)
+        if isinstance(node, ast.For | ast.While) and target.runs(node)
     ]
     for loop in sorted(loops, key=lambda node: node.col_offset):
-        if place.joins(loop):
+        if target.joins(loop):
             continue
-        starts = place.starts[loop.lineno - 1 : loop.end_lineno]
+        starts = target.starts[loop.lineno - 1 : loop.end_lineno]
         deeper = (
-            (start, start, "    ") for start in starts if place.bytes[start : start + 1] != b"\n"
+            (start, start, "    ") for start in starts if target.bytes[start : start + 1] != b"\n"
         )
-        text = place.changed(place.put(loop, f"with {place.runs(loop)[0]}.join():"), *deeper)
-        yield Edited("join", place, text)
-        after = copy(place)
+        text = target.changed(target.put(loop, f"with {target.runs(loop)[0]}.join():"), *deeper)
+        yield Edited("join", target, text)
+        after = copy(target)
         after.read(text)
         if len(list(filter(after.joins, after.own_calls(after.tree)))) == 1:
             for moved in _behind(after):
-                yield Edited("join, behind", place, moved.after)
+                yield Edited("join, behind", target, moved.after)
 
 
-def _turning(place: FixTarget, call: ast.Call) -> set[str]:
+def _turning(target: FixTarget, call: ast.Call) -> set[str]:
     """The names that may have another value in each round of a loop around a call, or of a
     comprehension: as root, they take turns."""
-    names = _stores(place.within(call, ast.For, ast.While))
-    for node in place.within(call, ast.ListComp, ast.GeneratorExp):
+    names = _stores(target.within(call, ast.For, ast.While))
+    for node in target.within(call, ast.ListComp, ast.GeneratorExp):
         names |= _names([generator.target for generator in node.generators])
     return names
 
 
-def _root(place: FixTarget) -> Iterator[Edited]:
+def _root(target: FixTarget) -> Iterator[Edited]:
     """Make rank 0 the root on every rank if the ranks name different roots."""
-    calls = (node for node in ast.walk(place.tree) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(target.tree) if isinstance(node, ast.Call))
     for call in calls:
-        turns = _turning(place, call)
-        for keyword in call.keywords if call.lineno in place.sites else ():
+        turns = _turning(target, call)
+        for keyword in call.keywords if call.lineno in target.sites else ():
             asked = keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant)
             if asked and not _overlap(_names([keyword.value]), turns):
-                text = place.changed((*place.span(keyword.value), "0"))
-                yield Edited("root", place, text, root=ast.unparse(keyword.value))
+                text = target.changed((*target.span(keyword.value), "0"))
+                yield Edited("root", target, text, root=ast.unparse(keyword.value))
 
 
-def _group(place: FixTarget) -> Iterator[Edited]:
+def _group(target: FixTarget) -> Iterator[Edited]:
     """Pass a group of the function to a call that has none, and so is one of all ranks."""
     named = set[str]()
-    for node in ast.walk(place.tree):
+    for node in ast.walk(target.tree):
         if isinstance(node, ast.keyword) and node.arg == "group":
             named.add(ast.unparse(node.value))
-        elif isinstance(node, ast.Assign) and place.calls(node.value, dist.new_group):
+        elif isinstance(node, ast.Assign) and target.calls(node.value, dist.new_group):
             named.update(map(dotted, node.targets))
-    for call in place.own_calls(place.tree):
-        if call.lineno not in place.sites or not _takes_group(place, call):
+    for call in target.own_calls(target.tree):
+        if call.lineno not in target.sites or not _takes_group(target, call):
             continue
-        end = place.span(call)[1] - 1
-        comma = "" if place.source(*place.span(call)).endswith("()") else ", "
+        end = target.span(call)[1] - 1
+        comma = "" if target.source(*target.span(call)).endswith("()") else ", "
         for name in sorted(named):
-            yield Edited("group", place, place.changed((end, end, f"{comma}group={name}")))
+            yield Edited("group", target, target.changed((end, end, f"{comma}group={name}")))
 
 
-def _takes_group(place: FixTarget, call: ast.Expr) -> bool:
+def _takes_group(target: FixTarget, call: ast.Expr) -> bool:
     """Whether a call is a collective for which a group could be named, and is not."""
-    function, arguments = _arguments(place, call)
+    function, arguments = _arguments(target, call)
     if function is None or function in (dist.send, dist.recv) or "group" in arguments:
         return False
     return "group" in inspect.signature(function).parameters
 
 
-def _arguments(place: FixTarget, call: ast.Expr) -> tuple[Any, dict[str, ast.expr]]:
+def _arguments(target: FixTarget, call: ast.Expr) -> tuple[Any, dict[str, ast.expr]]:
     """The function that a statement calls, and its arguments by their names; None, {} if unknown."""
     expression = call.value
     assert isinstance(expression, ast.Call)
-    function: Any = place.value_of(expression.func)
+    function: Any = target.value_of(expression.func)
     keywords = {str(keyword.arg): keyword.value for keyword in expression.keywords}
     with suppress(TypeError, ValueError):
         return function, inspect.signature(function).bind(*expression.args, **keywords).arguments
@@ -914,16 +914,16 @@ def _arguments(place: FixTarget, call: ast.Expr) -> tuple[Any, dict[str, ast.exp
 # ---- sends and receives
 
 
-def _batch(place: FixTarget) -> Iterator[Edited]:
+def _batch(target: FixTarget) -> Iterator[Edited]:
     """Issue sends and receives that stand in a row, each on a tensor of its own, as one batch, in
     which none waits for another: each row alone, or all rows."""
-    calls = {call: _exchange(place, call) for call in place.own_calls(place.tree)}
+    calls = {call: _exchange(target, call) for call in target.own_calls(target.tree)}
     exchanges = [call for call, arguments in calls.items() if arguments]
-    if not any(call.lineno in place.sites for call in exchanges):
+    if not any(call.lineno in target.sites for call in exchanges):
         return
     changes = list[list[Change]]()
     while exchanges:
-        block = place.block_of(exchanges[0])
+        block = target.block_of(exchanges[0])
         behind = block[block.index(exchanges[0]) :]
         row: list[Any] = list(itertools.takewhile(exchanges.__contains__, behind))
         exchanges = [call for call in exchanges if call not in row]
@@ -931,19 +931,19 @@ def _batch(place: FixTarget) -> Iterator[Edited]:
         if len(row) > 1 and sum(map(len, names)) == len(set().union(*names)):
             module = dotted(calls[row[0]]["op"]).rpartition(".")[0]
             begin = f"for work in {module}.batch_isend_irecv(["
-            operations = (_operation(place, calls[call]) for call in row)
-            new = place.put(row[0], begin, *operations, "]):", "    work.wait()")
-            changes.append([new, *((*place.lines(call), "") for call in row)])
+            operations = (_operation(target, calls[call]) for call in row)
+            new = target.put(row[0], begin, *operations, "]):", "    work.wait()")
+            changes.append([new, *((*target.lines(call), "") for call in row)])
     for change in (*changes, [*itertools.chain.from_iterable(changes)]):
-        yield Edited("batch", place, place.changed(*change))
+        yield Edited("batch", target, target.changed(*change))
 
 
-def _exchange(place: FixTarget, call: ast.Expr) -> dict[str, ast.expr]:
+def _exchange(target: FixTarget, call: ast.Expr) -> dict[str, ast.expr]:
     """A statement dist.send(...) or dist.recv(...), alone in its lines: its function as `op`, and its
     arguments by their names in P2POp; {} of another one."""
-    function, arguments = _arguments(place, call)
-    text, _, _comment = place.source(*place.lines(call)).partition("#")
-    alone = text.strip() == place.source(*place.span(call))
+    function, arguments = _arguments(target, call)
+    text, _, _comment = target.source(*target.lines(call)).partition("#")
+    alone = text.strip() == target.source(*target.span(call))
     assert isinstance(call.value, ast.Call)
     if function in (dist.send, dist.recv) and alone and "." in dotted(call.value.func):
         arguments = {re.sub("src|dst", "peer", key): value for key, value in arguments.items()}
@@ -952,10 +952,10 @@ def _exchange(place: FixTarget, call: ast.Expr) -> dict[str, ast.expr]:
     return {}
 
 
-def _operation(place: FixTarget, arguments: Mapping[str, ast.expr]) -> str:
+def _operation(target: FixTarget, arguments: Mapping[str, ast.expr]) -> str:
     """A send or recv as a line of a batch."""
     module, _, name = dotted(arguments["op"]).rpartition(".")
-    texts = {key: place.source(*place.span(value)) for key, value in arguments.items()}
+    texts = {key: target.source(*target.span(value)) for key, value in arguments.items()}
     texts["op"] = f"{module}.i{name}"
     plain = ("op", "tensor", "peer")
     named = (text if key in plain else f"{key}={text}" for key, text in texts.items())

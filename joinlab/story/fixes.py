@@ -4,7 +4,7 @@ The candidates of `edits` are tried in turn, with the run's counts of inputs and
 ones (equal ones if the run's were equal). The first with which every rank finishes, for all counts,
 is shown with the number of counts. It must keep the meaning:
 
-- The calls that ranks issued before their ways part still carry the same values; and so does the
+- The calls that ranks issued before their traces diverge still carry the same values; and so does the
   next one, if the edit moves it.
 - A run that finished before trains and returns the same.
 
@@ -220,7 +220,7 @@ def _was_passed(timeline: Timeline, edited: Edited, added: set[str]) -> bool:
 
 
 def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[str]) -> bool:
-    """Whether the calls that ranks made before their ways part still carry the same values, and the
+    """Whether the calls that ranks made before their traces diverge still carry the same values, and the
     next one, too, if the edit moves it and it is still made."""
     until = _issued_before(before)
     for rank in range(before.world_size):
@@ -240,7 +240,7 @@ def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[
 
 
 def _issued_before(timeline: Timeline) -> list[int]:
-    """By rank, how many calls it had issued when the ways parted; where that is unknown, before the
+    """By rank, how many calls it had issued when the traces diverged; where that is unknown, before the
     first call that did not fit."""
     tests = timeline.meta.get("parting", {}).get("tests", ())
     sides = tests[-1]["sides"] if tests else ()

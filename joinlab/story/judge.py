@@ -38,7 +38,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
     fix      False: neither look for a fix nor say one, for a learner who is to find it
 
     The first call for a failed run that this process emulated emulates it again, for a few seconds
-    at most: to see where its ranks' ways part, and to try fixes. So does the first call for one that
+    at most: to see where its ranks' traces diverge, and to try fixes. So does the first call for one that
     it launched on gloo, unless that took more than 10 s or did something that a second run would
     do again (meta["side_effects"]); the story then says that it was emulated. Raises ProgramError
     for anything but a Timeline.
@@ -62,7 +62,7 @@ def without_fixes(timeline: Timeline) -> Timeline:
 
 
 def look(evidence: Evidence) -> None:
-    """On the first call, find where the ways part and what fixes it, and store both in the
+    """On the first call, find where the traces diverge and what fixes it, and store both in the
     Timeline's meta."""
     timeline = evidence.timeline
     if timeline.again:
@@ -72,7 +72,7 @@ def look(evidence: Evidence) -> None:
 
 
 def _follow(evidence: Evidence, source: TraceSource) -> None:
-    """Find where the ways part and, emulated, what mends the run."""
+    """Find where the traces diverge and, emulated, what mends the run."""
     timeline = evidence.timeline
     divergence = divergence_of(evidence, cause_of(evidence)[0], source)
     if divergence is not None:
@@ -103,7 +103,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
 
 def _look_at_emulation(timeline: Timeline) -> None:
     """Emulate a launched program. If it ends as it did with the same calls, what is found there
-    holds for the launch: where the ways part, and the fixes that were tried."""
+    holds for the launch: where the traces diverge, and the fixes that were tried."""
     try:
         emulated = timeline.rerun[0]()
     except (LaunchError, ProgramError) as refusal:

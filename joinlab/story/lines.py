@@ -34,7 +34,7 @@ class LineKind(StrEnum):
 
     HEADLINE = "headline"  # the ending and its cause in one sentence
     CAUSE = "cause"  # which calls met or not, and what a rank made of it
-    PARTING = "parting"  # the test where the ranks' ways part, and the values in it
+    PARTING = "parting"  # the test where the ranks' traces diverge, and the values in it
     FATE = "fate"  # how ranks ended, and in which call
     FIX = "fix"  # an edit of the program
     NOTE = "note"  # limits of the story, and other remarks

@@ -59,7 +59,7 @@ class SameWay(Fix):
         )
 
     def test(self) -> Text:
-        """The test at which the ways part."""
+        """The test at which the traces diverge."""
         test = self.lines[0]
         return say("{} ({})", code(parted.quoted(test.text)), short_site(test.site))
 
@@ -71,7 +71,7 @@ class SameRounds(SameWay):
 
 
 def _at_test(evidence: Evidence) -> Iterator[Line]:
-    """The test at which the ranks' ways part, where they were recorded; not where a rank died
+    """The test at which the ranks' traces diverge, where they were recorded; not where a rank died
     behind it, before its peers."""
     if _killed(evidence) and any(is_peer_gone(end.text) for end in evidence.ends):
         return
@@ -105,7 +105,7 @@ class OfCalls(Fix):
     differs  their properties that do
     absent   the ranks that issued none
     pair     whether they are a send and a recv
-    ways     whether the ways of the ranks were recorded, too
+    ways     whether the traces of the ranks were recorded, too
     """
 
     differs: Sequence[str]

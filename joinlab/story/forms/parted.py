@@ -1,4 +1,4 @@
-"""The tests at which the ranks' ways part, and the values in them."""
+"""The tests at which the ranks' traces diverge, and the values in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST = 80
 
 @form
 class AtTest(Line):
-    """A test, the first of `lines`, at which the ways part.
+    """A test, the first of `lines`, at which the traces diverge.
 
     line      its number
     emulated  whether it was found by emulating a launched run
@@ -47,7 +47,7 @@ class AtTest(Line):
 
 
 class Parted(AtTest):
-    """The test at which the ways finally part."""
+    """The test at which the traces finally diverge."""
 
 
 class PartedBefore(AtTest):
@@ -75,7 +75,7 @@ class LeftOut(Note):
 
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
-    """A line for the test at which the ways finally part, then for the tests that set the values it
+    """A line for the test at which the traces finally diverge, then for the tests that set the values it
     read."""
     divergence = evidence.meta.get("parting")
     if divergence is None:
@@ -108,7 +108,7 @@ def _stands_there(evidence: Evidence, test: Test) -> bool:
 
 
 def _replicas_differed(evidence: Evidence, test: Test) -> bool:
-    """Whether the replicas of a run that finished differed before the ways parted there: it is not
+    """Whether the replicas of a run that finished differed before the traces diverged there: it is not
     why."""
     steps = evidence.meta.get("replicas", {}).get("steps", {})
     if not steps or any(end.kind is not EndKind.FINISHED for end in evidence.ends):
