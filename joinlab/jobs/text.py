@@ -156,6 +156,9 @@ PATTERNS: Mapping[str, str] = {
     "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
     "label_of_rank": r"^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|))(\d+)\]"
     r"(?:<std(?:err|out)>:| \|\| ?)",
+    "numbered": r"(?:\[\d+\](?: .*)?\n|\n)*\[\d+\](?: .*)?\n*",
+    "number": r"^\[(\d+)\](?: |$)",
+    "deepspeed": r"sigkill_handler\] .* exits with return code = (?P<code>-?\d+)$",
     "mpirun": r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)",
     "sent_more": r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<room>\d+)",
     "recorded": r"joinlab: recording into ",
@@ -186,6 +189,7 @@ frame     that of a SyntaxError names no function
 rich_frame  where it fills the box, its number may go on in the next line
 label_of_rank  "[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
           of Determined
+numbered  a text whose lines all have "[1] " of MPICH's and Intel's mpirun -l
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
@@ -831,6 +835,10 @@ class TextFacts:
                     error = "a traceback"
                 self.asides.append(f"{who} wrote {error} ({short_site(site)}).")
                 matched = True
+        for match in _all("deepspeed", text):  # its command is that of the last process
+            self.asides.append(
+                f"DeepSpeed's launcher ended all ranks, since one ended: {_exit(match)}."
+            )
         return matched
 
     def _by_rank(self, text: str, rank: int | None) -> dict[int | str, str]:
@@ -1061,6 +1069,8 @@ def _as_written(text: str) -> str:
     text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
     text = "\n".join(map(str.rstrip, text.split("\n")))
     text = _FIND["label_of_rank"].sub(r"\1: ", text)
+    if _FIND["numbered"].fullmatch(text):
+        text = _FIND["number"].sub(r"\1: ", text)
     if _FIND["rich_head"].search(text):
         text = _FIND["rich_head"].sub(r"\g<before>Traceback (most recent call last):", text)
         text = _FIND["rich_frame"].sub(

@@ -516,6 +516,8 @@ def _fate(
     for step in after:
         if step.depth > current.depth:
             continue
+        if step.event == "call" and handler is None:  # from outside the program, as atexit does
+            return None
         if handler is not None and (step.depth < current.depth or step.line not in handler):
             return "caught", handler.start, ""
         text = linecache.getline(step.file, step.line).strip()

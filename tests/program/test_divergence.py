@@ -281,3 +281,24 @@ def test_nothing_is_said_of_a_condition_that_its_values_do_not_decide():
         dist.all_reduce(torch.ones(size))
 
     assert not parting(joinlab.emulate(program, (1, 1))).get("tests")
+
+
+def test_an_error_that_no_line_of_the_program_took_is_not_said_to_be_swallowed_by_one():
+    def program(rank, inputs):
+        sizes = [2]
+
+        class Item:
+            @property
+            def size(self):
+                if rank:
+                    raise AttributeError
+                sizes.append(1)
+
+        def other():
+            return False
+
+        hasattr(Item(), "size") or other()
+        dist.all_reduce(torch.ones(sum(sizes)))
+
+    (test,) = parting(joinlab.emulate(program, (1, 1)))["tests"]
+    assert test["text"] == "if rank:"
