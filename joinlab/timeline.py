@@ -296,6 +296,9 @@ INTERRUPTED = "the job was interrupted (Ctrl-C)"
 LOST = "its record ends early"
 """The text of an ending: the rank did more than its record has."""
 
+CUT = "ended by joinlab"
+"""The first words of an ending that joinlab brought about at a limit of time."""
+
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 

@@ -29,6 +29,7 @@ from joinlab.program.traces import Trace
 from joinlab.recorder.rank_log import about_calls, about_ranks
 from joinlab.showing import short_site
 from joinlab.timeline import (
+    CUT,
     EmulationSettings,
     Ending,
     EndKind,
@@ -346,7 +347,7 @@ class Emulation(Machine):
     def _give_up(self, reason: str) -> None:
         timeout = self.knobs.timeout_s
         text = {
-            "deadline": f"ended by joinlab: still running after timeout={timeout:g} s",
+            "deadline": f"{CUT}: still running after timeout={timeout:g} s",
             "interrupt": "interrupted by the user",
         }[reason]
         self.judged = True

@@ -107,7 +107,7 @@ class Recording:
             error = sys.exc_info()[1]
             ending = _ending(error) if code and error else _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending
-        elif self._left is None and signal.SIGINT in _read(self._signals):
+        elif self._left is None and signal.SIGINT in _signals_in(self._signals):
             interrupted = ProgramRaised(text=KeyboardInterrupt.__name__)
             self._left = self.recorder.issued, code, interrupted
         self._exit(code)
@@ -131,8 +131,8 @@ class Recording:
 
 
 def _signals_of_child() -> int | None:
-    """Where the number of each signal arrives, in a process that another one spawned:
-    torch.multiprocessing's function of it takes KeyboardInterrupt for a return."""
+    """A pipe into which Python writes the number of each signal that comes; None but in a process that
+    was spawned, where torch.multiprocessing takes KeyboardInterrupt for a return."""
     if (
         multiprocessing.parent_process() is None
         or threading.current_thread() is not threading.main_thread()
@@ -147,10 +147,11 @@ def _signals_of_child() -> int | None:
     return reads
 
 
-def _read(pipe: int | None) -> bytes:
-    """What has arrived in a pipe."""
-    with suppress(BlockingIOError):
-        return b"" if pipe is None else os.read(pipe, 4096)
+def _signals_in(pipe: int | None) -> bytes:
+    """The signals that this process has received since the pipe was opened, one byte each."""
+    if pipe is not None:
+        with suppress(BlockingIOError):  # the pipe is empty
+            return os.read(pipe, 4096)
     return b""
 
 

@@ -35,7 +35,7 @@ from joinlab.proof import BlockedThread, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
-from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import CUT, Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005
 STILL_S = 0.03
@@ -126,9 +126,7 @@ class Watch:
                     text = f"nothing happened for {no_progress:g} s (no_progress={no_progress:g})"
                     self._judge(EndKind.HUNG, text, proven=False)
             if not self.cut_short and instant - began > timeout:
-                self._judge(
-                    EndKind.KILLED, f"ended by joinlab: still running after timeout={timeout:g} s"
-                )
+                self._judge(EndKind.KILLED, f"{CUT}: still running after timeout={timeout:g} s")
             if not self.cut_short and self.stop is not None and self.stop():
                 self._judge(EndKind.KILLED, "stopped on request")
             if self.cut_short:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joinlab.timeline import ON_REQUEST, Ending, EndKind
+from joinlab.timeline import CUT, ON_REQUEST, Ending, EndKind
 
 WORDS = ("finishes", "hangs", "raises")
 """Possible predictions for a rank. One that the backend aborts counts as one that raises, since an
 error ended it."""
 
-STOPPED = (*ON_REQUEST, "ended by joinlab")
+STOPPED = (*ON_REQUEST, CUT)
 """Prefixes of endings that joinlab caused; excluded from scoring."""
 
 

@@ -42,7 +42,7 @@ from joinlab.story.forms.fates import raised_at
 from joinlab.story.forms.misused import Grouped, NotWaited, OutsideGroup, Overwritten
 from joinlab.story.forms.silent import ReplicasDiffer
 from joinlab.story.lines import Line
-from joinlab.timeline import EndKind, PlainFix, Timeline
+from joinlab.timeline import CUT, EndKind, PlainFix, Timeline
 
 _GOOD_WITH_EDIT = (AllFinished, ReplicasDiffer, NotWaited, OutsideGroup, Grouped)
 GOOD = (*_GOOD_WITH_EDIT, Overwritten)
@@ -59,7 +59,6 @@ TRY_SECONDS = 5.0
 """Real seconds after which an edited program is ended; no edit begins after MAX_SECONDS in all, a
 rare last resort."""
 MAX_SECONDS = 20.0
-CUT = "ended by joinlab"  # by the emulator, at its limit
 
 
 def find_fixes(evidence: Evidence, source: object) -> None:
@@ -95,8 +94,9 @@ def find_fixes(evidence: Evidence, source: object) -> None:
                 fix, cut = None, True
             if fix is not None:
                 fixes.append(fix)
-            cut = cut or time.monotonic() > until
-            if (fixes and not any(_price(fixes[-1]))) or time.monotonic() > until:
+            late = time.monotonic() > until
+            cut = cut or late
+            if late or (fixes and not any(_price(fixes[-1]))):
                 break
     best = sorted(fixes, key=_price)[:1]
     timeline.meta["fixes"] = [fix for fix, _ in best]
@@ -137,8 +137,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     fewer = edited.kind in ("flag", "same") or any(
         now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
     )
-    # With other counts, too, each run is mended, or raises by itself as it does without the edit. Where
-    # all ranks have as many inputs, the edit changes neither what is trained nor what is returned.
+    # With other counts, too, each run must be mended, or raise by itself as it does without the edit.
+    # With the same number of inputs on all ranks, it must train and return the same as before.
     even = (max(source.counts),) * len(source.counts)
     max_counts = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30)))
     passed, raised = 1, 0
@@ -204,6 +204,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
 
 
 def _run(source: Rerun, program: Program, counts: Sequence[int]) -> Timeline:
+    """A trial of an edited program. Raises TimeoutError if it takes longer than TRY_SECONDS."""
     run = source.run(program, counts, TRY_SECONDS)
     if any(end.kind is EndKind.KILLED and end.text.startswith(CUT) for end in run.ends):
         raise TimeoutError

@@ -139,13 +139,13 @@ export class First {
     return run.beside === undefined && !!run.scene.columns.length;
   }
 
-  get pictures() {
-    return findAll(this.stage, ".jl-picture");
-  }
-
-  /** The same, and when its calls were is known. */
+  /** The same, where times are known. */
   get timed() {
     return this.clocked && this.run.columns?.end !== 0;
+  }
+
+  get pictures() {
+    return findAll(this.stage, ".jl-picture");
   }
 
   /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */

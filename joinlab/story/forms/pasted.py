@@ -344,7 +344,7 @@ def _failed(evidence: Evidence) -> Line | None:
 
 
 def _victims(evidence: Evidence) -> Line | None:
-    victims = [rank for rank, end in enumerate(evidence.ends) if waited(end.text)]
+    victims = evidence.ranks_that(lambda end: waited(end.text))
     timed_out = [rank for rank in victims if not is_peer_gone(evidence.ends[rank].text)]
     victims = timed_out or victims  # the others lost those, perhaps
     wrote = any(end.text == WROTE for end in evidence.ends)
@@ -356,11 +356,7 @@ def _victims(evidence: Evidence) -> Line | None:
 
 def _killed(evidence: Evidence) -> Line | None:
     """Ranks that a launcher saw end, but for those that it ended itself, if there are others."""
-    ended = [
-        rank
-        for rank, end in enumerate(evidence.ends)
-        if end.kind is EndKind.KILLED or "exit code" in end.text
-    ]
+    ended = evidence.ranks_that(lambda end: end.kind is EndKind.KILLED or "exit code" in end.text)
     fell = [rank for rank in ended if not evidence.ends[rank].text.startswith(ENDED_BY_LAUNCHERS)]
     return _texts_headline(evidence, TextEnded, fell or ended)
 

@@ -1,4 +1,4 @@
-# Programs of which functions, replies and roles decide what is sent. What each does is in table.toml.
+# Programs in which a function, a reply or a rank's role decides what is sent. table.toml says what each does.
 import math
 
 import torch
