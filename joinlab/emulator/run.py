@@ -19,6 +19,7 @@ from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_ru
 from joinlab.emulator.store import PREFIX, RankStore, SharedKeys
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
+from joinlab.interrupts import HeldInterrupts
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
 from joinlab.program.host_syncs import observe
 from joinlab.program.misuse import program_site
@@ -85,11 +86,12 @@ class Emulation(Machine):
                     [host.turn for host in self.hosts], self.knobs.timeout_s, self._give_up
                 )
         except KeyboardInterrupt:
-            raise LaunchInterrupted(
-                "the emulation was interrupted; the `timeline` of this exception has what was recorded "
-                "(sys.last_value.timeline in a notebook)",
-                self._timeline(),
-            ) from None
+            with HeldInterrupts():  # a second one must not lose what was recorded
+                raise LaunchInterrupted(
+                    "the emulation was interrupted; the `timeline` of this exception has what was "
+                    "recorded (sys.last_value.timeline in a notebook)",
+                    self._timeline(),
+                ) from None
         self._refuse_shared_names()
         if self._broken is not None:
             raise self._broken

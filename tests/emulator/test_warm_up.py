@@ -12,6 +12,7 @@ import time
 import pytest
 
 from joinlab import emulate
+from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import GRACE_S, Baton, RankThread, one_at_a_time
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.interrupts import Background, import_whole
@@ -151,6 +152,24 @@ def test_a_second_interrupt_leaves_no_rank_behind(gap):
     assert ranks_alive() == []
     assert [end.text for end in first.timeline.ends] == ["interrupted by the user"] * 2
     assert emulate(lambda rank, inputs: rank, (1, 1)).returns == (0, 1)
+
+
+def test_an_interrupt_while_the_timeline_is_made_does_not_lose_it(monkeypatch):
+    make = Emulation._timeline
+
+    def interrupted(emulation):
+        _thread.interrupt_main()
+        return make(emulation)
+
+    def program(rank, inputs):
+        _thread.interrupt_main()
+        while True:
+            pass
+
+    monkeypatch.setattr(Emulation, "_timeline", interrupted)
+    with pytest.raises(LaunchInterrupted) as caught:
+        emulate(program, (1, 1), timeout=20)
+    assert [end.text for end in caught.value.timeline.ends] == ["interrupted by the user"] * 2
 
 
 @pytest.mark.parametrize("when", [0, 1, 2])
