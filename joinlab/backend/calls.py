@@ -176,6 +176,10 @@ OF_PYTHON = ("[Errno ", "ConnectionResetError", "BrokenPipeError")
 """Parts of Python's own errors in these words, of a download or a pipe, say: no other rank brings them about."""
 
 
+NOT_MET = "Detected mismatch between collectives on ranks."
+"""In the error of calls that torch compared under DETAIL, and refused since they differ."""
+
+
 def is_peer_gone(text: str) -> bool:
     """Whether an error says that gloo lost the process at the other end.
 

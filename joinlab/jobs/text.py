@@ -36,6 +36,7 @@ from signal import Signals
 import polars as pl
 
 from joinlab.analysis.wording import ranks_text
+from joinlab.backend.calls import NOT_MET
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.dump import left_out, op_of, rank_in
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
@@ -70,9 +71,6 @@ CLOCKS_DIFFER = 5
 Report = tuple[list[re.Match[str]], re.Match[str] | None]
 """The failures that one torchrun lists, and the last of them if it is called the root cause."""
 
-NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
-"""The beginning of DETAIL's error."""
-
 ERROR = (
     r"(?:(?:(?:[^\W\d]\w*|<locals>)\.)+(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))"
     r"|[A-Z]\w{0,80}?(?:[a-z]\w{0,80}?[A-Z]\w*|Error|Warning)|\w{0,80}?Exception)(?:\(\w+\))?(?::(?: .*)?|[ \t]*)$"
@@ -87,6 +85,9 @@ ONE_WORD = r"[A-Z]\w*(?::(?: .*)?|[ \t]*)$"
 
 OTHER_LINES = rf"(?:(?:ray\.exceptions\.RayTask|(?!{ERROR}|.*Traceback )\S).*\n)"
 
+NEXT = r"\s*\n(?:(?!.*\b(?:time|host|rank|exitcode)\s+: ).*\n)??.{0,80}?"
+"""The way to the next line of a block of torchrun's report, perhaps behind a line of another process."""
+
 HEAD = r"Traceback \(most recent call last\):\n"
 
 PATTERNS: Mapping[str, str] = {
@@ -100,7 +101,8 @@ PATTERNS: Mapping[str, str] = {
     r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>-?\d+)",
     "stuck": r"\[PG [^\]\n]{0,200}Rank (?P<rank>\d+)\](?:(?!\[PG )[\s\S]){0,60}?"
     r"(?:watchdog\s+got\s+stuck\s+for\s+(?P<seconds>\d+)\s+seconds|Heartbeat\s+monitor\s+timed\s+out)",
-    "broke": r"Rank (?P<rank>\d+)\] (?:Process group|NCCL) watchdog thread terminated with exception: "
+    "broke": r"Rank (?P<rank>\d+)\] (?:(?:Process group|NCCL) watchdog thread terminated with|"
+    r"Collective WorkNCCL\(.{0,200}\) raised the following async) exception: "
     r"(?P<text>[^\[\s].*)",
     "print": r"(?:Rank (?P<rank>\d+) is running(?: inconsistent)?|\[Rank (?P<of>\d+)\] Running) collective:\s+"
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d+),? ?)?OpType=(?P<op>\w+)"
@@ -117,10 +119,9 @@ PATTERNS: Mapping[str, str] = {
     r"(?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.{0,200}? commId (?P<id>0x[0-9a-f]+))?",
     "barrier": r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
     "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
-    "failed": r"(?:\btime\s+: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)\s*\n[^\n]{0,80}?\bhost\s+: (?P<host>\S+)\s*\n"
-    r"[^\n]{0,80}?)?\brank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)\s*\n"
-    r"[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
-    r"(?:(?:[^\n]*\n){2}  traceback : (?P<raised>Traceback .*\n(?:  .*\n)+))?",
+    "failed": rf"(?:\btime\s+: (?P<time>\d{{4}}-\d\d-\d\d_\d\d:\d\d:\d\d){NEXT}\bhost\s+: (?P<host>\S+){NEXT})?"
+    rf"\brank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\){NEXT}exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
+    r"(?:(?:.*\n){2,3}?  traceback : (?P<raised>Traceback .*\n(?:  .*\n)+))?",
     "srun": r"srun: error: [^\s:]+: tasks? (?P<tasks>\d{1,5}(?:[,-]\d{1,5}){0,99}): (?:Exited with )?"
     r"(?P<how>\w+(?: \w+)*)",
     "task_is_rank": r"^([1-9]\d*): .*?\[rank\1\]:|srun: error: [^\s:\[,]+: tasks ",
@@ -154,8 +155,11 @@ PATTERNS: Mapping[str, str] = {
     "rich_head": r"^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$",
     "rich_frame": r"^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+)(?P<within> in \S+)?(?: in)? {2,}│[ \t]*$",
     "rich_line": r"^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$",
-    "label_of_rank": r"^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|))(\d+)\]"
-    r"(?:<std(?:err|out)>:| \|\| ?)",
+    "label_of_text": r"^(?:    |(?:>|(?!\d+:|\w*rank)[\w.-]*\d:|[a-z][\w.-]*-\w+ [a-z][\w.-]*)(?: |$))",
+    "label_of_line": r"^(?:(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)|\[pod/[^\]\s]+\]|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s:\[]+\[\d+\]:|[\w.-]+-\d+ +\|)(?: |$))+",
+    "label_of_rank": r"^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|)|"
+    r"\(\w+ rank=(?=\d+ pid=))(\d+)(?:\]<std(?:err|out)>:|\] \|\| ?| pid=\d+\) \w+ \S+ \S+ \[[^\]\n]+\] ?)",
     "numbered": r"(?:\[\d+\](?: .*)?\n|\n)*\[\d+\](?: .*)?\n*",
     "number": r"^\[(\d+)\](?: |$)",
     "deepspeed": r"sigkill_handler\] .* exits with return code = (?P<code>-?\d+)$",
@@ -187,8 +191,11 @@ raised    hook: torch's own prefix, which only its sys.excepthook writes, unless
           broken: another traceback begins just before, so that the lines may be of two processes
 frame     that of a SyntaxError names no function
 rich_frame  where it fills the box, its number may go on in the next line
+label_of_text  where most lines have one: a mark of a quote, "10.0.0.4: " of pdsh, "train-worker-0 pytorch " of stern
+label_of_line  the time, "[pod/train-worker-0/pytorch] " of kubectl, "Mar 05 10:00:01 gpu1 train[4021]: " of a journal,
+          "trainer-1  | " of Docker
 label_of_rank  "[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
-          of Determined
+          of Determined, "(VllmWorker rank=2 pid=7) ERROR 07-23 19:34:51 [executor.py:487] " of vLLM
 numbered  a text whose lines all have "[1] " of MPICH's and Intel's mpirun -l
 """
 
@@ -341,12 +348,15 @@ class TextFacts:
             self.notes.add("of several attempts, the last")
             text = text[begun[-1].start() :]
         ends = _all("attempt", text)
-        last = {end["agent"]: end for end in ends if end["agent"]}
-        restarts = [end for end in ends if end not in last.values()]
-        restarts += filter(_is_restart, last.values() if len(last) == 1 else ())
-        if restarts:  # what came before is of another attempt
-            self.notes.add("of several attempts, the last")
-            text = text[restarts[-1].end() :]
+        alone = len({end["agent"] for end in ends} - {None}) == 1
+        following: dict[str, int] = {}
+        for end in reversed(ends):
+            agent = end["agent"]
+            if not agent or _is_restart(end, following.get(agent), alone):
+                self.notes.add("of several attempts, the last")
+                text = text[end.end() :]  # what came before is of another attempt
+                break
+            following[agent] = end.start()
         text = self._last_job(text)
         for role in sorted(set(_FIND["role"].findall(text))):  # in place of "default" in its labels
             text = re.sub(rf"(?m)^([ \t]*\[){role}(?=\d+\]:)", r"\1default", text)
@@ -674,7 +684,7 @@ class TextFacts:
         return bool(lines)
 
     def _torchrun(self, text: str) -> bool:
-        reports = _reports(text)
+        reports = _reports(re.sub(r"(?m)^ *\d+: ", "", text))
         self.reports += reports
         for failures, _ in reports:
             for match in failures:
@@ -706,11 +716,17 @@ class TextFacts:
         """Add how torchrun saw ranks end. Of several torchruns, each with a report of its own, one saw
         the first failure if it was earlier than the others' by more than their clocks may differ."""
         roots: dict[int, re.Match[str]] = {}
+        unread = [failures for failures, root in self.reports if root is None]
         for _, root in self.reports:
             if root and _exit(root) != "SIGTERM":
                 roots[int(root["rank"])] = root
         earliest, *later = sorted(root["time"] or "" for root in roots.values()) or [""]
-        if earliest and later and _seconds(later[0]) - _seconds(earliest) > CLOCKS_DIFFER:
+        if (
+            earliest
+            and later
+            and not unread
+            and _seconds(later[0]) - _seconds(earliest) > CLOCKS_DIFFER
+        ):
             for rank, root in tuple(roots.items()):
                 if root["time"] != earliest:
                     del roots[rank]
@@ -718,7 +734,8 @@ class TextFacts:
             for match in failures:
                 rank, by, source = int(match["rank"]), _exit(match), "torchrun"
                 if rank in roots and roots[rank][0] == match[0]:  # a report may be written twice
-                    source = FIRST_FAILED + f" on {match['host']}" * bool(roots.keys() - {rank})
+                    others = unread or roots.keys() - {rank}
+                    source = FIRST_FAILED + f" on {match['host']}" * bool(others)
                 elif by == "SIGTERM" and report_root and _exit(report_root) != by:
                     by += ", since another rank had failed"
                 before = self.ended.get(rank, "")
@@ -1062,12 +1079,11 @@ def _signal(code: int) -> str:
 
 
 def _as_written(text: str) -> str:
-    """The lines as the processes wrote them, without JSON around them, colours, spaces at their ends and
-    the boxes of rich. The labels of MPI and Determined become those of srun."""
+    """The lines as the processes wrote them, without JSON around them, colours, spaces at their ends,
+    labels of tools and the boxes of rich. Labels that give the rank become those of srun."""
+    text = _without_labels(text)
     if text.lstrip().startswith("{"):
-        text = "".join(map(_out_of_json, text.splitlines()))
-    text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
-    text = "\n".join(map(str.rstrip, text.split("\n")))
+        text = _without_labels("".join(map(_out_of_json, text.splitlines())))
     text = _FIND["label_of_rank"].sub(r"\1: ", text)
     if _FIND["numbered"].fullmatch(text):
         text = _FIND["number"].sub(r"\1: ", text)
@@ -1078,6 +1094,14 @@ def _as_written(text: str) -> str:
         )
         text = _FIND["rich_line"].sub(r"\g<before>    ", text)
     return text
+
+
+def _without_labels(text: str) -> str:
+    text = re.sub("\r\n?", "\n", _FIND["colour"].sub("", text))
+    text = "\n".join(map(str.rstrip, text.split("\n")))
+    if len(_all("label_of_text", text)) > 0.9 * len(re.findall(".+", text)):
+        text = _FIND["label_of_text"].sub("", text)
+    return _FIND["label_of_line"].sub("", text)
 
 
 def _out_of_json(line: str) -> str:
@@ -1123,13 +1147,17 @@ def _end_of(chains: Sequence[list[re.Match[str]]]) -> list[re.Match[str]]:
     return hooked if hooked or len(errors) != 1 else chains[-1]
 
 
-def _is_restart(end: re.Match[str]) -> bool:
-    """Whether ranks wrote lines behind torchrun's line that one had failed: then all of its host are
-    gone, until it starts them again. Without that, its own traceback and report follow."""
-    before, after = end.string[: end.start()], end.string[end.end() :]
+def _is_restart(end: re.Match[str], following: int | None, alone: bool) -> bool:
+    """Whether a torchrun started its ranks again behind its line that one had failed: without that, its
+    own traceback and report follow. It did if it wrote such a line again, `following`; but one of
+    another host, with a report of its own, may have the same number. Or if it is alone in the text and
+    its ranks, which were gone, wrote lines as before."""
+    before, after = end.string[: end.start()], end.string[end.end() : following]
     if "distributed/run.py" in after or "ChildFailedError" in after or "Root Cause" in after:
         return False
-    return not _lines_of_programs(before).isdisjoint(_lines_of_programs(after))
+    if following and end.string.count("Root Cause", following) < 2:
+        return True
+    return alone and not _lines_of_programs(before).isdisjoint(_lines_of_programs(after))
 
 
 def _lines_of_programs(text: str) -> set[str]:
@@ -1159,7 +1187,7 @@ def _reports(text: str) -> list[Report]:
     end = 0
     for match in _all("failed", text):
         cause = text.rfind("Root Cause", end, match.start())
-        if cause >= 0 and text.count("\n", cause, match.start()) > 5:  # it cannot be read
+        if cause >= 0 and text.count("\n", cause, match.start()) > 7:  # it cannot be read
             reports.append((failures, None))
             failures, cause = [], -1
         failures.append(match)

@@ -91,6 +91,40 @@ def test_spaces_at_the_ends_of_lines_change_no_story(
     assert logs.check(name)[0] == []
 
 
+@pytest.mark.parametrize(
+    "label",
+    [
+        "> ",
+        "    ",
+        "2027-03-05T10:00:00.123456789Z ",
+        "Mar 05 10:00:01 gpu1 train[4021]: ",
+        "[pod/train-worker-0/pytorch] 2027-03-05T10:00:00Z ",
+        "train-worker-0 pytorch ",
+        "10.0.0.4: ",
+        "\x1b[36mtrainer-1  |\x1b[0m ",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    ["error_file", "ncclras", "pyspy", "watchdog_behind", "wrapped", "Q02_json_of_a_terminal"],
+)
+def test_a_label_of_a_tool_before_every_line_changes_no_story(
+    name: str, label: str, tmp_path: Path
+) -> None:
+    (path,) = LOGS.rglob(f"{name}.log")
+    lines = path.read_text("utf-8").splitlines()
+    (tmp_path / "train.log").write_text("".join(f"{label}{line}\n" for line in lines), "utf-8")
+    sentence = joinlab.diagnose(loaded(path)).sentence
+    assert joinlab.diagnose(loaded(tmp_path / "train.log")).sentence == sentence
+
+
+def test_a_label_that_gives_the_rank_is_none_of_a_tool(tmp_path: Path) -> None:
+    for label in ("4: ", "[rank4]: ", "[default4]:", "[4]<stderr>:"):
+        (tmp_path / "train.log").write_text(RAISED_BY_4.format(label=label), "utf-8")
+        sentence = joinlab.diagnose(loaded(tmp_path / "train.log")).sentence
+        assert sentence == "Rank 4 raised KeyError: 7 (data.py:4)."
+
+
 RAISED_BY_4 = "".join(
     f"{{label}}{line}\n"
     for line in (

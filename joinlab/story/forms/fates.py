@@ -256,6 +256,9 @@ _PLURAL = (
     ("it waits", "they wait"),
     ("it may", "they may"),
     ("it did not", "they did not"),
+    ("it ended", "they ended"),
+    ("it wrote", "they wrote"),
+    ("ended it", "ended them"),
 )
 
 

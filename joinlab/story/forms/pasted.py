@@ -15,7 +15,7 @@ from statistics import mode
 from typing import ClassVar
 
 from joinlab.analysis.wording import by_key
-from joinlab.backend.calls import is_peer_gone
+from joinlab.backend.calls import NOT_MET, is_peer_gone
 from joinlab.ops import ONE_SIZE
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
@@ -25,6 +25,7 @@ from joinlab.story.words import Text, listing, say
 from joinlab.timeline import (
     FIRST_FAILED,
     FROM_TEXT,
+    INTERRUPTED,
     NOTHING_RECORDED,
     STUCK,
     UNTOLD,
@@ -254,6 +255,7 @@ WAITED = (
     "Timed out waiting",
     "seconds waiting for clients",
     "timed out in monitoredBarrier",
+    "in store based barrier",
     "wait timeout after",
     "Socket Timeout",
     "Watchdog caught collective operation timeout",
@@ -281,7 +283,6 @@ FAULTS = (
 ENDED_BY_LAUNCHERS = ("SIGTERM", "Terminated")
 """How launchers end the ranks that are left once another one has failed."""
 
-_NOT_MET = "Detected mismatch"
 _ANOTHER = re.compile(r" \[[\w.:]+\]:\d+|\[\d+\] (?=is setting up)")
 """The parts in which one error differs between ranks: the rank's own address and number."""
 
@@ -310,7 +311,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 def refused(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of a job whose calls torch compared, and refused since they differ (DETAIL)."""
     calls = evidence.timeline.calls
-    not_met = calls.filter(calls["error"].str.contains(_NOT_MET, literal=True))
+    not_met = calls.filter(calls["error"].str.contains(NOT_MET, literal=True))
     rows: list[CallRow] = not_met.rows(named=True)  # type: ignore[assignment]
     last = {row["rank"]: row for row in rows}
     kinds = _kinds([*last.values()])
@@ -337,13 +338,17 @@ def _failed(evidence: Evidence) -> Line | None:
         )
     )
     if first:
-        return _texts_headline(evidence, TextFailedOnHost if first[1:] else TextFailed, first)
+        reported = evidence.ranks_that(lambda end: f"{FIRST_FAILED} on " in end.text)
+        of_host = first[1:] or reported == first  # the other host's, a victim, or not read
+        return _texts_headline(evidence, TextFailedOnHost if of_host else TextFailed, first)
     return _texts_headline(evidence, TextRaised, own_errors) or _texts_headline(
         evidence, TextEnded, fell
     )
 
 
 def _victims(evidence: Evidence) -> Line | None:
+    if evidence.ranks_that(lambda end: end.text == INTERRUPTED):  # that ended the others, too
+        return None
     victims = evidence.ranks_that(lambda end: waited(end.text))
     timed_out = [rank for rank in victims if not is_peer_gone(evidence.ends[rank].text)]
     victims = timed_out or victims  # the others lost those, perhaps
@@ -419,7 +424,7 @@ def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     more is told."""
     if not open_:
         return None
-    refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
+    refused = [row for row in open_ if NOT_MET in (row["error"] or "")]
     kinds = _kinds(refused, numbers=True)
     if len(kinds) > 1:
         return _calls(evidence, TextDiffer, kinds)
@@ -468,7 +473,7 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     kinds: dict[str, list[CallRow]] = {}
     for row in rows:
         sized = row["op"] in ONE_SIZE and all(other_row["shape"] for other_row in rows)
-        sized = sized or _NOT_MET in (row["error"] or "")
+        sized = sized or NOT_MET in (row["error"] or "")
         key = (row["origin"], row["shape"] if sized else None, row["number"] if numbers else None)
         kinds.setdefault(repr(key), []).append(row)
     return list(kinds.values())
