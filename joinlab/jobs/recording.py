@@ -246,6 +246,7 @@ class RankFiles:
         log = RankLog(self.log.rank, until_ns=cut.time_ns - _behind(self.log))
         for number in sorted(self.paths):
             log.feed(self.paths[number].read_bytes())
+        log.take_held()
         return log
 
 
@@ -262,7 +263,7 @@ def _take_places(before: dict[int, RankLog], logs: dict[int, RankLog]) -> dict[i
     for rank, log in before.items():
         if log.stood or logs[rank].raised is None:
             continue
-        traceback = _traceback(logs[rank])
+        traceback = _interrupted_at(logs[rank]) or _traceback(logs[rank])
         if log.last_ns + _behind(log) <= wrote.get(log.begin.host, 0):
             silent[rank] = next(iter(raised_at(traceback)), "")
         elif frames := frames_of(traceback):
@@ -334,7 +335,7 @@ def _cut(logs: dict[int, RankLog]) -> ReadUntil | None:
             cuts.append(ReadUntil(last + 1, LOST))
         elif log.raised is None:
             continue
-        elif log.raised.text.startswith("KeyboardInterrupt"):
+        elif _interrupted_at(log) is not None:
             cuts.append(ReadUntil(last - LONG_AFTER_NS, INTERRUPTED))
         else:
             failed.append(last)
@@ -583,6 +584,16 @@ def _is_attempt(first: RankBegins, second: RankBegins) -> bool:
 
 def _traceback(log: RankLog) -> str:
     return "" if log.raised is None else log.raised.traceback or ""
+
+
+def _interrupted_at(log: RankLog) -> str | None:
+    """The traceback of the KeyboardInterrupt that ended a rank, also if the program answered it by
+    sys.exit; None if none did."""
+    error = log.raised.text if log.raised else ""
+    before, interrupted, _ = _traceback(log).partition("\nKeyboardInterrupt\n")
+    if error.startswith("KeyboardInterrupt") or (interrupted and error.startswith("SystemExit")):
+        return before
+    return None
 
 
 def _same_job(first: RankBegins, second: RankBegins) -> bool:

@@ -166,6 +166,7 @@ class RankLog:
     """Events from this time on are not taken."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _read_to_ns: int = 0
+    _held: list[TraceStepped] = field(default_factory=list)
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
@@ -185,9 +186,32 @@ class RankLog:
         time_ns = getattr(event, "time_ns", None)
         if time_ns is not None:
             self._read_to_ns = time_ns
-        if event is not None and (self.until_ns is None or self._read_to_ns < self.until_ns):
-            self.last_ns = self._read_to_ns
-            self.take(event)
+        in_time = self.until_ns is None or self._read_to_ns < self.until_ns
+        if self.until_ns is not None and self.stood and isinstance(event, TraceStepped):
+            self._held.append(
+                event
+            )  # a step has no time: the next event says whether it is in time
+        elif event is not None:
+            if in_time or self._went_on():
+                self.take_held()
+            self._held.clear()
+            if in_time:
+                self.last_ns = self._read_to_ns
+                self.take(event)
+
+    def _went_on(self) -> bool:
+        """Whether the held steps run a line before an exception: otherwise one met the rank where it
+        stood."""
+        for held in self._held:
+            if held.step and held.step[0] in ("line", "raise"):
+                return bool(held.step[0] == "line")
+        return False
+
+    def take_held(self) -> None:
+        """Take the steps behind a stand."""
+        for step in self._held:
+            self.take(step)
+        self._held.clear()
 
     @property
     def cut(self) -> bool:

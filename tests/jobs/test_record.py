@@ -388,6 +388,14 @@ def test_a_process_that_ended_while_its_record_was_read_is_not_called_killed(
     [
         ('{"e":"return"}\n', "Ranks 0, 1 finished; no call was recorded."),
         (raising("KeyboardInterrupt"), "Ranks 0, 1 were interrupted; no call was recorded."),
+        (
+            raising("SystemExit: 130").replace(
+                '"tb": ""',
+                '"tb": "Traceback ...\\nKeyboardInterrupt\\n\\nDuring ...\\nSystemExit: 130"',
+            ),
+            "Ranks 0, 1 were interrupted; no call was recorded.",
+        ),
+        (raising("SystemExit: 130"), "Ranks 0, 1 raised an error."),
     ],
 )
 def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
@@ -419,6 +427,28 @@ def test_a_rank_that_wrote_no_stacks_does_not_stand_where_it_was_interrupted(
     assert ("Rank 1 stands outside any call: in pause (train.py:12)." in causes) == stands
     met = "or its host was too busy. Ctrl-C met it at train.py:12."
     assert any(met in cause for cause in causes) != stands
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stands"), [(["call", "raise", "line"], True), (["line", "raise"], False)]
+)
+def test_steps_on_the_way_of_an_interrupt_do_not_hide_where_a_rank_stood(
+    tmp_path: Path, kinds: list[str], stands: bool
+) -> None:
+    """They have no time: they are known to come behind the cut by the exception that they begin with."""
+    script = str(tmp_path / "train.py")
+    stacks = {"e": "stacks", "at": 10**9, "th": [{"n": "MainThread", "f": [f"{script}:9 step"]}]}
+    stood, end = (
+        json.dumps(stacks) + "\n",
+        raising("KeyboardInterrupt").replace("7000", "20000000000"),
+    )
+    steps = ""
+    for kind in kinds:
+        steps += json.dumps({"e": "way", "s": [kind, 1, script, "step", 9, []]}) + "\n"
+    write(tmp_path, 0, begin(0, 2, host="one") + waiting("all_reduce") + stood + end)
+    write(tmp_path, 1, begin(1, 2, host="one") + call(0, 1500, 1600) + stood + steps + end)
+    causes = joinlab.diagnose(loaded(tmp_path, "")).texts(LineKind.CAUSE)
+    assert ("Rank 1 stands outside any call: in step (train.py:9)." in causes) == stands
 
 
 def test_of_a_job_that_was_started_again_it_is_said_what_ended_the_attempt_before(
