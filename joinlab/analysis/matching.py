@@ -176,6 +176,7 @@ def _slots(
                 *(rank for rank in reading.groups[group] if skipped[group].get(rank, 0) >= number),
                 *lost,
             )
+        # A call outside the loop over inputs belongs to the last one before it.
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
         calls = {row["rank"]: row["seq"] for row in members}

@@ -89,6 +89,7 @@ def _run(options: argparse.Namespace) -> int:
             if recorded.refresh():
                 moved = now
             timeline = recorded.timeline()
+            # A job that computes for long writes nothing, too; it is stuck only within a call.
             still = now - moved >= options.still and has_open_call(timeline)
             if live is not None:
                 live.update("\n".join(_lines(recorded, timeline, now - moved)), refresh=True)

@@ -255,6 +255,7 @@ class Baton:
             until = monotonic() + deadline_s
             self._hand(self._next())
             while not self._all_over.wait(min(LOOK_S, max(0.0, until - monotonic()))):
+                # An interrupt is only noted while ranks run: raised here, it would leave them running.
                 if _interrupts.asked is not None or monotonic() >= until:
                     self._end_all(give_up, "deadline" if _interrupts.asked is None else "interrupt")
                     break

@@ -61,6 +61,7 @@ def monitored_barrier(
     else:
         limit_ns = timeout_ns
     begin = host.now
+    # Rank 0 hears from all before it lets one go.
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
         calls = [
             _post(fabric, host, group, op, group_rank, tag)
@@ -80,6 +81,7 @@ def _wait_for_each(
     come: list[int] = []
     missing: list[int] = []
     for group_rank, call in enumerate(calls, 1):
+        # With wait_all_ranks each rank has the whole limit, else all share it.
         if all_ranks or limit_ns is None:
             remaining_ns = limit_ns
         else:

@@ -321,6 +321,8 @@ def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
     """Sends without a recv, and recvs without a send."""
     blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for (source, target, tag), sends in group.sends.items():
+        # A recv from any source may take a send of each. Calls with a rank that is gone fail: they are
+        # not blocked.
         takers = len(group.recvs.get((source, target, tag), ())) + len(
             group.recvs.get((ANY_SOURCE, target, tag), ())
         )

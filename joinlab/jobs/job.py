@@ -45,6 +45,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
     notes += _folded(dumps)
     rows = _rows(dumps, groups, texts, notes)
+    # Without calls, pg_status may still tell how far each rank was.
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {notes[0]}." if notes else ""
         todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
@@ -54,6 +55,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
     size = max(world) + 1
     calls = _written(rows, texts, origin, size)
+    # Groups name all their ranks, also those of which no dump was found.
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
         notes.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")

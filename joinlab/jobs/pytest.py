@@ -81,6 +81,7 @@ def on_ranks(
         def program(rank: int, given: object) -> object:
             return function(rank, given if size is None else size, *arguments)
 
+        # functools.wraps shows the test's own parameters, and joinlab checks that a program takes two.
         program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)

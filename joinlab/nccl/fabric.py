@@ -250,6 +250,7 @@ class Communicator:
         starts = [
             max(call.ready_ns, self._free_ns[group_rank]) for group_rank, call in enumerate(calls)
         ]
+        # Its kernel runs, and holds the stream, from when this rank is there: it polls for the others.
         for call, start in zip(calls, starts, strict=True):
             call.begin(start)
         for index in range(len(first.parts)):
@@ -263,6 +264,7 @@ class Communicator:
         latest = max(starts)
         for group_rank, call in enumerate(calls):
             start = latest
+            # A broadcast's root sends and is through; so is each rank but the root of a reduce.
             if facts.needs is not Needs.EVERYONE:
                 start = max(
                     starts[group_rank],

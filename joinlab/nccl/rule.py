@@ -449,6 +449,7 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
 
     _meet(connections, map(host, ranks))
     whole = {rank: len(lanes[rank]) for rank in ranks}
+    # More than one call behind its stand, or a stand that earlier calls got past: this host went on.
     if any(
         met[rank] < whole[rank] - 1 or met[rank] < start
         for rank in ranks
@@ -586,6 +587,7 @@ def _done_with(group: GroupCalls, *lanes: Sequence[IssuedCall]) -> int:
             waits = (
                 setting.sends_wait and step.send is not None and (call.nbytes or 0) > BUFFERED_BYTES
             )
+            # What fits into the buffers is sent at once; a longer message ends when the peer has read it.
             steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
             crossed = (position, 1 - position, step.send is not None) in connections.crossed
             ring.issue(

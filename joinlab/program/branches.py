@@ -161,6 +161,8 @@ def _made(
     for expression in _expressions(node):
         if isinstance(expression, (ast.comprehension, ast.NamedExpr)):
             sets.append(expression.target)
+    # Names that the statement binds within an expression, as `x` in [x for x in xs], are no values
+    # that it reads.
     inner = set[str]()
     for target in sets:
         inner.update(map(dotted, ast.walk(target)))

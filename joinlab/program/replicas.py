@@ -277,6 +277,8 @@ def differing_replicas(
     for group in groups:
         marks_at: dict[_Moment, dict[int, Mark]] = {}
         for rank, rank_marks in marks.items():
+            # Several steps may follow one call, so each is numbered among those behind it. The mark at the
+            # program's end comes after all of them, whatever was issued before it.
             counts: Counter[float] = Counter()
             for mark in rank_marks:
                 calls = bisect_left(places.get((group, rank), []), mark.issued)
@@ -293,6 +295,7 @@ def differing_replicas(
                     difference["late"] = True
                 differences.append((moment, group, difference))
                 break
+            # Where a rank lacks this mark, replicas may differ long before that shows.
             if moment[2]:
                 late = not stepping <= marks_at[moment].keys()
     if differences:

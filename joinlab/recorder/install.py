@@ -393,6 +393,8 @@ def _patch_thread_start(recorder: Recorder) -> None:
             recorder.waits.own_threads += by
 
     def counting_start(self: Any) -> None:
+        # A silent thread issues no calls: it is left out of the count of threads, where it would look
+        # like one that can still end a wait.
         if is_silent(self):
             run = self.run
 

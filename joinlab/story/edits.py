@@ -387,6 +387,7 @@ def candidates(
         target.models = models
     runners = {f"self.{target.tree.name}": target.runs(target.tree) for target in targets}
     hint = any(text in error for error in errors for text in _UNUSED_HINTS)
+    # Two kinds of edits may come to one text, and an edit may change nothing.
     texts = {target.text for target in targets}
     for make in (
         _unused,
@@ -407,6 +408,7 @@ def candidates(
             target.runners = runners
             if make is _unused and not hint:
                 continue
+            # A function in which no test and no told call stands is left alone, but for the program.
             if make is _unused or target.function is function or target.tests or target.sites:
                 for edited in make(target):
                     if edited.after not in texts:

@@ -84,6 +84,7 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
     ranks_by_call = [sorted(ranks) for _, ranks in by_call.values()]
     first = [row for row, _ in by_call.values()]
     call_rows = [
+        # Ranks that share a call wait for a peer each.
         row if len(ranks) == 1 else {**row, "peer": None}
         for row, ranks in zip(first, ranks_by_call, strict=True)
     ]
@@ -108,6 +109,7 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
             key = evidence.awaited(rank)
         else:
             key = None
+        # A call behind another on its stream: what counts is the call that holds it up.
         while key is not None and (held_up_by := evidence.held_by(key)):
             key = held_up_by
         if key is not None and (row := evidence.matched.row_of[key])["op"] in POINT_TO_POINT:
@@ -117,6 +119,7 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
                 or evidence.difference.call(slot, peer)["started_ns"] is None
             ):
                 waits[rank] = row
+    # From peer to peer, until one comes again: from there on it is a circle.
     path: list[int] = []
     rank_there = next(iter(waits), None)
     while rank_there in waits and rank_there not in path:
