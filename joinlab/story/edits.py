@@ -58,6 +58,8 @@ class FixTarget:
         self.read(textwrap.dedent("".join(lines)).rstrip("\n") + "\n")
         file, line_range = function.__code__.co_filename, range(self.first, self.first + len(lines))
         self.tests = [test for test in tests if test["file"] == file and test["line"] in line_range]
+        if self.tests[1:] and isinstance(self.diverging(), ast.Raise):
+            self.tests.pop()  # it only says what a rank raised in the branch of the one before
         targets = (site.rpartition(":") for site in sites)
         self.sites = {
             int(n) - self.first + 1 for name, _, n in targets if name == file and n.isdecimal()
@@ -701,7 +703,8 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
     """Let all ranks leave a loop, skip the rest of a step, or go on, together.
 
     One rank's wish is enough (MAX), except where the test is the only regular way out of its loop,
-    or what follows reads what the test asks for: then each rank has to pass it (MIN).
+    or what follows reads what the test asks for: then each rank has to pass it (MIN). A number can
+    be read on a rank that does not pass it, too: then one rank's wish is the second choice.
     """
     node = target.diverging()
     if node is None or target.joins(node):
@@ -717,17 +720,19 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
     elif isinstance(node, ast.If) and _leaves(node) and not _is_role(target, node.test):
         loops = target.within(node, ast.For, ast.While)
         wanted = _is_wanted(target, node, loops)
-        if isinstance(node.body[-1], ast.Break) and (wanted or _is_only_way_out(loops[0])):
-            op = "MIN"
-        elif wanted:
-            return
-        else:
-            op = "MAX"
-        made = target.agree("flag", f"float({ast.unparse(node.test)})", op)
-        if made:
-            changes = target.put(node, *made), (*target.span(node.test), "flag.item()")
-            kind = "all ready" if op == "MIN" else "flag"
-            yield Edited(kind, target, target.changed(*changes))
+        breaks = isinstance(node.body[-1], ast.Break)
+        only_way_out = breaks and _is_only_way_out(loops[0])
+        kinds = []
+        if only_way_out or (breaks and wanted):
+            kinds.append(("all ready", "MIN"))
+        types = {type(read["value"]) for read in target.tests[-1]["values"]}
+        if not only_way_out and (not wanted or set() < types <= {int, float}):
+            kinds.append(("flag", "MAX"))
+        for kind, op in kinds:
+            made = target.agree("flag", f"float({ast.unparse(node.test)})", op)
+            if made:
+                changes = target.put(node, *made), (*target.span(node.test), "flag.item()")
+                yield Edited(kind, target, target.changed(*changes))
 
 
 def _is_wanted(target: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:
@@ -757,7 +762,7 @@ def _is_only_way_out(loop: ast.For | ast.While) -> bool:
 
 
 def _leaves(branch: ast.If) -> bool:
-    return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue)
+    return isinstance(branch.body[-1], ast.Break | ast.Return | ast.Continue | ast.Raise)
 
 
 def _is_role(target: FixTarget, test: ast.expr) -> bool:

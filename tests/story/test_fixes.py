@@ -580,9 +580,50 @@ def recursive(rank, inputs):
     return total(list(inputs)[rank:]).item()
 
 
+class Pruned(Exception):
+    """A trial that is not worth going on with."""
+
+
+def report(loss):
+    if loss > 4:
+        raise Pruned(loss)
+
+
+def prunes_by_its_own_loss(rank, inputs):
+    done = 0
+    try:
+        for step, x in enumerate(inputs):
+            dist.all_reduce(x)
+            report(5.0 if (rank, step) == (1, 1) else 1.0)
+            done += 1
+    except Pruned:
+        pass
+    dist.barrier()
+    return done
+
+
+def returns_what_its_test_asks_for(rank, inputs):
+    drift = 0.0
+    for x in inputs:
+        dist.all_reduce(x)
+        drift += 0.3 * rank
+        if drift > 0.5:
+            break
+    dist.barrier()
+    return drift
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "backend"),
-    by_turns([(shared, "same"), (skips, "flag"), (leaves, "flag")]),
+    by_turns(
+        [
+            (shared, "same"),
+            (skips, "flag"),
+            (leaves, "flag"),
+            (prunes_by_its_own_loss, "flag"),
+            (returns_what_its_test_asks_for, "flag"),
+        ]
+    ),
 )
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
