@@ -10,6 +10,7 @@
                         W1127 ...] Received 15 death signal, shutting down workers
     srun                srun: error: gpu012: task 5: Out Of Memory
     Lightning           [rank: 3] Child process with PID 4021 terminated with code 1
+    Composer            Rank 5 crashed with exit code -9
     mpirun              mpirun noticed that process rank 3 with PID 7 on node gpu01 exited on signal 9 (Killed)
     tracebacks, stacks  of Python, rich, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
@@ -177,7 +178,8 @@ PATTERNS: Mapping[str, str] = {
     r"multiprocessing/api\.py:\d+\] failed \(exitcode.*",
     "signalled": r" Received (?:Signals\.)?(?P<signal>\w+) death signal, shutting down workers",
     "first": r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\) of binary",
-    "child": r"\[rank: (?P<rank>\d+)\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
+    "child": r"(?:\[rank: |(?P<of_job>Rank ))(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with|"
+    r" crashed with exit) code (?P<code>-?\d+)",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
 """The lines that are read, as regular expressions; "^" and "$" match at lines.
@@ -708,8 +710,12 @@ class TextFacts:
         for match in noticed:
             self.ended[int(match["rank"])] = f"{_signal(-int(match['signal']))} (mpirun)"
         for match in children:
-            self.ended.setdefault(int(match["rank"]), f"{_exit(match)} (Lightning)")
-            self.notes.add("ranks count within a host")
+            if match["of_job"]:
+                launcher = "Composer"
+            else:
+                launcher = "Lightning"
+                self.notes.add("ranks count within a host")
+            self.ended.setdefault(int(match["rank"]), f"{_exit(match)} ({launcher})")
         return bool(reports or signals or children or first_ones or noticed)
 
     def take_reports(self) -> None:

@@ -144,6 +144,16 @@ class RaisedHere(Fix):
         return say("Look at {}, where {} raised.", code(short_site(self.lines[0].site)), self.ranks)
 
 
+class WorkerKilled(Fix):
+    """torch's DataLoader raises that in whichever line its handler of the signal meets."""
+
+    def words(self) -> Text:
+        return say(
+            "Look at what killed a DataLoader worker of {}: perhaps its host ran out of memory.",
+            self.ranks,
+        )
+
+
 class RaisedBehind(Fix):
     """Ranks whose error came behind a call that met a foreign one."""
 
@@ -177,11 +187,16 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         )
     )
     slots = ((rank, _foreign_slot(evidence, rank)) for rank in raised)
+    of_worker = evidence.ranks_that(
+        lambda end: end.kind is EndKind.RAISED and "is killed by signal: " in end.text
+    )
+    if of_worker:
+        yield WorkerKilled(ranks=tuple(of_worker))
     follows = {rank: slot for rank, slot in slots if slot is not None}
     sites = by_key(
         (site, rank)
         for rank in raised
-        if rank not in follows
+        if rank not in follows and rank not in of_worker
         for site in raised_at(evidence.timeline.output[rank])[:1]
     )
     tests = evidence.meta.get("parting", {}).get("tests", ())

@@ -280,6 +280,9 @@ FAULTS = (
 )
 """Words of srun and NCCL's watchdog for the end of a process that no launcher brought about."""
 
+OF_CHILDREN = "(Lightning)", "(Composer)"
+"""In how a process ended that its launcher says before it ends the others."""
+
 ENDED_BY_LAUNCHERS = ("SIGTERM", "Terminated")
 """How launchers end the ranks that are left once another one has failed."""
 
@@ -334,7 +337,7 @@ def _failed(evidence: Evidence) -> Line | None:
     first = [rank for rank in own_errors if FIRST_FAILED in evidence.ends[rank].text]
     fell = evidence.ranks_that(
         lambda end: (
-            (end.text.startswith(FAULTS) or "(Lightning)" in end.text) and not waited(end.text)
+            (end.text.startswith(FAULTS) or end.text.endswith(OF_CHILDREN)) and not waited(end.text)
         )
     )
     if first:
