@@ -1163,13 +1163,14 @@ def _is_restart(end: re.Match[str], following: int | None, alone: bool) -> bool:
         return False
     if following and end.string.count("Root Cause", following) < 2:
         return True
-    return alone and not _lines_of_programs(before).isdisjoint(_lines_of_programs(after))
+    again = set(_lines_of_programs(after))
+    return alone and bool(again) and not again.isdisjoint(_lines_of_programs(before))
 
 
-def _lines_of_programs(text: str) -> set[str]:
+def _lines_of_programs(text: str) -> Iterable[str]:
     """The lines of no library, with 0 in place of each number."""
     shapes = map(partial(re.sub, r"\d[\d.]*", "0"), text.splitlines())
-    return set(filterfalse(_FIND["of_library"].match, shapes))
+    return filterfalse(_FIND["of_library"].match, shapes)
 
 
 def _last_line(text: str) -> str:

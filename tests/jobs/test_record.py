@@ -406,11 +406,14 @@ def test_a_job_without_a_call_is_not_told_that_its_calls_fit(
     assert joinlab.diagnose(loaded(tmp_path, "")).sentence == said
 
 
+@pytest.mark.parametrize(
+    ("by", "perhaps"), [("Killed", ": perhaps its host ran out of memory"), ("Aborted", "")]
+)
 def test_a_line_that_the_signal_of_a_killed_worker_met_is_not_the_one_to_look_at(
-    tmp_path: Path,
+    tmp_path: Path, by: str, perhaps: str
 ) -> None:
     """torch raises where its handler of SIGCHLD runs, which is any line."""
-    error = "RuntimeError: DataLoader worker (pid 6707) is killed by signal: Killed. "
+    error = f"RuntimeError: DataLoader worker (pid 6707) is killed by signal: {by}. "
     frame = (
         f'Traceback (most recent call last):\n  File "{tmp_path / "train.py"}", line 15, in step\n'
     )
@@ -418,12 +421,9 @@ def test_a_line_that_the_signal_of_a_killed_worker_met_is_not_the_one_to_look_at
     write(tmp_path, 0, begin(0, 2) + failing("all_reduce") + raising(CLOSED))
     write(tmp_path, 1, begin(1, 2) + end)
     story = joinlab.diagnose(loaded(tmp_path, ""))
-    assert "killed by signal: Killed (train.py:15)" in str(story)
+    assert f"killed by signal: {by} (train.py:15)" in str(story)
     (fix,) = story.texts(LineKind.FIX)
-    assert (
-        fix
-        == "Look at what killed a DataLoader worker of rank 1: perhaps its host ran out of memory."
-    )
+    assert fix == f"Look at what killed a DataLoader worker of rank 1{perhaps}."
 
 
 @pytest.mark.parametrize(("host", "stands"), [("one", False), ("two", True)])

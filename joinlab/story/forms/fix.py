@@ -144,14 +144,18 @@ class RaisedHere(Fix):
         return say("Look at {}, where {} raised.", code(short_site(self.lines[0].site)), self.ranks)
 
 
+@form
 class WorkerKilled(Fix):
-    """torch's DataLoader raises that in whichever line its handler of the signal meets."""
+    """torch's DataLoader raises that in whichever line its handler of the signal meets.
+
+    memory  whether it was SIGKILL, as of a host that runs out of memory
+    """
+
+    memory: bool
 
     def words(self) -> Text:
-        return say(
-            "Look at what killed a DataLoader worker of {}: perhaps its host ran out of memory.",
-            self.ranks,
-        )
+        perhaps = ": perhaps its host ran out of memory" * self.memory
+        return say("Look at what killed a DataLoader worker of {}{}.", self.ranks, perhaps)
 
 
 class RaisedBehind(Fix):
@@ -191,7 +195,8 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
         lambda end: end.kind is EndKind.RAISED and "is killed by signal: " in end.text
     )
     if of_worker:
-        yield WorkerKilled(ranks=tuple(of_worker))
+        memory = all("signal: Killed" in evidence.ends[rank].text for rank in of_worker)
+        yield WorkerKilled(memory, ranks=tuple(of_worker))
     follows = {rank: slot for rank, slot in slots if slot is not None}
     sites = by_key(
         (site, rank)
