@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, pairwise, product, starmap, takewhile
+from itertools import chain, filterfalse, islice, pairwise, product, starmap, takewhile
 from operator import and_, eq, gt, ne
 from typing import NamedTuple, NotRequired, TypedDict
 
@@ -111,7 +111,8 @@ class Search:
     positions  by rank: the position of each call of the group among all calls of the rank; {} if join() makes
              calls of its own, since a rank that has issued more calls is then not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
-    turns    of one_call: positions of the second side's calls that met such calls; `lacks`: how many more it lacks
+    turns    of one_call: positions of the second side's calls that met such calls, and, in `met`, of these;
+             `lacks`: how many more it lacks
     replicas  all calls are alike, but the sides' replicas differ
     """
 
@@ -120,6 +121,7 @@ class Search:
     positions: Mapping[int, Sequence[int]] = field(default_factory=dict)
     one_call: bool = False
     turns: tuple[int, ...] = ()
+    met: tuple[int, ...] = ()
     lacks: int = 0
     replicas: bool = False
 
@@ -343,18 +345,42 @@ def _outside(
 
 
 def tests_of(search: Search, traces: Mapping[int, Trace]) -> list[Test]:
-    """The tests at which the traces of these ranks diverge; ranks without a trace are left out."""
+    """The tests at which the traces of these ranks diverge; ranks without a trace are left out.
+
+    Of tests at which ranks of both sides went one way, as each does that has a part of its own,
+    another pair of ranks may know better.
+    """
     recorded = ([rank for rank in side if rank in traces] for side in search.sides)
     sides = list(filter(None, recorded))
+    for closest in _closest(traces, *sides[:2]) if len(sides) > 1 else ():
+        tests = _tests_between(search, traces, sides, closest)
+        telling = list(filterfalse(partial(_mixes, sides), tests))
+        if telling or not tests:
+            return telling
+    return []
+
+
+def _mixes(sides: Sequence[Sequence[int]], test: Test) -> bool:
+    """Whether ranks of both sides went the same way at a test, and others another."""
+    branches = (branch["ranks"] for branch in test["sides"][1:] and test["sides"])
+    return any(all({*ranks}.intersection(side) for side in sides[:2]) for ranks in branches)
+
+
+def _tests_between(
+    search: Search,
+    traces: Mapping[int, Trace],
+    sides: Sequence[Sequence[int]],
+    closest: tuple[int, ...],
+) -> list[Test]:
+    """The tests at which the traces of the sides diverge from that of one rank of the other."""
     chains: dict[int, list[_Fork]] = {}
-    closest = _closest(traces, *sides[:2]) if len(sides) > 1 else ()
-    for index, side in enumerate(sides if closest else ()):
+    for index, side in enumerate(sides):
         against = closest[0 if index else 1]
         for rank in side:
             chain = _chain(search, traces, rank, against)
             if chain:
                 chains[rank] = chain
-    if search.one_call and closest:
+    if search.one_call:
         issuer, peer = (side[0] for side in sides)
         deciding = _of_its_own(traces[peer], traces[issuer].steps, search.turns, search.lacks)
         if deciding:
@@ -365,7 +391,7 @@ def tests_of(search: Search, traces: Mapping[int, Trace]) -> list[Test]:
         ):
             return []
         chains[peer] = [fork.turned() for fork in chains[issuer]]
-    first = chains.get(closest[0], []) if closest else []
+    first = chains.get(closest[0], [])
     tests = [_test(_line_of(fork), chains, traces) for fork in first]
     for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
         raised = _raised_behind(rank, traces[rank].steps, test)
@@ -378,7 +404,7 @@ class Role(NamedTuple):
     """Ranks with a part of their own in a program, and of their first rank the trace, and the positions
     of the calls of that part, which met those of the other part."""
 
-    ranks: list[int]
+    ranks: Sequence[int]
     steps: Sequence[TraceStep]
     calls: Sequence[int]
 
@@ -546,9 +572,9 @@ def _fate(
     return "in flight", last.line, "finally" if last.depth == current.depth else last.function
 
 
-def _closest(traces: Mapping[int, Trace], *sides: Sequence[int]) -> tuple[int, ...]:
-    """A rank of each side: the two whose traces have most steps in common, and of these the two that
-    diverge least often."""
+def _closest(traces: Mapping[int, Trace], *sides: Sequence[int]) -> list[tuple[int, ...]]:
+    """A rank of each side, all pairs: first those whose traces have most steps in common, and of
+    these those that diverge least often."""
 
     def likeness(two: tuple[int, ...]) -> tuple[int, int]:
         first, second = (traces[rank] for rank in two)
@@ -558,7 +584,7 @@ def _closest(traces: Mapping[int, Trace], *sides: Sequence[int]) -> tuple[int, .
         pair.part()
         return len(pair.common), -len(pair.forks)
 
-    return max(product(*(side[:TRIED] for side in sides)), key=likeness)
+    return sorted(product(*(side[:TRIED] for side in sides)), key=likeness, reverse=True)
 
 
 def _each_has_a_branch(parts: _Fork, steps: Sequence[TraceStep], turns: Sequence[int]) -> bool:
@@ -684,7 +710,10 @@ def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) ->
         for number, fork in enumerate(whole.forks):
             if _changes_one_replica(_held(fork, trace), _held(fork.turned(), peer_trace)):
                 return [*_setters(whole.forks[:number], fork, steps), fork]
-        return []
+        stepped = set[str]()  # optimizers, whose state is in no replica
+        for statement in _statements(trace.steps):
+            stepped.update(re.findall(r"([\w.]+)\.step\(", statement.text))
+        return _changed(whole.forks, stepped)
     pair = _behind((trace.before, peer_trace.before), trace.within, peer_trace.within)
     pair.forks += whole.forks
     begin = len(trace.before) - 1, len(peer_trace.before) - 1
@@ -778,19 +807,24 @@ def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[in
 
 def _set_before(forks: Sequence[_Fork], reads: Set[str], line: int = 0) -> list[_Fork]:
     """The last statement at which they diverged earlier that set one of the names read, or that
-    contains this line."""
+    contains this line; or else, of an attribute, the only one that set it in a method."""
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
-    setters = (
+    setters = [
         fork
         for fork in reversed(forks)
         if any(
             name == part or name.startswith(f"{part}.") for name in _sets(fork) for part in parts
         )
         or fork.statement.first <= line <= fork.statement.last
-    )
-    return list(islice(setters, 1))
+    ]
+    if not setters:
+        own = {f"self.{part.rpartition('.')[2]}" for part in parts if "." in part}
+        setters = [fork for fork in reversed(forks) if own & _sets(fork)]
+        if len({fork.statement for fork in setters}) > 1:
+            return []
+    return setters[:1]
 
 
 def _changed(forks: Sequence[_Fork], reads: Set[str]) -> list[_Fork]:

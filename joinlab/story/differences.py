@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product, takewhile
 
@@ -63,9 +64,10 @@ def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Di
         return {"tests": [], "why": traces}
     if search is not None:
         tests = _without_roles(evidence, headline, tests_of(search, traces), source)
-        if tests and (
-            _met_behind(search, tests[-1]) or _erred_in_role(evidence, tests[-1], traces)
-        ):
+        if tests and _met_behind(search, tests[-1]):
+            roles = zip(search.sides, (search.met, search.turns), strict=True)
+            tests = rounds_of(Role(ranks, traces[ranks[0]].steps, met) for ranks, met in roles)
+        elif tests and _erred_in_role(evidence, tests[-1], traces):
             tests = []
         result: Divergence = {"tests": tests}
         keys = _data_keys(evidence, headline, traces)
@@ -117,14 +119,16 @@ def _without_roles(
 
 
 def _met_behind(search: Search, test: Test) -> bool:
-    """Whether the two sides of a send or recv that one of them lacks met in others behind a test: it
-    only gives each its part."""
+    """Whether the two sides of a send or recv that one of them lacks met in others behind a test, or
+    one came to it behind more of these: it only gives each its part."""
     if not search.one_call or not search.turns or len(test["sides"]) < 2:
         return False
-    for side in test["sides"]:
-        if search.sides[1][0] in side["ranks"]:
-            return side["issued"] <= search.turns[-1]
-    return False
+    passed = list[int]()
+    for ranks, met in zip(search.sides, (search.met, search.turns), strict=True):
+        for side in test["sides"]:
+            if ranks[0] in side["ranks"]:
+                passed.append(bisect_left(met, side["issued"]))
+    return len(passed) == 2 and passed != [len(search.turns)] * 2
 
 
 def _erred_in_role(evidence: Evidence, test: Test, traces: Mapping[int, Trace]) -> bool:
@@ -381,12 +385,14 @@ def _unpaired(timeline: Timeline, mentioned: Collection[tuple[int, int | None]])
                 (sorted(takers), (peer,)),
                 {rank: Window(0, takers[rank]) for rank in _some([sorted(takers)])} | {peer: ALL},
             )
-        turns, lacks = tuple(index for index, _ in counterparts), len(path) - len(counterparts)
+        lacks = len(path) - len(counterparts)
+        turns, met = (tuple(index for index, _ in calls) for calls in (counterparts, path[:-lacks]))
         return Search(
             ((rank,), (peer,)),
             {rank: Window(0, first), peer: ALL},
             one_call=True,
             turns=turns,
+            met=met,
             lacks=lacks,
         )
     return None

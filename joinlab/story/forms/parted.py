@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import ClassVar
 
-from joinlab.analysis.wording import by_key
+from joinlab.analysis.wording import by_key, good
 from joinlab.program.divergence import Branch, Read, Test
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
@@ -111,7 +111,7 @@ def _replicas_differed(evidence: Evidence, test: Test) -> bool:
     """Whether the replicas of a run that finished differed before the traces diverged there: it is not
     why."""
     steps = evidence.meta.get("replicas", {}).get("steps", {})
-    if not steps or any(end.kind is not EndKind.FINISHED for end in evidence.ends):
+    if not steps or not all(map(good, evidence.ends)):
         return False
     for side in test["sides"]:
         for rank in side["ranks"]:

@@ -34,14 +34,16 @@ class NotCome(Headline):
 
 
 def not_come(evidence: Evidence) -> tuple[Line, ...]:
-    """The ranks that the error of a group's first rank names, by their numbers in that group."""
+    """The ranks that the error of a group's first rank names, by their numbers in that group, often
+    the first alone, and those that stand in other calls."""
     for rank, end in enumerate(evidence.ends):
         if end.kind is EndKind.RAISED and (match := _MISSING.search(end.text)):
             missing = set[tuple[int, ...]]()
             for ranks in _groups_of(evidence, rank):
                 named = list(map(int, match[1].replace(",", " ").split()))
                 if max(named) < len(ranks):
-                    missing.add(tuple(map(ranks.__getitem__, named)))
+                    elsewhere = (rank for rank in ranks if evidence.awaited(rank) is not None)
+                    missing.add(tuple(sorted({*map(ranks.__getitem__, named), *elsewhere})))
             if len(missing) == 1:
                 return (NotCome(**evidence.about([*missing])),)
     return ()

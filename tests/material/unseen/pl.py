@@ -1,9 +1,12 @@
 # Programs in which a function, a reply or a rank's role decides what is sent. table.toml says what each does.
+import contextlib
 import math
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 class EarlyExit(nn.Module):
@@ -116,3 +119,107 @@ def acknowledges_changes_only(rank, inputs):
         reply = handler.send(setting.item())
         if reply is not None:
             dist.send(torch.tensor([reply]), 0)
+
+
+@contextlib.contextmanager
+def in_turn(rank):
+    for _ in range(rank):
+        dist.barrier()
+    yield
+    for _ in range(rank, dist.get_world_size()):
+        dist.barrier()
+
+
+def read(rank, files):
+    if rank not in files:
+        raise FileNotFoundError(rank)
+    return files[rank]
+
+
+def turns_end_at_an_error(rank, inputs):
+    try:
+        with in_turn(rank):
+            size = read(rank, {0: 10, 2: 12})
+    except FileNotFoundError:
+        size = 0
+    dist.all_reduce(torch.tensor([float(size)]))
+
+
+class Rewinding:
+    def __init__(self, losses):
+        self.model = DDP(nn.Linear(1, 1))
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.losses, self.step, self.saved = losses, 0, None
+
+    def take(self, x):
+        self.opt.zero_grad()
+        self.model(x.reshape(1, 1)).sum().backward()
+        self.opt.step()
+        loss = self.losses.pop(0)
+        if loss > 3:
+            self.model.load_state_dict(self.saved)
+            self.step -= 1
+            return
+        self.saved = {key: value.clone() for key, value in self.model.state_dict().items()}
+        self.step += 1
+
+
+def rewinds_at_a_spike(rank, inputs):
+    trainer = Rewinding([1.0, 9.0 if rank == 1 else 1.0] + [1.0] * 9)
+    while trainer.step < len(inputs):
+        trainer.take(inputs[trainer.step])
+    dist.all_reduce(torch.ones(1))
+
+
+def meet(verbose):
+    if verbose:
+        dist.monitored_barrier(timeout=timedelta(seconds=3))
+    else:
+        dist.barrier()
+
+
+def monitored_where_verbose(rank, inputs):
+    meet(verbose=rank == 0)
+
+
+class Victim:
+    def __init__(self, queue):
+        self.queue = queue
+
+    def serve(self, thief):
+        while self.queue:
+            self.queue.pop()
+            dist.recv(torch.zeros(1), thief)
+            dist.send(torch.ones(1), thief)
+
+
+class Thief:
+    def steal(self, victim):
+        while True:
+            dist.send(torch.ones(1), victim)
+            left = torch.zeros(1)
+            dist.recv(left, victim)
+            if left.item() < 0:
+                return
+
+
+def steals_from_a_rank_that_left(rank, inputs):
+    if rank == 1:
+        Victim(["a", "b"]).serve(thief=2)
+    if rank == 2:
+        Thief().steal(victim=1)
+    dist.barrier()
+
+
+def restores_momentum_on_one(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    if rank == 0:
+        state = opt.state_dict()
+        momenta = [{"momentum_buffer": torch.ones(1, 1)}, {"momentum_buffer": torch.ones(1)}]
+        state["state"] = dict(enumerate(momenta))
+        opt.load_state_dict(state)
+    for x in inputs:
+        net(x.reshape(1, 1)).pow(2).mean().backward()
+        opt.step()
+        opt.zero_grad()
