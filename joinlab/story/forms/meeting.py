@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 
 from joinlab.analysis.first_difference import Side
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import asks_of, conclusion
-from joinlab.analysis.wording import tensor
+from joinlab.analysis.meanings import asks_of, conclusion, is_own
+from joinlab.analysis.wording import by_key, tensor
 from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Cause, Line, Value, form
@@ -85,6 +86,7 @@ def causes(evidence: Evidence) -> Iterator[Line]:
         return
     rows = difference.rows
     yield met(evidence, slot, present)
+    yield from _other_group(evidence, slot)
     made = []
     for side, row in zip(present, rows, strict=True):
         text = conclusion(row["origin"], row["value_out"])
@@ -95,6 +97,30 @@ def causes(evidence: Evidence) -> Iterator[Line]:
         values = tuple(value_of(evidence, side, row) for side, row, _ in made)
         got = [(row["origin"], row["value_out"]) for row in rows]
         yield MadeOfIt(got, values=values, **evidence.about(sides, rows))
+
+
+class OtherGroup(Cause):
+    """The call of members of a group from a line from which others called that group."""
+
+    def words(self) -> Text:
+        return say("From the same line {} called another group: {}.", self.ranks, self.full(0))
+
+
+def _other_group(evidence: Evidence, slot: Slot) -> Iterator[Line]:
+    """The first call in another group from the line of a call in this slot, by members of its group
+    that never called it from there; none where a rank called several groups from it."""
+    calls = (evidence.difference.call(slot, rank) for rank in slot.calls)
+    for site in filter(None, dict.fromkeys(map(itemgetter("call_site"), calls))):
+        rows = evidence.timeline.calls.filter(call_site=site)
+        pairs = rows.select("rank", "group").unique().sort("rank").rows()
+        ranks = by_key((group, rank) for rank, group in pairs if rank in slot.needs)
+        if slot.group in ranks and len(ranks) > 1 and len(pairs) == len(dict(pairs)):
+            del ranks[slot.group]
+            group, members = next(iter(ranks.items()))
+            seq = rows.filter(rank=members[0])["seq"][0]
+            call = evidence.matched.row_of[members[0], group, seq]
+            if is_own(call["origin"] or ""):
+                yield OtherGroup(**evidence.about([members], [call]))
 
 
 def keys(evidence: Evidence) -> Iterator[Line]:

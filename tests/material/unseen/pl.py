@@ -223,3 +223,9 @@ def restores_momentum_on_one(rank, inputs):
         net(x.reshape(1, 1)).pow(2).mean().backward()
         opt.step()
         opt.zero_grad()
+
+
+def no_group_is_the_world(rank, inputs):
+    pairs = {"pair0": dist.new_group([0, 1]), "pair_1": dist.new_group([2, 3])}
+    dist.all_reduce(torch.ones(1), group=pairs.get(f"pair{rank // 2}"))
+    dist.barrier()
