@@ -9,7 +9,7 @@ where a rank issues another call, or where a call ends in only one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -60,9 +60,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     left_run, right_run = (f"with {name}" for name in distinct_names(left, right))
     left_side, right_side = _ComparedRun(left), _ComparedRun(right)
     rows = tuple(ComparedRow(*pair) for pair in _aligned(left_side.keys, right_side.keys))
-    first: dict[
-        str, tuple[ComparedRow, str]
-    ] = {}  # by kind: the first row with such a difference, and what it is
+    first: dict[str, tuple[str, str]] = {}  # by kind: where the first such difference is, and what
     parting = None
     left_start = right_start = 0
     for index, row in enumerate(rows):
@@ -72,7 +70,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         )
         starts = (left_side, left_start), (right_side, right_start)
         for kind, text in _differences(*calls, starts, left_run, right_run):
-            first.setdefault(kind, (row, text))
+            first.setdefault(kind, (_where(row, starts, left), text))
         left_start += row.left is not None
         right_start += row.right is not None
         if "parts" in first:
@@ -82,17 +80,12 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         ("read", "parts") if parting is not None else ("data",)
     ):  # what a rank read led it elsewhere
         if kind in first:
-            row, text = first[kind]
-            places = [
-                side.keys[key][0]
-                for side, key in ((left_side, row.left), (right_side, row.right))
-                if key is not None
-            ]
+            where, text = first[kind]
             if kind == "data":
                 lead = "What is carried differs"
             else:
                 lead = "They part"
-            return Comparison(rows, parting, f"{lead} {_where(min(places), left)}: {text}.")
+            return Comparison(rows, parting, f"{lead} {where}: {text}.")
     ends = [[end.kind for end in side.ends] for side in (left, right)]
     if ends[0] == ends[1]:
         but = "."
@@ -220,7 +213,7 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
 def _differences(
     ours: Calls,
     right_calls: Calls,
-    starts: Iterable[tuple[_ComparedRun, int]],
+    starts: Sequence[tuple[_ComparedRun, int]],
     left_run: str,
     right_run: str,
 ) -> Iterator[tuple[str, str]]:
@@ -240,13 +233,22 @@ def _differences(
     if ranks:
         left_text, right_text = (run.issued(start, ranks) for run, start in starts)
         yield "parts", f"{left_run} {left_text}; {right_run} {right_text}"
-    fates = [
-        f"rank {rank}'s {quoted(left_call)} {_fate(left_call)} {left_run} and {_fate(two)} {right_run}"
-        for rank, (left_call, two) in pairs.items()
-        if _fate(left_call) != _fate(two)
-    ]
-    if fates:
-        yield "parts", "; ".join(fates)
+    ranks_by_fates: dict[tuple[str, str], list[int]] = {}
+    for rank, (left_call, two) in pairs.items():
+        fates = _fate(left_call), _fate(two)
+        if fates[0] != fates[1]:
+            ranks_by_fates.setdefault(fates, []).append(rank)
+    texts = []
+    for (fate, right_fate), unlike in ranks_by_fates.items():
+        ranks_by_call = by_key((quoted(pairs[rank][0]), rank) for rank in unlike)
+        names = (f"{ranks_text(callers)}'s {name}" for name, callers in ranks_by_call.items())
+        pronoun, plural = ("they", "s") if len(unlike) > 1 else ("it", "")
+        verbs = fate.removesuffix(plural), right_fate.removesuffix(plural)
+        texts.append(
+            f"{left_run} {' and '.join(names)} {verbs[0]}, {right_run} {pronoun} {verbs[1]}"
+        )
+    if texts:
+        yield "parts", "; ".join(texts)
     for rank, (first, two) in pairs.items():
         if _fate(first) == _fate(two) and _read(first) != _read(two):
             yield (
@@ -260,7 +262,23 @@ def _differences(
             )
 
 
-def _where(place: int, timeline: Timeline) -> str:
+def _where(row: ComparedRow, starts: Sequence[tuple[_ComparedRun, int]], timeline: Timeline) -> str:
+    """Where two runs differ: at a call, if it has one number in both; else at the input that the row
+    belongs to."""
+    numbers: set[int | None] = set()
+    places = []
+    for (side, start), index in zip(starts, row, strict=True):
+        for calls, (_, group, _) in zip(
+            side.calls[start : start + 1], side.keys[start : start + 1], strict=True
+        ):
+            for call in calls.values():
+                counted = group == 0 and call["peer"] is None
+                numbers.add(call["number"] if counted else None)
+        if index is not None:
+            places.append(side.keys[index][0])
+    if len(numbers) == 1 and None not in numbers:
+        return f"at call {numbers.pop()}"
+    place = min(places)
     unit = input_or_step(timeline.meta)
     outside = {BEFORE: f"before the first {unit}", AFTER: f"after the last {unit}"}
     return outside.get(place, f"at {at_input(place, timeline.meta)}")

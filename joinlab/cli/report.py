@@ -1,4 +1,4 @@
-"""The reports of the command line, 80 columns wide: the verdict first, then the calls, folded.
+"""The reports of the command line, 80 to 120 columns wide: the verdict first, then the calls, folded.
 
 Texts from a run (an error of the backend, a label) are printed as they are, never as markup.
 """
@@ -44,14 +44,18 @@ if TYPE_CHECKING:
         Case,
     )  # not at run time: it imports torch, which a saved run does not need
 
-WIDTH = 80
-"""Characters per line: a terminal may be wider, a mail or an issue is not."""
+WIDTH, WIDEST = 80, 120
+"""Characters per line, as a mail or an issue has them; of one run, in a wider terminal."""
 
 NARROWEST = 60
 """A narrower terminal wraps the lines."""
 
-LANES = 3
-"""Most lanes shown; if there are more, those that differ are chosen."""
+LANES, PER_LANE = 3, 20
+"""Most lanes shown, and one more for so many characters beyond WIDTH; if there are more, those that
+differ are chosen."""
+
+WIDE_LANE = 30
+"""Most characters of a lane: two calls that differ have to be seen together."""
 
 REMARK, GAP = 16, 4
 """Characters for the remark on a row, and for the gap between two lanes, which has the sign of
@@ -226,9 +230,9 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     """One run on one screen: what happened, why, what to do, and the calls, folded.
 
     everything  list every row and every lane
-    width       of the terminal; lines have at most WIDTH characters
+    width       of the terminal; lines have at most WIDEST characters
     """
-    width = max(min(width, WIDTH), NARROWEST)
+    width = max(min(width, WIDEST), NARROWEST)
     evidence = Evidence(run, fold(run, whole=everything))
     look(evidence)
     story = story_of(evidence)
@@ -264,9 +268,9 @@ class _CallTable:
     def __init__(self, evidence: Evidence, headline: Line, everything: bool, width: int) -> None:
         run, folding = evidence.timeline, evidence.folding
         self.line_width = width
-        max_lanes, remark = (
-            (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)
-        )  # if narrow, remarks go below the row
+        max_lanes, remark = LANES + (width - WIDTH) // PER_LANE, REMARK
+        if width < WIDTH:
+            max_lanes, remark = LANES - 1, 0  # remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
         self.first = evidence.difference.first
@@ -277,7 +281,8 @@ class _CallTable:
         )
         self.shown = sorted(lanes if everything else lanes[:max_lanes])
         self.left_out = len(lanes) - len(self.shown)
-        self.width = (width - 9 - remark) // max(min(len(self.shown), max_lanes), 1) - GAP
+        lane = (width - 9 - remark) // max(min(len(self.shown), max_lanes), 1)
+        self.width = min(lane - GAP, WIDE_LANE)
         rows = folding.matched.rows
         sites = {(row["call_site"] or "").rpartition(":")[0] for row in rows}
         self.one_file = len(sites) == 1

@@ -19,6 +19,7 @@ from joinlab.errors import ProgramError
 from joinlab.picture.page import Position, in_frame, slider_page
 from joinlab.picture.theme import CHIPS, FINE, WRONG
 from joinlab.program.program import Program, check_inputs, check_program, program_name
+from joinlab.story.judge import diagnose
 from joinlab.timeline import EndKind, Timeline
 
 COUNTS = tuple(range(9))
@@ -107,7 +108,11 @@ class Sweep:
         """The map of two ranks, which highlights failures; a click on a cell shows its run."""
         if not self._is_map or len(self.timelines) > MOST_CELLS:
             return None
-        start = Position(self.program, "", (self.hangs or list(self.timelines))[0])
+        counts = (self.hangs or list(self.timelines))[0]
+        diagnose(
+            self.timelines[counts]
+        )  # tries fixes: the picture shows one of the run that it begins with
+        start = Position(self.program, "", counts)
         runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
         map_data = drawn_map(max(map(max, self.timelines)), self.overall)
         name = f"{self.program}: how it ends"

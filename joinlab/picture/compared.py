@@ -99,7 +99,12 @@ def _laid(
     screen = both[side]
     column_of = {pair[side]: index for index, pair in enumerate(pairs)}
     columns = [_column(both, side, pair) for pair in pairs]
-    ends = [piece for piece in screen.headline if piece.tone]
+    ends = []
+    for piece in screen.headline:
+        if piece.tone == "good":  # only that all finished, not what met
+            piece = replace(piece, text=piece.text.partition(";")[0].rstrip(".") + ".")
+        if piece.tone:
+            ends.append(piece)
     return replace(
         screen,
         headline=(ScreenPiece(f"{name}: "), *ends),

@@ -27,6 +27,7 @@ from joinlab.picture.details import call_details, duration
 from joinlab.picture.first_screen import FirstScreen, first_screen, folded
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Timeline, expect_timeline
 
 CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
@@ -37,6 +38,7 @@ CALLS, PROGRAM = (0.08, 0.5), (0.64, 0.22)
 
 MOST_AT_ONCE = 6  # calls in flight that share the height of their track; more share its last row
 LANE, NAMED = 95, 18  # px: how high a lane is at least, and a bar that can show its name
+CITED = 16  # px of a line of the program above the lanes
 OUTLINED = 300  # bars of a kind; of more, an outline would be all that one sees
 
 
@@ -56,11 +58,13 @@ class FigureBar(NamedTuple):
 def figure(timeline: Timeline) -> go.Figure:
     """The lanes of a Timeline on the clock: the calls of each rank, and below them its program, hatched
     where it waits. What never ends runs to the right edge. With many calls, only those of the story.
+    Above them stand the lines of the program where ranks part, and the edit that was tried.
     Raises ProgramError for anything but a Timeline.
 
         joinlab.figure(timeline).show()
     """
     expect_timeline(timeline, "figure")
+    diagnose(timeline, folded(timeline))  # before it is drawn: it tries fixes
     reading, screen = read(timeline), first_screen(timeline)
     slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
@@ -87,21 +91,35 @@ def figure(timeline: Timeline) -> go.Figure:
     else:
         how = "recorded"
     timed = timeline.calls["enqueued_ns"].null_count() < timeline.calls.height
+    subtitle = [html.escape(title(timeline) + part), *_cited(screen)]
+    above = 74 + CITED * len(subtitle)
     plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
-        barmode="overlay", hovermode="closest", dragmode="zoom", margin={"l": 130, "r": 20, "t": 90, "b": 50},
-        title={"text": _lines("".join(piece.text for piece in screen.headline)), "x": 0.01, "font": {"size": 16},
-               "subtitle": {"text": html.escape(title(timeline) + part)}},
+        barmode="overlay", hovermode="closest", dragmode="zoom", margin={"l": 130, "r": 20, "t": above, "b": 50},
+        title={"text": _lines("".join(piece.text for piece in screen.headline)), "font": {"size": 16},
+               "x": 0.01, "y": 1, "yanchor": "top", "pad": {"t": 14},
+               "subtitle": {"text": "<br>".join(subtitle)}},
         uniformtext={"minsize": 10, "mode": "hide"},
         legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + lanes_px)},
         xaxis=plain | {"title": {"text": f"{unit}, {how}" if timed else "no times on record"}, "showticklabels": timed,
                        "range": [(begin - whole / 200) / per, until / per], "gridcolor": "rgba(128,128,128,0.25)"},
         yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
                        "range": [len(names), 0], "fixedrange": True, "showgrid": False},
-        height=240 + lanes_px,
+        height=150 + above + lanes_px,
     )  # fmt: skip
     return go.Figure([*traces, *_signs(screen, slots, until, per)], layout)
+
+
+def _cited(screen: FirstScreen) -> Iterator[str]:
+    """The lines of the program that ranks stand at or an edit changes, and what came of the edit."""
+    for line in screen.code:
+        who = ", ".join(piece.text for piece in line.here)
+        if who or line.sign:
+            text = " ".join(filter(None, (str(line.number or ""), line.sign, line.text.strip())))
+            yield html.escape(text + f" ◂ {who}" * bool(who))
+    if screen.tried.text:
+        yield _lines(screen.tried.text.replace("`", ""))
 
 
 def _bars(
@@ -191,8 +209,14 @@ def _signs(
         above, below = slots.get((lane, column.slot)), slots.get((other, column.slot))
         if above and below:
             end = min(until if bar.end < 0 else bar.end for bar in (above, below))
+            x = (max(above.begin, below.begin) + end) / 2 / per
+            names = f"<b>{html.escape(f'{above.label} ≠ {below.label}')}</b>{' ' * 5}"
             yield go.Scatter(
-                x=[(max(above.begin, below.begin) + end) / 2 / per], y=[other - 0.02],
+                x=[x], y=[other - 0.02], mode="text", text=[names], textposition="middle left",
+                textfont={"size": 12}, showlegend=False, hoverinfo="skip",
+            )  # fmt: skip
+            yield go.Scatter(
+                x=[x], y=[other - 0.02],
                 mode="markers+text", text=["≠"], textfont={"color": BLACK, "size": 15}, showlegend=False,
                 marker={"size": 20, "color": WHITE, "line": {"color": EDGE, "width": 2}},
                 customdata=[_lines(column.said)], hovertemplate="%{customdata}<extra></extra>",

@@ -33,7 +33,7 @@ from joinlab.story.forms.mismatch import WrongAnswer
 from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
-from joinlab.timeline import STOPPED, EndKind, Timeline
+from joinlab.timeline import FROM_TEXT, STOPPED, EndKind, Timeline
 
 Flag = Literal["met", "wrong", "apart", "open"]
 """How the calls of a column fit: as meant; met, but should not have; never meet; somebody never
@@ -193,6 +193,11 @@ class FirstScreen:
             tones.append("warn")
         return max(tones, key=_WORST.index)
 
+    def short(self, lane: int) -> str:
+        """A lane's name where there is little room."""
+        count, name = len(self.ranks[lane]), self.names[lane]
+        return f"{count} ranks" if count > 3 and name.startswith("ranks") else name
+
     def had(self, lane: int) -> str:
         """How many inputs each rank of a lane had, unless that tells nothing: of many lanes, all had as
         many."""
@@ -233,7 +238,7 @@ class FirstScreen:
         box = column.boxes[lane]
         if box is None or not box.open:
             return "fails" * (box is not None and box.failed)
-        return _FATES.get(self.ends[lane][0], "never ends")
+        return fate_of(self.ends[lane][0])
 
     def below(self, index: int, lane: int) -> str:
         """The text below the label of a lane's big box. The renderers drop the part behind ": ", what
@@ -254,7 +259,12 @@ class FirstScreen:
 
 
 _WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
-_FATES = {"✓": "left pending", "…": "not ended", "?": "no end on record"}
+_FATES = {"✓": "left pending", "!": "left pending", "…": "not ended", "?": "no end on record"}
+
+
+def fate_of(sign: str) -> str:
+    """What became of a call that did not complete, by the sign of its rank's ending."""
+    return _FATES.get(sign, "never ends")
 
 
 def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
@@ -295,10 +305,21 @@ class _ScreenBuilder:
         folds = () if unfold else (part for part in self.folding.parts if isinstance(part, Fold))
         self.fold_of = {index: part for part in folds for index in range(part.begin, part.end)}
         self.rest: int | None = None
-        focus = self._laid([(ranks[0],) for ranks in self.folding.classes])
+        known = self._known()
+        focus = self._laid([(ranks[0],) for ranks in self.folding.classes if known & {*ranks}])
         if share and len(self.lanes) > NARROW and not unfold:
             focus = self._laid(self._shared(focus))
         self.focus = focus
+
+    def _known(self) -> set[int]:
+        """The ranks of which there is something to draw: all, but for those of which a text tells no call
+        that they made or missed."""
+        ranks = set(range(self.timeline.world_size))
+        if self.timeline.meta.get("format") != FROM_TEXT or self.unknown:
+            return ranks
+        called = {row["rank"] for row in self.folding.matched.rows}
+        called.update(*(slot.absent for slot in self.folding.slots))
+        return called | {*self.odd, *self.story.headline.ranks} if called else ranks
 
     def _laid(self, lanes: Sequence[tuple[int, ...]]) -> int | None:
         """Make the columns, for lanes of ranks that each stand for a class; returns the one where
@@ -742,7 +763,9 @@ class _ScreenBuilder:
     def _tried(self) -> ScreenPiece:
         """The result of the edit shown in the code; the story has the details."""
         if self._edit is None:
-            return ScreenPiece("".join(self.story.texts(LineKind.FIX)[:1]))
+            line = next(iter(self.story.of(LineKind.FIX)), None)
+            pieces = self._pieces(line) if line else ()
+            return ScreenPiece("".join(piece.text for piece in pieces))
         many = self.timeline.world_size > 2
         if self.timeline.meta.get("engine") == "launched":
             how = "Tried, emulated"

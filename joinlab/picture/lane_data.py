@@ -21,7 +21,14 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, folded, screen_of
+from joinlab.picture.first_screen import (
+    Column,
+    FirstScreen,
+    ScreenPiece,
+    fate_of,
+    folded,
+    screen_of,
+)
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
 from joinlab.story.evidence import Evidence
@@ -48,9 +55,23 @@ LOOKS = {
     "kinds": [kind.value for kind in KINDS],
     "sizes": SIZES,
     "gives": GIVES,
+    "taken": "value taken for an answer, and its reader's next calls",
+    "mixed": "several kinds, too short to be seen",
+    "keys": "arrows on the dots and on the scrubber; Enter tells of a call; Space plays; c: order or clock; "
+    "t turns the lanes; on the clock w s zoom, a d pan, f shows all.",
 }
 """Data for the script that all runs share: the kinds of calls, which name the colours of `theme`,
-and box lengths."""
+box lengths, and words of the legend and of what is behind "…"."""
+
+
+MEANINGS = {
+    "missing": "It was never issued: the next call came in its place.",
+    "met": "They met, as they should.",
+    "wrong": "They met, but should not have.",
+    "apart": "They face each other, and can never meet.",
+    "open": "It did not complete.",
+}
+"""What the details of a call say, where nothing more is known of it."""
 
 
 class ColumnTable:
@@ -175,10 +196,16 @@ class LaneData:
             return run, b""
         cited = _Cited(SourceTexts.of(timeline))
         columns, zero, packed = self._columns_of(timeline, folding, cited)
+        names, ends, fates = list[str](), list[str](), list[str]()
+        for rank, *_ in folding.classes:
+            names.append(shown(folding.name(rank)))
+            ends.append(shown(_ending(timeline, rank)))
+            fates.append(fate_of(sign(timeline.ends[rank])))
         return run | {
             "told": self._single_calls(timeline, folding),
-            "names": [shown(folding.name(ranks[0])) for ranks in folding.classes],
-            "ends": [shown(_ending(timeline, ranks[0])) for ranks in folding.classes],
+            "names": names,
+            "ends": ends,
+            "fates": fates,
             "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
             "lanes": [
                 next(index for index, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
@@ -261,6 +288,7 @@ class LaneData:
 
         return {
             "names": list(map(shown, made.names)),
+            "short": list(map(shown, map(made.short, range(len(made.ranks))))),
             "ranks": made.ranks,
             "world": timeline.world_size,
             "inputs": list(map(made.had, range(len(made.ranks)))),
@@ -277,7 +305,9 @@ class LaneData:
                     "flag": column.flag,
                     "size": column.size,
                     "stack": shown(column.stack),
-                    "said": shown(column.said),
+                    "said": shown(
+                        column.said or MEANINGS["missing" if column.missing else column.flag]
+                    ),
                     "clashes": column.clashes,
                     "absent": column.absent,
                     "lacks": column.lacks,

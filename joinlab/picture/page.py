@@ -217,7 +217,8 @@ def slider_page(
         by_inputs[",".join(map(str, inputs))] = run_numbers[position]
     positions = {"runs": numbers, "map": map_data, "loop": loop, "start": start}
     body = _sliders(printed, start.program)
-    return shown("".join(document(heading, body, data, positions=positions)))
+    quiet = map_data is not None  # in a cell
+    return shown("".join(document(heading, body, data, quiet=quiet, positions=positions)))
 
 
 def _sliders(printed: Mapping[str, Timeline], program: str) -> Iterator[str]:
@@ -243,11 +244,13 @@ def document(
     data: LaneData,
     heading: str | None = None,
     name: str = "page",
+    quiet: bool = False,
     **extra: object,
 ) -> Iterator[str]:
     """A page around `body`, part by part.
 
     name   of its script and its style sheet
+    quiet  whether what stands around the page says what it is
     extra  what the script gets beside the runs, as static/types.d.ts describes it
     """
     sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
@@ -257,7 +260,7 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body class=page>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f"<header{' class=quiet' * (len(data) == 1 or name == 'gallery')}>\n"
+        f"<header{' class=quiet' * (len(data) == 1 or name == 'gallery' or quiet)}>\n"
         f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body

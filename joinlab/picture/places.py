@@ -85,9 +85,8 @@ DOTTED = 64
 def before(screen: FirstScreen) -> int:
     """px before the first call, for the name of each lane and what stands below it."""
     world, wide = sum(map(len, screen.ranks)), 88.0
-    for lane, (ranks, name) in enumerate(zip(screen.ranks, screen.names, strict=True)):
-        named = f"{len(ranks)} ranks" if len(ranks) > 3 else name
-        wide = max(wide, width_of(named, 16), width_of(screen.under(lane)[:25], 13))
+    for lane in range(len(screen.ranks)):
+        wide = max(wide, width_of(screen.short(lane), 16), width_of(screen.under(lane)[:25], 13))
     if len(screen.ranks) < world <= DOTTED:
         wide = max(wide, 18 * ceil(sqrt(world)) if world > 8 else 160)
     return round(min(wide + 24, 214))

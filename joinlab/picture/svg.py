@@ -113,9 +113,9 @@ class _Picture:
 
     def _head(self, lane: int) -> Iterator[str]:
         y, odd = self.across.lane(lane) + self.across.thick / 2, self.screen.odd == lane
-        name, count = self.screen.names[lane], len(self.screen.ranks[lane])
-        name = f"{count} ranks" if count > 3 else name
-        yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
+        yield self._text(
+            0, y, self.screen.short(lane), 15, LIGHT["bad" if odd else "ink"], bold=True
+        )
         under = self.screen.under(lane)
         yield self._text(
             0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]

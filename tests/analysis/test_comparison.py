@@ -85,7 +85,7 @@ def test_case_4_of_1_9_and_of_today_part_after_what_rank_0_read():
     assert parts_at(found, today, "right")[0] == "all-reduce (_find_common_rank())"
     named = compare(*(emulate(case_4, (5, 6), era=era) for era in ("1.9", "today"))).sentence
     assert (
-        named.startswith("They part at inputs[5]: rank 0 reads ")
+        named.startswith("They part at call 29: rank 0 reads ")
         and "_get_num_nonjoined" not in named
     )
     assert "(not all have joined) with 1.9, and 0 (all ranks have joined) with today." in named
@@ -97,23 +97,23 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
     alone = [row for row in found.rows if None in row]
     assert len(alone) == 1 and alone[0].left is None
     assert parts_at(found, having, "right") == dict.fromkeys((0, 1), "all-reduce (barrier)")
-    assert (
-        "after the last input: with case_1 ranks 0, 1 issue no more calls; with case_6"
-        in found.sentence
-    )
+    assert "at call 18: with case_1 ranks 0, 1 issue no more calls; with case_6" in found.sentence
 
 
 def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
     found = compare(case_timeline(4, 2, backend="nccl"), case_timeline(4, 2))
     assert found.parting is not None
-    assert "completes with nccl and never completes with gloo" in found.sentence
+    assert found.sentence == (
+        "They part at call 17: with nccl rank 0's \"anyone left?\" and rank 1's barrier complete, "
+        "with gloo they never complete."
+    )
 
 
 def test_more_inputs_part_where_the_fewer_end_and_meet_again():
     found = compare(case_timeline(1, 5), case_timeline(1, 2))
     assert (
         found.parting is not None
-        and "They part at inputs[2]: with inputs (5, 6) rank 0 issues" in found.sentence
+        and "They part at call 12: with inputs (5, 6) rank 0 issues" in found.sentence
     )
     last = found.rows[-1]
     assert None not in last
@@ -131,7 +131,7 @@ def test_values_can_differ_without_a_parting():
     found = compare(pair(), pair(dtype="int64"))
     assert found.parting is None
     assert (
-        "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum"
+        "What is carried differs at call 1: rank 0's all-reduce is float32[1], sum"
         in found.sentence
     )
 
@@ -140,7 +140,7 @@ def test_a_call_that_fails_parts_from_one_that_completes():
     found = compare(pair(), pair(done=False, error="RuntimeError: no"))
     assert (
         found.parting == 0
-        and "completes with the first and fails with the second" in found.sentence
+        and "ranks 0, 1's all-reduce complete, with the second they fail." in found.sentence
     )
 
 

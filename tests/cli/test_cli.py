@@ -606,6 +606,18 @@ def test_any_report_fits_80_columns(run: Timeline, everything: bool) -> None:
     assert all(len(line) <= 60 or everything for line in narrow)
 
 
+def test_a_wide_terminal_shows_more_lanes_and_longer_lines() -> None:
+    ranks = range(5)
+    writer = Writer(world_size=5)
+    for rank in ranks:
+        writer.call(rank, ("all_reduce", "broadcast", "barrier", "all_gather", "reduce")[rank])
+    run = writer.timeline([FINISHED] * 5)
+    for width, lanes in ((80, 3), (100, 4), (120, 5), (200, 5)):
+        lines = str(report.run_report(run, width=width)).splitlines()
+        assert sum(f"rank {rank}" in "".join(lines[-3:]) for rank in ranks) == lanes
+        assert min(width, 120) - 20 < max(map(len, lines)) <= min(width, 120)
+
+
 def test_text_of_a_run_is_not_read_as_markup(launches, program, capsys) -> None:
     launches(timeline((FINISHED, FINISHED), program="[bold]worker[/bold] :boom:"))
     cli.main(["run", "train.py:worker", "--save", "run.joinlab"])

@@ -88,3 +88,8 @@ def test_any_number_of_ranks_can_be_asked_and_two_have_a_map():
 def test_counts_that_are_none_are_refused(counts, message):
     with pytest.raises(ProgramError, match=message):
         pairs(counts)
+
+
+def test_the_run_that_a_map_begins_with_has_its_fix():
+    found = sweep(cases.case_4, range(3))
+    assert found._repr_html_() and found.timelines[found.hangs[0]].mended

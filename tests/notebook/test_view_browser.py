@@ -154,7 +154,7 @@ def test_covered_lanes_tell_nothing_until_they_are_uncovered(notebook):
 
 def test_a_comparison_is_two_pictures_on_one_axis_below_one_sentence(notebook):
     cell = notebook.page.locator(".jp-CodeCell").nth(3)
-    expect(cell.locator(".jl-headline")).to_contain_text("They part at inputs[5]: rank 0 reads")
+    expect(cell.locator(".jl-headline")).to_contain_text("They part at call 29: rank 0 reads")
     one, other = cell.locator(".jl-picture").all()
     assert one.bounding_box()["y"] + one.bounding_box()["height"] <= other.bounding_box()["y"]
     for call in ("anyone left?", "forward 1"):  # a call that both issue stands at one place

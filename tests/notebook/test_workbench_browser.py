@@ -198,7 +198,7 @@ def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(no
     press(notebook, where.get_by_role("button", name="Compare with this"), "Enter")
     where.get_by_text("Both runs issue the same calls").wait_for()
     where.get_by_role("combobox", name="Run it on").select_option(label="NCCL today")
-    where.get_by_text("They part at inputs").wait_for()
+    where.get_by_text("They part at call").wait_for()
     expect(where.locator(".jl-scene")).to_have_count(2)
 
 

@@ -117,7 +117,7 @@ def test_every_call_that_is_pending_is_in_sight_with_its_name():
     texts = sorted(trace.text[index] for trace, index, *_ in drawn)
     assert texts == ["all-gather", "all-reduce", "barrier", "broadcast"]
     assert len({trace.y[index] for trace, index, *_ in drawn}) == 4
-    lane = made.layout.height - 240
+    lane = made.layout.height - made.layout.margin.t - 150
     assert all(trace.width[index] * lane > 17 for trace, index, *_ in drawn)  # px
 
 
@@ -162,10 +162,26 @@ def test_the_title_is_the_headline_and_below_it_stands_what_was_run():
     )
 
 
+def test_above_the_lanes_stand_the_lines_where_ranks_part_and_the_edit_that_was_tried():
+    made = figure(joinlab.emulate(joinlab.cases.case_4, (2, 3))).layout
+    _, *lines = made.title.subtitle.text.split("<br>")
+    assert [line.partition(" ")[2] for line in lines if "◂" in line] == [
+        "with model.join(): ◂ rank 0",
+        "for input in inputs: ◂ ranks 0, 1",
+        "- dist.barrier() ◂ rank 1",
+    ]
+    assert lines[-1] == "Tried: both finish." and "+ dist.barrier()" in lines
+    assert (made.title.y, made.title.yanchor) == (1, "top")
+    assert made.margin.t - figure(case_timeline(1, 2)).layout.margin.t == 16 * len(lines)
+
+
 def test_calls_that_should_not_meet_are_marked():
     (signs,) = signs_of(figure(case_timeline(4, 2)))
     assert signs.text == ("≠",) and "can never meet" in signs.customdata[0]
     assert not signs_of(figure(case_timeline(1, 2)))
+    drawn = figure(case_timeline(4, 2)).data
+    (names,) = (trace for trace in drawn if trace.type == "scatter" and trace.mode == "text")
+    assert names.text[0].strip() == "<b>anyone left? ≠ barrier</b>" and names.x == signs.x
 
 
 def test_what_never_completes_is_pale():

@@ -9,7 +9,7 @@ from joinlab.cases import DOCUMENTED
 from joinlab.picture.columns import columns
 from joinlab.picture.details import MADE, call_details
 from joinlab.picture.first_screen import first_screen, folded
-from joinlab.picture.lane_data import FIRST, KINDS, SMALL, LaneData, pack
+from joinlab.picture.lane_data import FIRST, KINDS, MEANINGS, SMALL, LaneData, pack
 from joinlab.story.writers import TAGS
 from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
@@ -29,7 +29,7 @@ def test_every_box_and_every_fact_arrives(timeline):
         )
         assert (sent["stack"], sent["said"], sent["size"]) == (
             one.stack,
-            one.said,
+            one.said or MEANINGS["missing" if one.missing else one.flag],
             one.size,
         )
         assert sent["title"] == made.title(one)

@@ -170,9 +170,26 @@ def test_the_keyboard_reaches_every_call_and_its_details(opened):
     scrub(view).focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    expect(view.locator(".jl-told")).to_contain_text("It never ends.")
+    expect(view.locator(".jl-told")).to_contain_text("never ends")
     page.keyboard.press("Escape")
     expect(view.locator(".jl-told")).to_be_hidden()
+
+
+def test_a_second_click_on_a_call_closes_its_details(opened):
+    page = opened(viewport={"width": 1300, "height": 900})
+    view = first(page)
+    details = view.locator(".jl-told")
+    box = view.locator(".jl-col .jl-fill").last
+    for seen in (True, False, True):
+        box.click(force=True)
+        expect(details).to_be_visible(visible=seen)
+    view.locator(".jl-col .jl-fill").nth(-3).click(force=True)  # another call
+    expect(details).to_be_visible()
+    call = clock(page).locator(".jl-lane .jl-fill").last
+    call.click()
+    expect(details).to_be_visible()
+    call.click()
+    expect(details).to_be_hidden()
 
 
 def test_a_click_selects_and_a_stack_is_shown_call_by_call(opened):
@@ -376,7 +393,7 @@ def test_a_program_walks_off_while_its_queue_is_stuck_or_waits_for_it(opened, tm
     assert drawn(view, 1)[-1] == "rank 1: barrier, queued"
     said = view.locator(".jl-step p").nth(1)
     expect(said).to_contain_text("rank 1 waits in barrier")
-    expect(said).to_contain_text(re.compile(r"its queue has backward, line \d+, which never ends"))
+    expect(said).to_contain_text(re.compile(r"its queue has backward, line \d+, never ends"))
 
 
 def test_what_a_program_that_is_over_left_in_its_queue_is_left_pending(opened, tmp_path):
@@ -385,13 +402,11 @@ def test_what_a_program_that_is_over_left_in_its_queue_is_left_pending(opened, t
     view = clock(page)
     expect(view.locator(".jl-end").nth(1)).to_contain_text("call pending")
     said = view.locator(".jl-step p").nth(1)
-    expect(said).to_contain_text(
-        re.compile(r"its queue has backward, line \d+, which is left pending")
-    )
+    expect(said).to_contain_text(re.compile(r"its queue has backward, line \d+, left pending"))
     titles = view.locator(".jl-lane").nth(1).locator("rect.jl-bad title")
-    assert set(titles.all_text_contents()) == {"rank 1: backward, is left pending"}
+    assert set(titles.all_text_contents()) == {"rank 1: backward, left pending"}
     view.locator(".jl-lane").nth(1).locator("rect.jl-bad").click()
-    expect(view.locator(".jl-told")).to_contain_text("It is left pending.")
+    expect(view.locator(".jl-told")).to_contain_text("left pending")
 
 
 def test_a_wait_behind_the_loop_is_in_no_input(opened, tmp_path):
@@ -456,7 +471,7 @@ def test_front_ends_that_ask_for_html_get_a_picture_that_answers(opened, tmp_pat
     (tmp_path / "cell.html").write_text(f"<!doctype html>{timeline._repr_html_()}", "utf-8")
     frame = opened(tmp_path / "cell.html").frame_locator("iframe")
     frame.locator(".jl-col .jl-fill").last.click(force=True)
-    expect(frame.locator(".jl-told").first).to_contain_text("It never ends.")
+    expect(frame.locator(".jl-told").first).to_contain_text("never ends")
 
 
 def test_on_paper_every_program_has_one_page(opened, sliders):
@@ -988,9 +1003,25 @@ def test_a_log_that_tells_no_times_has_no_clock(opened, tmp_path):
     view.locator(".jl-scrub").press("c")
     assert "clock" not in page.url
     view.locator(".jl-col").first.click()
-    expect(view.locator(".jl-told")).to_contain_text("It has no end on record.")
-    expect(view.locator(".jl-sub").first).to_have_text("no end on record")
+    for place in (".jl-told .jl-tone-bad", ".jl-sub"):
+        expect(view.locator(place).first).to_have_text("no end on record")
     row(every(page), 1, 1)
+
+
+def test_a_log_has_no_lane_for_a_rank_of_which_it_tells_no_call(opened, tmp_path):
+    run = joinlab.load(MATERIAL / "logs" / "watchdog_2_4.log")
+    page = opened(write_html(run, tmp_path / "run.html"))
+    expect(page.locator(".jl-rank b")).to_have_text(["rank 0", "rank 1", "rank 2"])
+    expect(page.locator(".jl-do code")).to_have_text("joinlab record")
+
+
+def test_the_code_of_two_runs_stands_above_their_pictures(opened, tmp_path):
+    runs = [joinlab.emulate(case, (1, 2)) for case in (joinlab.cases.case_4, joinlab.cases.case_6)]
+    path = write_html(runs, tmp_path / "two.html", compare=True)
+    for width in (390, 1300):
+        page = opened(path, viewport={"width": width, "height": 844})
+        places = [page.locator(what).first.bounding_box()["y"] for what in (".jl-do", ".jl-which")]
+        assert places == sorted(places) and places[0] < 400
 
 
 def rank_0_alone(rank, inputs):

@@ -5,7 +5,7 @@ import { Controls } from "./controls.js";
 import { unpack } from "./data.js";
 import { element, write } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
-import { First } from "./first.js";
+import { First, widget } from "./first.js";
 import { Hand } from "./hand.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
@@ -276,10 +276,4 @@ export class Board extends First {
   }
 }
 
-export default {
-  /** @param {{ model: Model, el: HTMLElement }} context */
-  render({ model, el }) {
-    const board = new Board(el, model);
-    return () => board.close();
-  },
-};
+export default widget(Board);

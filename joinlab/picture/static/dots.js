@@ -44,11 +44,14 @@ export function wireDots(view) {
     if (n !== view.counts[rank]) view.go(view.counts.with(rank, n));
     shine(rank, true); // the row is drawn anew by a move
   };
-  const live = '.jl-dotrow[aria-disabled="false"]';
+  /** @param {Event} event @returns {[slider: ?HTMLElement, rank: number]} */
+  const held = (event) => {
+    const slider = hit(event, '.jl-dotrow[aria-disabled="false"]');
+    return [slider, Number(slider?.dataset.rank)];
+  };
   stage.addEventListener("pointerdown", (event) => {
-    const slider = hit(event, live);
+    const [slider, rank] = held(event);
     if (!slider) return;
-    const rank = Number(slider.dataset.rank);
     slider.focus({ preventScroll: true });
     const lefts = [...slider.children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
     drag(
@@ -58,11 +61,9 @@ export function wireDots(view) {
     );
   });
   stage.addEventListener("keydown", (event) => {
-    const slider = hit(event, live);
-    if (!slider) return;
-    const rank = Number(slider.dataset.rank),
+    const [slider, rank] = held(event),
       [x, y] = arrow(event);
-    if (x === undefined) return;
+    if (!slider || x === undefined) return;
     event.preventDefault();
     event.stopPropagation();
     move(rank, x === Infinity ? SHOWN : view.counts[rank] + x - y);

@@ -11,7 +11,7 @@ import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
 import { coded, esc, px, rect, tag, widthOf } from "./text.js";
-import { fill, laneName, lineNumber, tags, tellSlot } from "./told.js";
+import { fill, lineNumber, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
@@ -51,8 +51,8 @@ export class First {
   alive = true;
   /** @type {[string, (...message: any[]) => void][]} */
   followed = [];
-  /** The column whose details are open. @type {?number} */
-  openAt = null;
+  /** The column whose details are open, and its run. @type {[?number, ?RawRun]} */
+  openAt = [null, null];
   width = 0;
   least = 0;
   /** What waits for every call. @type {(() => void) | null} */
@@ -461,9 +461,9 @@ export class First {
       key(data.looks.kinds[kind], "", `background:var(--jl-k${kind})`),
     );
     if (!whole && this.scenes.some(({ path }) => path.length))
-      names.push(key("value taken for an answer, and its reader's next calls", "jl-taken"));
+      names.push(key(data.looks.taken, "jl-taken"));
     if (whole && find(stage, `.jl-many[fill="${MIXED}"]`))
-      names.push(key("several kinds, too short to be seen", "", `background:${MIXED}`));
+      names.push(key(data.looks.mixed, "", `background:${MIXED}`));
     if (this.axis === "time") names.push(key("program", "jl-host"), key("it waits", "jl-waiting"));
     if (whole && !this.phone)
       names.push(
@@ -508,7 +508,7 @@ export class First {
         style = turned
           ? `left:${place}px;max-width:${room}px`
           : `top:${Math.round(place + thick / 2)}px;translate:0 -50%`;
-      const whole = laneName(run, i),
+      const whole = run.scene.short[i],
         forms = [whole, whole.replace(/^ranks? /, "")];
       if (ranks[i].length > 1) forms.push(`×${ranks[i].length}`);
       const fits = forms.find((said) => widthOf(said, 16.5) < room);
@@ -537,7 +537,7 @@ export class First {
       if (!said || widthOf(said, 13) > room) return "";
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
-    const fits = widthOf(`${laneName(run, lane)} ${had}`, 15) < Math.min(room, 190),
+    const fits = widthOf(`${run.scene.short[lane]} ${had}`, 15) < Math.min(room, 190),
       beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "";
     const many = world > 8,
       step = this.scene.phone ? (many ? 7 : 15) : many ? 9 : 20;
@@ -671,18 +671,15 @@ export class First {
     low.addEventListener("click", (event) => {
       if (hit(event, ".jl-fix")) this.set("mended", this.run === this.main);
     });
-    details.addEventListener("click", (event) => {
-      if (!hit(event, ".jl-x")) return;
-      if (details.matches(":focus-within")) find(stage, ".jl-scrub").focus({ preventScroll: true });
-      details.hidden = true;
-    });
+    details.addEventListener("click", (event) => hit(event, ".jl-x") && this.shut());
     stage.addEventListener("click", (event) => {
       if (hit(event, ".jl-play")) return this.playOrStop();
       const call = hit(event, ".jl-col");
       if (!call) return;
       const at = this.pictures.indexOf(hit(event, ".jl-picture")),
         { columns, run } = this.scenes[at];
-      this.open(columns[Number(call.dataset.i)], run);
+      if (!details.hidden && call.matches(".jl-chosen")) this.shut();
+      else this.open(columns[Number(call.dataset.i)], run);
     });
     stage.addEventListener("pointerdown", (event) => {
       const scrub = hit(event, ".jl-scrub");
@@ -693,6 +690,13 @@ export class First {
         this.seek(this.face.seek(this.face.turned ? clientY - top : clientX - left));
       });
     });
+  }
+
+  /** Close the details. */
+  shut() {
+    const { details, stage } = this;
+    if (details.matches(":focus-within")) find(stage, ".jl-scrub").focus({ preventScroll: true });
+    details.hidden = true;
   }
 
   playOrStop() {
@@ -711,7 +715,7 @@ export class First {
     const on = /** @type {HTMLElement} */ (event.target),
       scrubs = on.matches(".jl-scrub"),
       [x, y] = arrow(event);
-    if (key === "Escape" && !this.details.hidden) find(this.details, ".jl-x").click();
+    if (key === "Escape" && !this.details.hidden) this.shut();
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
     else if (scrubs && key === "Enter")
       this.whole
@@ -759,17 +763,14 @@ export class First {
       { missing, stack, slot, until, n, boxes, said } = one,
       title = n ? `Call${stack && "s"} ${n}` : stack || boxes.find(Boolean)?.label;
     if (!boxes.some(Boolean) && !missing) return; // only the other run has something here
-    this.openAt = one.i;
+    this.openAt = [one.i, run];
     this.markChosen();
     this.bringIntoSight();
-    if (missing) {
-      const how = "It was never issued: the next call came in its place.";
-      return fill(details, `No ${missing[1]}`, how);
-    }
+    if (missing) return fill(details, `No ${missing[1]}`, said);
     if (stack) {
       const cards = run.scene.names.flatMap((name, lane) => {
         const { label } = boxes[lane] ?? {};
-        return label ? [`<p class="jl-h">${esc(name)}</p><p>${esc(label)}</p>`] : [];
+        return label ? [[name, `<p>${esc(label)}</p>`]] : [];
       });
       fill(details, title, `${said}.`, cards);
       const single = () => {
@@ -780,24 +781,18 @@ export class First {
         details.append(button("one by one", "Show these calls one by one", single));
       return;
     }
-    const how =
-      said ||
-      {
-        met: "They met, as they should.",
-        wrong: "They met, but should not have.",
-        apart: "They face each other, and can never meet.",
-        open: "It did not complete.",
-      }[one.flag];
     if (run === this.run && this.get("selected") !== slot) this.set("selected", slot);
     this.withCalls(() =>
-      tellSlot(details, this.data, run.columns ? run : this.run, one, title, how),
+      tellSlot(details, this.data, run.columns ? run : this.run, one, title, said),
     );
   }
 
   /** Mark the call that the details are about; style sheets show it while they are open. */
   markChosen() {
-    for (const one of findAll(this.stage, ".jl-col"))
-      one.classList.toggle("jl-chosen", Number(one.dataset.i) === this.openAt);
+    const [i, run] = this.openAt;
+    for (const [at, picture] of this.pictures.entries())
+      for (const { classList, dataset } of findAll(picture, ".jl-col"))
+        classList.toggle("jl-chosen", this.drawn[at] === run && Number(dataset.i) === i);
   }
 
   code() {
@@ -905,9 +900,7 @@ export class First {
       `<ol>${lines.join("")}</ol><p class="jl-title">` +
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
       `<p class="jl-soft">Keys: ${this.hand ? "arrows on the barrier, Enter drops it; " : ""}` +
-      "arrows on the dots and on the scrubber; " +
-      "Enter tells of a call; Space plays; c: order or clock; t turns the lanes; on the clock w s zoom, " +
-      "a d pan, f shows all.</p>";
+      `${this.data.looks.keys}</p>`;
   }
 
   /** @param {string} said */
@@ -915,6 +908,15 @@ export class First {
     this.live.textContent = said;
   }
 }
+
+/** What anywidget asks for. @param {typeof First} View */
+export const widget = (View) => ({
+  /** @param {{ model: Model, el: HTMLElement }} context */
+  render({ model, el }) {
+    const view = new View(el, model);
+    return () => view.close();
+  },
+});
 
 /** @param {RawRun} run */
 const mends = ({ scene }) => scene.code.some(([sign]) => sign === "+");

@@ -51,8 +51,10 @@ class Gallery extends First {
     ),
   ) {
     const [program, fabric] = [Math.floor(at / this.many), at % this.many],
-      [number, ended, note] = this.told.runs[this.inputs.value][program][fabric];
-    return { program, fabric, number, ended, note, run: data.runs[number] };
+      { programs, fabrics, runs } = this.told,
+      [number, ended, note] = runs[this.inputs.value][program][fabric],
+      name = `${programs[program]}, ${fabrics[fabric]}`;
+    return { program, fabric, name, number, ended, note, run: data.runs[number] };
   }
 
   /** @param {URLSearchParams} asked */
@@ -69,9 +71,9 @@ class Gallery extends First {
   /** Draw every small picture, and the large one. */
   fill() {
     this.radios.forEach((radio, at) => {
-      const { program, fabric, ended, run } = this.place(at),
+      const { name, ended, run } = this.place(at),
         small = find(radio.parentElement, ".small");
-      radio.ariaLabel = `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`;
+      radio.ariaLabel = `${name}: ${ended}`;
       small.className = `small drawn jl-tone-${run.scene.tone}`;
       small.title = ended;
       const signs = run.scene.ends.map(
@@ -96,10 +98,9 @@ class Gallery extends First {
   }
 
   go() {
-    const { program, fabric, number, ended, note, run } = this.place(),
-      above = `, ${run.scene.word}`, // which stands above
-      name = `${this.told.programs[program]}, ${this.told.fabrics[fabric].replace(above, "")}`;
-    this.model.set("heading", [name, note].filter(Boolean).join(": "));
+    const { name, number, ended, note, run } = this.place(),
+      short = name.replace(`, ${run.scene.word}`, ""); // which stands above
+    this.model.set("heading", [short, note].filter(Boolean).join(": "));
     show(this, data, number);
     this.announce(ended);
   }

@@ -31,7 +31,7 @@ import {
   word,
   words,
 } from "./text.js";
-import { fate, laneName, linesOf } from "./told.js";
+import { linesOf, stateOf } from "./told.js";
 
 const LEAST = 3; // px: what is shorter is drawn together
 export const MIXED = "var(--mixed)"; // what is drawn together, and of which no kind takes most
@@ -510,7 +510,7 @@ export class Grid extends Lanes {
   /** ≠ between calls of the story that do not belong together. */
   signs() {
     const { columns, focus } = this.scene,
-      { begun, ended } = this.calls;
+      { begun, ended, code } = this.calls;
     /** px of the last, by the lane above. @type {number[]} */
     const last = [];
     return columns.flatMap((column, place) =>
@@ -526,6 +526,8 @@ export class Grid extends Lanes {
         last[a] = t;
         const s = (this.lane(a) + this.lane(b) + this.thick) / 2,
           names = loud && this.gap > 12 ? this.clashing([i, j], t, s, r + 7) : "";
+        if (names && !this.turned)
+          last[a] += r + widthOf(this.run.columns.codes[code[j]].label, 13);
         return [sign(this.at(t, s), r), names];
       }),
     );
@@ -677,12 +679,9 @@ export class Grid extends Lanes {
   titled(i) {
     const { calls, run } = this,
       { label } = run.columns.codes[calls.code[i]],
-      flags = calls.flags[i],
-      lane = laneOf(calls, i),
-      open = flags & QUEUED ? ", queued" : flags & OPEN ? `, ${fate(run, lane)}` : "",
-      end = flags & FAILED ? ", failed" : open,
-      meets = flags & BAD ? ", meets what it should not" : "";
-    return `${run.names[lane]}: ${label}${end}${meets}`;
+      end = stateOf(run, i),
+      meets = calls.flags[i] & BAD ? ", meets what it should not" : "";
+    return `${run.names[laneOf(calls, i)]}: ${label}${end && `, ${end}`}${meets}`;
   }
 
   /** @param {number} at */
@@ -698,7 +697,7 @@ export class Grid extends Lanes {
     return this.rows.map((_, i) => {
       const state = this.state(i, at),
         what = this.clock ? this.doing(i, state) : this.noun(state.call);
-      return `<b>${esc(laneName(this.run, i))}</b> ${what}`;
+      return `<b>${esc(this.scene.short[i])}</b> ${what}`;
     });
   }
 
@@ -733,11 +732,11 @@ export class Grid extends Lanes {
     for (let i = first; i < behind; i++)
       if (begun[i] <= ns && ns < ended[i] && !(flags[i] & QUEUED)) busy = i;
     const where = run.queues ? "its queue" : "the network",
-      stuck = flags[busy] & OPEN ? `, which ${fate(run, lane)}` : "",
+      stuck = flags[busy] & OPEN ? `, ${run.fates[lane]}` : "",
       carries = busy >= 0 && busy !== wait?.call ? `; ${where} has ${this.noun(busy)}${stuck}` : "";
     if (wait) {
       const i = wait.call;
-      const since = `since ${this.moment(wait.from)}: it ${fate(run, lane)}`;
+      const since = `since ${this.moment(wait.from)}: ${run.fates[lane]}`;
       if (flags[i] & OPEN) return `wait${s} in ${this.noun(i)}, ${since}${carries}`;
       const last = run.names
           .map((_, lane) => slotsOf(calls, lane)[slot[i]])
@@ -843,8 +842,10 @@ export class Grid extends Lanes {
       across = this.turned ? event.clientX - box.left : event.clientY - box.top,
       row = this.rows[Math.floor((across - this.side) / this.pitch)],
       root = /** @type {Document} */ (this.chart.getRootNode()),
-      hit = root.elementFromPoint(event.clientX, event.clientY)?.getAttribute("data-slot");
-    if (hit) return this.select(Number(hit));
+      hit = root.elementFromPoint(event.clientX, event.clientY),
+      slot = hit?.getAttribute("data-slot");
+    if (slot && !this.view.details.hidden && hit.matches(".jl-chosen")) return this.view.shut();
+    if (slot) return this.select(Number(slot));
     if (!row) return;
     let [found, near] = [-1, 12 / this.per];
     for (let i = calls.starts[row.lane]; i < calls.starts[row.lane + 1]; i++) {

@@ -68,15 +68,15 @@ function broken(text, size, wide, high, gap = SPACE) {
   for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
     const lines = split(text.split(gap), count, size);
     if (lines.length < count) break;
-    const fits = Math.min(
-      size,
-      (size * wide) / Math.max(...lines.map((line) => widthOf(line, size))),
-    );
+    const fits = Math.min(size, (size * wide) / longest(lines, size));
     if (fits > best.fits * 1.03) best = { lines, fits };
   }
   if (best.fits >= 11 || gap === HYPHEN) return best;
   return broken(text, size, wide, high, HYPHEN);
 }
+
+/** @param {string[]} lines @param {number} size */
+const longest = (lines, size) => Math.max(...lines.map((line) => widthOf(line, size)));
 
 /** @param {string[]} words */
 const joined = (words) => words.join("").trimEnd();
@@ -88,9 +88,9 @@ function split(words, count, size) {
   const ways = words
     .slice(1)
     .map((_, i) => [joined(words.slice(0, i + 1)), ...split(words.slice(i + 1), count - 1, size)]);
-  const longest = (/** @type {string[]} */ lines) =>
-    Math.max(...lines.map((line) => widthOf(line, size)));
-  return ways.filter((lines) => lines.length === count).sort((a, b) => longest(a) - longest(b))[0];
+  return ways
+    .filter((lines) => lines.length === count)
+    .sort((a, b) => longest(a, size) - longest(b, size))[0];
 }
 
 const NARROW = 0.8; // how far letters may be squeezed: those of some fonts are wide

@@ -1,7 +1,7 @@
 // What is known of the calls of one place, a card for each lane: what it put in, got out and made of it, its
 // lines.
 
-import { callsOf, slotsOf } from "./columns.js";
+import { FAILED, OPEN, QUEUED, callsOf, laneOf, slotsOf } from "./columns.js";
 import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
@@ -28,20 +28,14 @@ export const lineNumber = (number, added) =>
   `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
   `<span class="jl-no">${added ? "+" : number}</span>`;
 
-/** What a lane is called. @param {RawRun} run @param {number} lane */
-export function laneName({ scene: { names, ranks } }, lane) {
-  const n = ranks[lane].length;
-  return n > 3 && names[lane].startsWith("ranks") ? `${n} ranks` : names[lane];
+/** What became of a call that did not complete. @param {RawRun} run @param {number} i */
+export function stateOf(run, i) {
+  const calls = callsOf(run),
+    flags = calls.flags[i];
+  if (flags & FAILED) return "failed";
+  if (flags & QUEUED) return "queued";
+  return flags & OPEN ? run.fates[laneOf(calls, i)] : "";
 }
-
-/** What became of a call that did not complete. @param {RawRun} run @param {number} lane */
-export const fate = ({ ends }, lane) =>
-  ({
-    "✓": "is left pending",
-    "!": "is left pending",
-    "…": "has not ended",
-    "?": "has no end on record",
-  })[ends[lane][0]] ?? "never ends";
 
 /** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
  * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column
@@ -63,12 +57,7 @@ export function tellSlot(section, data, run, { slot, until, absent = [], lacks }
   const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.names[lane]).join(", ");
   const issued = [...cards.values()].map(([lanes, html]) => [who(lanes), html]),
     all = [...issued, ...absent.map((lane) => [run.scene.names[lane], never])];
-  fill(
-    section,
-    title,
-    how,
-    all.map(([name, html]) => `<p class="jl-h">${esc(name)}</p>${html}`),
-  );
+  fill(section, title, how, all);
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
@@ -77,9 +66,7 @@ export function tellSlot(section, data, run, { slot, until, absent = [], lacks }
 function card(data, run, calls, slot, lane) {
   const i = slotsOf(calls, lane)[slot],
     code = run.columns.codes[calls.code[i]],
-    flags = calls.flags[i],
-    open = !!(flags & 1),
-    failed = !!(flags & 4);
+    end = stateOf(run, i);
   const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
     [first, rest, stack, made] = data.told[own ?? code.facts],
     table = (/** @type {number[]} */ facts) => {
@@ -96,8 +83,7 @@ function card(data, run, calls, slot, lane) {
       const said = text?.trim() ?? "its text is not known";
       return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
     });
-  const end = failed ? "It failed." : open ? `It ${fate(run, lane)}.` : "",
-    swatch = { class: "jl-swatch", style: kindStyle(code.kind) };
+  const swatch = { class: "jl-swatch", style: kindStyle(code.kind) };
   const html =
     `<p>${tag("span", swatch, esc(code.label))}</p>${made < 0 ? "" : `<p>${esc(data.facts[made][1])}</p>`}` +
     (end && `<p class="jl-tone-bad">${end}</p>`) +
@@ -107,15 +93,16 @@ function card(data, run, calls, slot, lane) {
       ? `<details><summary>times and more</summary>${table(rest)}` +
         `${stack < 0 ? "" : `<pre tabindex="0">${esc(data.facts[stack][1])}</pre>`}</details>`
       : "");
-  return [JSON.stringify([code.label, open, failed, first, made]), html];
+  return [JSON.stringify([code.label, end, first, made]), html];
 }
 
 /** @param {HTMLElement} section
- * @param {string} title @param {string} how @param {string[]} cards */
+ * @param {string} title @param {string} how @param {string[][]} cards each a name and HTML */
 export function fill(section, title, how, cards = []) {
+  const all = cards.map(([name, html]) => `<div><p class="jl-h">${esc(name)}</p>${html}</div>`);
   section.innerHTML =
     `<p class="jl-h jl-big">${esc(title)} <span class="jl-soft">${esc(how)}</span></p>` +
-    `<div class="jl-two">${cards.map((one) => `<div>${one}</div>`).join("")}</div>`;
+    `<div class="jl-two">${all.join("")}</div>`;
   section.append(button("✕", "Close", () => {}, "jl-x", { "aria-label": "Close" }));
   section.hidden = false;
 }

@@ -13,6 +13,8 @@ interface RawRun {
   /** Of every lane of `columns`; the first screen's may be fewer. */
   names: string[];
   ends: string[];
+  /** Of calls that did not complete. */
+  fates: string[];
   /** By lane of the first screen, the one of `columns` that it shows. */
   lanes: number[];
   /** Whether calls begin one after the other, in a queue of the GPU. */
@@ -59,6 +61,9 @@ interface Span {
 
 interface Looks {
   kinds: string[];
+  taken: string;
+  mixed: string;
+  keys: string;
   /** px of columns and of the gaps between, on a "row", a "column" or a "phone". */
   sizes: Record<string, Record<string, number>>;
   gives: [size: string, number][];
@@ -133,6 +138,7 @@ type ScenePiece = [text: string, kind: number, tone: string];
 
 interface RawScene {
   names: string[];
+  short: string[];
   before: number;
   behind: number;
   head: ScenePiece[];

@@ -1,11 +1,5 @@
 // joinlab.View in a notebook, through anywidget.
 
-import { First } from "./first.js";
+import { First, widget } from "./first.js";
 
-export default {
-  /** @param {{ model: Model, el: HTMLElement }} context */
-  render({ model, el }) {
-    const view = new First(el, model);
-    return () => view.close();
-  },
-};
+export default widget(First);

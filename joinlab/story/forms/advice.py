@@ -12,22 +12,40 @@ from joinlab.backend.calls import is_peer_gone
 from joinlab.program.divergence import are_gradients
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import even, meeting, parted, standing
+from joinlab.story.forms import even, meeting, parted, pasted, standing
 from joinlab.story.forms.fates import is_timeout
 from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
-from joinlab.timeline import LOST, NO_END, EndKind
+from joinlab.timeline import FROM_TEXT, LOST, NO_END, EndKind
 
 
 def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
     """One line at most; () where nothing follows. While it is not over, other calls may follow, and
     only where ranks stand is known."""
+    if evidence.meta.get("format") == FROM_TEXT:
+        return tuple(_recording(evidence))
     if evidence.meta.get("engine") != "recorded":
         return ()
     places = tuple(_where(evidence))
     if over:
         return (*places, *_at_test(evidence), *_what_leads(evidence))[:1]
     return places
+
+
+class RecordIt(Fix):
+    def words(self) -> Text:
+        return say(
+            "Recorded with {}, the job can name the line where {} stood.",
+            code("joinlab record"),
+            self.ranks,
+        )
+
+
+def _recording(evidence: Evidence) -> Iterator[Line]:
+    """How to learn more of ranks of which a text tells a call, or that they did not come, but no line."""
+    headline, *_ = pasted.find(evidence)
+    if isinstance(headline, pasted.TextCalls) and not evidence.meta.get("stood"):
+        yield RecordIt(ranks=tuple(headline.sides[-1]))
 
 
 class Unused(Fix):
