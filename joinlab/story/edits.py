@@ -704,7 +704,8 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
 
     One rank's wish is enough (MAX), except where the test is the only regular way out of its loop,
     or what follows reads what the test asks for: then each rank has to pass it (MIN). A number can
-    be read on a rank that does not pass it, too: then one rank's wish is the second choice.
+    be read on a rank that does not pass it, too: then one rank's wish is the second choice. A call
+    in a branch is made where all ranks would make it (MIN): one may have nothing to put in.
     """
     node = target.diverging()
     if node is None or target.joins(node):
@@ -717,16 +718,19 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
             put = target.put(node.body[0], *lines)
             text = target.changed((*target.span(node.test), "True"), put)
             yield Edited("together", target, text)
-    elif isinstance(node, ast.If) and _leaves(node) and not _is_role(target, node.test):
+    elif isinstance(node, ast.If) and not _is_role(target, node.test):
         loops = target.within(node, ast.For, ast.While)
+        inside = target.sites.intersection(range(node.lineno + 1, (node.end_lineno or 0) + 1))
         wanted = _is_wanted(target, node, loops)
         breaks = isinstance(node.body[-1], ast.Break)
         only_way_out = breaks and _is_only_way_out(loops[0])
         kinds = []
         if only_way_out or (breaks and wanted):
             kinds.append(("all ready", "MIN"))
+        elif not _leaves(node) and inside and not node.orelse:
+            kinds.append(("where all do", "MIN"))
         types = {type(read["value"]) for read in target.tests[-1]["values"]}
-        if not only_way_out and (not wanted or set() < types <= {int, float}):
+        if _leaves(node) and not only_way_out and (not wanted or set() < types <= {int, float}):
             kinds.append(("flag", "MAX"))
         for kind, op in kinds:
             made = target.agree("flag", f"float({ast.unparse(node.test)})", op)

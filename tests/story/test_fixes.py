@@ -389,19 +389,15 @@ def reduces_to_owners_in_a_comprehension(rank, inputs):
         reduces_to_owners_in_a_comprehension,
         returns_before_the_norm,
         callbacks_of_one_rank,
-        steps_on_finite_inputs,
-        stops_by_its_own_state,
-        meets_what_it_took,
         returns_the_rate_that_fits,
         takes_turns_to_read,
     ],
 )
 def test_no_fix_takes_a_call_away_or_a_guard_or_a_result(program):
     """With a flag, both ranks would return before the call in every step; with as many callbacks on
-    each rank, none would make it; and outside its branch, it would add up infinite values. With its
-    state set before each test, the loop would end at once; with a flag, a rank would go on without
-    the rate, or the shard, that its test asks for. Rank 1 would lose a bonus of its own; and with
-    one root, no other rank would have its turn."""
+    each rank, none would make it; with a flag, a rank would go on without the rate, or the shard,
+    that its test asks for. Rank 1 would lose a bonus of its own; and with one root, no other rank
+    would have its turn."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
 
@@ -613,10 +609,36 @@ def returns_what_its_test_asks_for(rank, inputs):
     return drift
 
 
+def gathers_full_batches(rank, inputs):
+    for batch in torch.ones(6 - rank, 1).split(2):
+        dist.all_reduce(torch.ones(1))
+        if batch.shape[0] == 2:
+            gathered = [torch.empty(2, 1) for _ in range(2)]
+            dist.all_gather(gathered, batch)
+    dist.barrier()
+
+
+def sends_once_too_often(rank, inputs):
+    for step in range(2):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0 and step == 1:
+            dist.send(torch.ones(1), 1)
+    dist.barrier()
+
+
+def test_a_call_that_no_rank_makes_any_more_is_no_fix():
+    timeline = joinlab.emulate(sends_once_too_often, (1, 1))
+    joinlab.diagnose(timeline)
+    assert timeline.meta["fixes"] == []
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "backend"),
     by_turns(
         [
+            (gathers_full_batches, "where all do"),
+            (steps_on_finite_inputs, "where all do"),
+            (meets_what_it_took, "where all do"),
             (shared, "same"),
             (skips, "flag"),
             (leaves, "flag"),
@@ -761,6 +783,7 @@ def counts_by_class(rank, inputs):
             (until_it_is_read, "all ready", (True, True)),
             (until_it_is_small, "together", (2, 2)),
             (returns_too_early, "late", (2, None)),
+            (stops_by_its_own_state, "where all do", (None, None)),
         ]
     ),
     ids=lambda value: getattr(value, "__name__", ""),
