@@ -970,6 +970,8 @@ class TextFacts:
         groups = self._groups(size)
         met = self._met()
         for (group, rank, number), row in self.calls.items():
+            if not number:  # a monitored_barrier, which raised behind all others
+                row["seq"] = max(key[2] for key in self.calls if key[:2] == (group, rank))
             if (group, number) in met or 0 < number <= self.progress[group].get(rank, (0, 0))[1]:
                 row["completed_ns"] = 0
         rows = sorted(self.calls.values(), key=itemgetter("rank", "group", "seq"))

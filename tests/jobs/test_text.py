@@ -609,3 +609,19 @@ def test_a_rank_stands_in_what_its_program_called_not_in_what_the_recorder_calls
     assert "report (train.py:12, called all_reduce of distributed_c10d.py)" in str(
         joinlab.diagnose(timeline)
     )
+
+
+def test_a_call_without_a_number_comes_behind_those_that_have_one(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text(
+        "[rank0]:[E626 08:05:12.345678901 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600013 "
+        "milliseconds before timing out.\n"
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "train.py", line 9, in <module>\n'
+        "[rank0]:     dist.monitored_barrier()\n"
+        "[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms\n"
+    )
+    timeline = joinlab.load(log)
+    rows = timeline.calls.filter(rank=0).select("op", "seq", "number").rows()
+    assert rows == [("all_reduce", 0, 1), ("barrier", 1, None)]
