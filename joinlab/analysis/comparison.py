@@ -70,7 +70,8 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         )
         starts = (left_side, left_start), (right_side, right_start)
         for kind, text in _differences(*calls, starts, left_run, right_run):
-            first.setdefault(kind, (_where(row, starts, left), text))
+            if kind not in first:
+                first[kind] = _where(row, starts, left), text
         left_start += row.left is not None
         right_start += row.right is not None
         if "parts" in first:
@@ -265,15 +266,13 @@ def _differences(
 def _where(row: ComparedRow, starts: Sequence[tuple[_ComparedRun, int]], timeline: Timeline) -> str:
     """Where two runs differ: at a call, if it has one number in both; else at the input that the row
     belongs to."""
-    numbers: set[int | None] = set()
+    numbers = set[int | None]()
     places = []
     for (side, start), index in zip(starts, row, strict=True):
-        for calls, (_, group, _) in zip(
-            side.calls[start : start + 1], side.keys[start : start + 1], strict=True
-        ):
-            for call in calls.values():
-                counted = group == 0 and call["peer"] is None
-                numbers.add(call["number"] if counted else None)
+        if start < len(side.calls):
+            _, group, _ = side.keys[start]
+            for call in side.calls[start].values():
+                numbers.add(None if group or call["peer"] is not None else call["number"])
         if index is not None:
             places.append(side.keys[index][0])
     if len(numbers) == 1 and None not in numbers:

@@ -86,7 +86,7 @@ class Emulation(Machine):
                     [host.turn for host in self.hosts], self.knobs.timeout_s, self._give_up
                 )
         except KeyboardInterrupt:
-            with HeldInterrupts():  # a second one must not lose what was recorded
+            with HeldInterrupts():  # a second Ctrl-C here would lose the recorded calls
                 raise LaunchInterrupted(
                     "the emulation was interrupted; the `timeline` of this exception has what was "
                     "recorded (sys.last_value.timeline in a notebook)",

@@ -350,11 +350,11 @@ class TextFacts:
             self.notes.add("of several attempts, the last")
             text = text[begun[-1].start() :]
         ends = _all("attempt", text)
-        alone = len({end["agent"] for end in ends} - {None}) == 1
+        one_agent = len({end["agent"] for end in ends} - {None}) == 1
         following: dict[str, int] = {}
         for end in reversed(ends):
             agent = end["agent"]
-            if not agent or _is_restart(end, following.get(agent), alone):
+            if not agent or _is_restart(end, following.get(agent), one_agent):
                 self.notes.add("of several attempts, the last")
                 text = text[end.end() :]  # what came before is of another attempt
                 break
@@ -971,7 +971,7 @@ class TextFacts:
         met = self._met()
         for (group, rank, number), row in self.calls.items():
             if not number:  # a monitored_barrier, which raised behind all others
-                row["seq"] = max(key[2] for key in self.calls if key[:2] == (group, rank))
+                row["seq"] = max(self._numbers(group, rank))
             if (group, number) in met or 0 < number <= self.progress[group].get(rank, (0, 0))[1]:
                 row["completed_ns"] = 0
         rows = sorted(self.calls.values(), key=itemgetter("rank", "group", "seq"))
@@ -1057,8 +1057,12 @@ class TextFacts:
             groups[group] = list(range(size)) if whole else sorted(ranks_named)
         return groups or {DEFAULT_GROUP: list(range(size))}
 
+    def _numbers(self, group: str, rank: int) -> list[int]:
+        """Of the rank's calls in the group; 0 where a line gives none."""
+        return [key[2] for key in self.calls if key[:2] == (group, rank)]
+
     def _before(self, group: str, rank: int) -> int:
-        numbers = [key[2] for key in self.calls if key[:2] == (group, rank)]
+        numbers = self._numbers(group, rank)
         if numbers:
             return max(min(numbers) - 1, 0)
         counts = self.progress[group].get(rank)
@@ -1155,7 +1159,7 @@ def _end_of(chains: Sequence[list[re.Match[str]]]) -> list[re.Match[str]]:
     return hooked if hooked or len(errors) != 1 else chains[-1]
 
 
-def _is_restart(end: re.Match[str], following: int | None, alone: bool) -> bool:
+def _is_restart(end: re.Match[str], following: int | None, one_agent: bool) -> bool:
     """Whether a torchrun started its ranks again behind its line that one had failed: without that, its
     own traceback and report follow. It did if it wrote such a line again, `following`; but one of
     another host, with a report of its own, may have the same number. Or if it is alone in the text and
@@ -1166,7 +1170,7 @@ def _is_restart(end: re.Match[str], following: int | None, alone: bool) -> bool:
     if following and end.string.count("Root Cause", following) < 2:
         return True
     again = set(_lines_of_programs(after))
-    return alone and bool(again) and not again.isdisjoint(_lines_of_programs(before))
+    return one_agent and bool(again) and not again.isdisjoint(_lines_of_programs(before))
 
 
 def _lines_of_programs(text: str) -> Iterable[str]:

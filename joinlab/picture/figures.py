@@ -24,10 +24,11 @@ from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
 from joinlab.picture.columns import LEAST, MARGIN, call_times, mistaken
 from joinlab.picture.details import call_details, duration
-from joinlab.picture.first_screen import FirstScreen, first_screen, folded
+from joinlab.picture.first_screen import FirstScreen, folded, screen_of
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
-from joinlab.story.judge import diagnose
+from joinlab.story.evidence import Evidence
+from joinlab.story.judge import look
 from joinlab.timeline import Timeline, expect_timeline
 
 CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
@@ -64,8 +65,9 @@ def figure(timeline: Timeline) -> go.Figure:
         joinlab.figure(timeline).show()
     """
     expect_timeline(timeline, "figure")
-    diagnose(timeline, folded(timeline))  # before it is drawn: it tries fixes
-    reading, screen = read(timeline), first_screen(timeline)
+    evidence = Evidence(timeline, folded(timeline))
+    look(evidence)  # it tries fixes, which the screen then shows
+    reading, screen = read(timeline), screen_of(evidence)
     slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
     bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
     begin = min((bar.begin for bar in bars), default=0)

@@ -61,7 +61,7 @@ LOOKS = {
     "t turns the lanes; on the clock w s zoom, a d pan, f shows all.",
 }
 """Data for the script that all runs share: the kinds of calls, which name the colours of `theme`,
-box lengths, and words of the legend and of what is behind "…"."""
+box lengths, and the words of the legend and of the menu "…"."""
 
 
 MEANINGS = {

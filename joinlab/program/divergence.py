@@ -362,8 +362,10 @@ def tests_of(search: Search, traces: Mapping[int, Trace]) -> list[Test]:
 
 def _mixes(sides: Sequence[Sequence[int]], test: Test) -> bool:
     """Whether ranks of both sides went the same way at a test, and others another."""
-    branches = (branch["ranks"] for branch in test["sides"][1:] and test["sides"])
-    return any(all({*ranks}.intersection(side) for side in sides[:2]) for ranks in branches)
+    for branch in test["sides"]:
+        if all({*branch["ranks"]}.intersection(side) for side in sides[:2]):
+            return len(test["sides"]) > 1
+    return False
 
 
 def _tests_between(
@@ -820,8 +822,8 @@ def _set_before(forks: Sequence[_Fork], reads: Set[str], line: int = 0) -> list[
         or fork.statement.first <= line <= fork.statement.last
     ]
     if not setters:
-        own = {f"self.{part.rpartition('.')[2]}" for part in parts if "." in part}
-        setters = [fork for fork in reversed(forks) if own & _sets(fork)]
+        attributes = {f"self.{part.rpartition('.')[2]}" for part in parts if "." in part}
+        setters = [fork for fork in reversed(forks) if attributes & _sets(fork)]
         if len({fork.statement for fork in setters}) > 1:
             return []
     return setters[:1]

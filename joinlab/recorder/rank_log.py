@@ -188,9 +188,8 @@ class RankLog:
             self._read_to_ns = time_ns
         in_time = self.until_ns is None or self._read_to_ns < self.until_ns
         if self.until_ns is not None and self.stood and isinstance(event, TraceStepped):
-            self._held.append(
-                event
-            )  # a step has no time: the next event says whether it is in time
+            # A step has no time: the next event tells whether it came in time.
+            self._held.append(event)
         elif event is not None:
             if in_time or self._went_on():
                 self.take_held()
@@ -211,7 +210,6 @@ class RankLog:
         """Take the steps behind a stand."""
         for step in self._held:
             self.take(step)
-        self._held.clear()
 
     @property
     def cut(self) -> bool:

@@ -700,13 +700,7 @@ def _module(target: FixTarget) -> Iterator[Edited]:
 
 
 def _flag(target: FixTarget) -> Iterator[Edited]:
-    """Let all ranks leave a loop, skip the rest of a step, or go on, together.
-
-    One rank's wish is enough (MAX), except where the test is the only regular way out of its loop,
-    or what follows reads what the test asks for: then each rank has to pass it (MIN). A number can
-    be read on a rank that does not pass it, too: then one rank's wish is the second choice. A call
-    in a branch is made where all ranks would make it (MIN): one may have nothing to put in.
-    """
+    """Let all ranks leave a loop, skip the rest of a step, or go on, together."""
     node = target.diverging()
     if node is None or target.joins(node):
         # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
@@ -719,24 +713,39 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
             text = target.changed((*target.span(node.test), "True"), put)
             yield Edited("together", target, text)
     elif isinstance(node, ast.If) and not _is_role(target, node.test):
-        loops = target.within(node, ast.For, ast.While)
-        inside = target.sites.intersection(range(node.lineno + 1, (node.end_lineno or 0) + 1))
-        wanted = _is_wanted(target, node, loops)
-        breaks = isinstance(node.body[-1], ast.Break)
-        only_way_out = breaks and _is_only_way_out(loops[0])
-        kinds = []
-        if only_way_out or (breaks and wanted):
-            kinds.append(("all ready", "MIN"))
-        elif not _leaves(node) and inside and not node.orelse:
-            kinds.append(("where all do", "MIN"))
-        types = {type(read["value"]) for read in target.tests[-1]["values"]}
-        if _leaves(node) and not only_way_out and (not wanted or set() < types <= {int, float}):
-            kinds.append(("flag", "MAX"))
-        for kind, op in kinds:
+        for kind, op in _decisions(target, node):
             made = target.agree("flag", f"float({ast.unparse(node.test)})", op)
             if made:
                 changes = target.put(node, *made), (*target.span(node.test), "flag.item()")
                 yield Edited(kind, target, target.changed(*changes))
+
+
+def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
+    """How ranks may decide on a branch together, the best first: the kind of the edit, and the operator
+    of the all-reduce.
+
+    A branch with a call that did not fit is taken where all ranks would take it (MIN), since one may
+    have nothing to put in. To leave a loop or a function, one rank's wish is enough (MAX), except
+    where the test is the only regular way out of its loop, or what follows reads what the test asks
+    for: then each rank has to pass it (MIN). If that is a number, which ranks that fail the test
+    have too, one rank's wish is the second choice.
+    """
+    if not _leaves(branch):
+        lines = range(branch.lineno + 1, (branch.end_lineno or 0) + 1)
+        if target.sites.intersection(lines) and not branch.orelse:
+            yield "where all do", "MIN"
+        return
+    loops = target.within(branch, ast.For, ast.While)
+    breaks = isinstance(branch.body[-1], ast.Break)
+    if breaks and _is_only_way_out(loops[0]):
+        yield "all ready", "MIN"
+        return
+    wanted = _is_wanted(target, branch, loops)
+    if breaks and wanted:
+        yield "all ready", "MIN"
+    types = {type(read["value"]) for read in target.tests[-1]["values"]}
+    if not wanted or set() < types <= {int, float}:
+        yield "flag", "MAX"
 
 
 def _is_wanted(target: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:

@@ -147,7 +147,8 @@ class RaisedHere(Fix):
 
 @form
 class WorkerKilled(Fix):
-    """torch's DataLoader raises that in whichever line its handler of the signal meets.
+    """A DataLoader's signal handler raises the error wherever the program happens to be, so its line says
+    nothing about the cause.
 
     memory  whether it was SIGKILL, as of a host that runs out of memory
     """

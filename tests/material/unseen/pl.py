@@ -1,4 +1,4 @@
-# Programs in which a function, a reply or a rank's role decides what is sent. table.toml says what each does.
+# Programs where a function, a reply or the rank's role decides which messages are sent; table.toml describes them.
 import contextlib
 import math
 from datetime import timedelta
