@@ -37,7 +37,7 @@ export class Board extends First {
   listen() {
     /** What Python has sent ahead, by key. @type {Map<string, Early>} */
     this.ahead = new Map();
-    /** The key of what is drawn and Python has not answered yet. @type {string} */
+    /** The key of what is drawn and Python has not answered yet. */
     this.early = "";
     /** What was drawn before the line was taken into the air. @type {?Early} */
     this.kept = null;
@@ -74,7 +74,7 @@ export class Board extends First {
   /** @param {DataView} packed */
   async keep(packed) {
     const data = await unpack(packed),
-      setting = (/** @type {string} */ key) => key.split(",").slice(1, 4).join(); // less case and counts
+      setting = (key) => key.split(",").slice(1, 4).join(); // less case and counts
     const [first] = Object.keys(data.ahead);
     // what was sent for an older setting may come last
     for (const key of setting(first) === setting(this.keyOf()) ? this.ahead.keys() : [])
@@ -123,19 +123,16 @@ export class Board extends First {
     return this.asks ? super.cover : this.word;
   }
 
-  /** @returns {number} */
   get most() {
     return this.get("most");
   }
 
-  /** @returns {number[]} */
   get counts() {
     return this.get("counts");
   }
 
   /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear
-   * something newer.
-   * @param {number[]} counts */
+   * something newer. */
   go(counts) {
     this.model.set(
       "said",
@@ -144,7 +141,7 @@ export class Board extends First {
     this.controls.set("counts", counts);
   }
 
-  /** What Python has sent ahead of a key, if it can be drawn. @param {string} key */
+  /** What Python has sent ahead of a key, if it can be drawn. */
   sent(key) {
     const able =
         this.alive && this.run && !this.covered.length && !this.busy && !this.get("comparing"),
@@ -177,7 +174,6 @@ export class Board extends First {
     return same;
   }
 
-  /** @returns {number} */
   get case() {
     return this.get("case");
   }
@@ -196,14 +192,14 @@ export class Board extends First {
     return this.shipped(1) ? "Shown when dropped." : "Emulated when dropped.";
   }
 
-  /** How the run of a case with these inputs ends, if it ships. @param {number} n @returns {string} */
+  /** How the run of a case with these inputs ends, if it ships. */
   shipped(n) {
     const [a, b, more] = this.counts;
     if (more !== undefined || Math.max(a, b) >= SHIPPED) return "";
     return this.get("endings")[((n - 1) * SHIPPED + a) * SHIPPED + b] ?? "";
   }
 
-  /** How a case ends with these inputs: as shipped, or as it is shown. @param {number} n */
+  /** How a case ends with these inputs: as shipped, or as it is shown. */
   toneOf(n) {
     const shipped = ["good", "warn", "bad"].find((tone) => tone[0] === this.shipped(n));
     if (shipped) return shipped;
@@ -221,7 +217,6 @@ export class Board extends First {
     this.kept = { data: this.data, run: this.main };
   }
 
-  /** @param {number} n */
   glance(n) {
     const early = n === this.case ? this.kept : this.sent(this.keyOf(n)),
       { data, run } = early ?? this.kept;
@@ -229,7 +224,6 @@ export class Board extends First {
     return !!early;
   }
 
-  /** @param {number} n */
   take(n) {
     this.controls.set("case", n);
   }
@@ -245,7 +239,7 @@ export class Board extends First {
     if (!this.early) super.askCalls();
   }
 
-  /** @param {number} lane @param {RawRun} run */
+  /** @param {RawRun} run */
   head(lane, run) {
     if (run !== this.run) return super.head(lane, run);
     const n = this.counts[lane];
@@ -255,7 +249,7 @@ export class Board extends First {
     const said = this.get("said")[lane] ?? "",
       result = this.get("results")[lane] ?? "";
     const words = this.get("words").map(
-      (/** @type {string} */ word) =>
+      (word) =>
         `<option value="${word}"${word === said ? " selected" : ""}>` +
         `${word === "raises" ? "raises or crashes" : word || "…"}</option>`,
     );
@@ -269,7 +263,7 @@ export class Board extends First {
     );
   }
 
-  /** How it ends with so many inputs of a rank, if the map knows. @param {number} rank @param {number} n */
+  /** How it ends with so many inputs of a rank, if the map knows. */
   ending(rank, n) {
     const { cells, kinds } = this.get("map");
     return (this.counts.length === 2 && kinds?.[cells?.[this.counts.with(rank, n).join()]]) || null;

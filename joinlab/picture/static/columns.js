@@ -10,7 +10,7 @@ export const WRONG = OPEN | BAD | FAILED;
 
 /** Read the columns of a run from the bytes behind the JSON: every one byte by byte of significance, which
  * packs well.
- * @param {RawColumns} columns @param {Uint8Array} bytes @param {number} at where they begin
+ * @param {RawColumns} columns @param {Uint8Array} bytes @param at where they begin
  * @returns {number} their end */
 export function decode(columns, bytes, at) {
   columns.read = {};
@@ -24,12 +24,11 @@ export function decode(columns, bytes, at) {
   return at;
 }
 
-/** @param {number} n */
 const signed = (n) => (n & 1 ? -((n + 1) / 2) : n / 2);
 
 /** Sums of steps, lane by lane.
- * @param {Uint32Array} steps @param {number[]} counts of each lane
- * @param {number} each is added to every step */
+ * @param {Uint32Array} steps @param counts of each lane
+ * @param each is added to every step */
 function summed(steps, counts, each) {
   const found = new Float64Array(steps.length);
   let at = 0;
@@ -39,7 +38,6 @@ function summed(steps, counts, each) {
   return found;
 }
 
-/** @param {number[]} counts */
 const edges = (counts) => counts.reduce((all, count) => [...all, all.at(-1) + count], [0]);
 
 /** @param {RawRun} run */
@@ -105,7 +103,7 @@ export function everyCall(columns) {
 
 /** For a search among intervals that are almost in order: the last end up to each, and the first begin from
  * each on, part by part.
- * @param {number[]} starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to */
+ * @param starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to */
 function bounds(starts, from, to) {
   const last = new Float64Array(from.length),
     first = new Float64Array(from.length);
@@ -119,8 +117,7 @@ function bounds(starts, from, to) {
 }
 
 /** Which of some intervals can touch a stretch: the first of them, and the one behind the last.
- * @param {Record<"last" | "first", ArrayLike<number>>} bounds @param {number} begin
- * @param {number} behind @param {number} from @param {number} to @returns {[number, number]} */
+ * @param {Record<"last" | "first", ArrayLike<number>>} bounds */
 export function touching({ last, first }, begin, behind, from, to) {
   const least = (/** @type {(i: number) => boolean} */ holds) => {
     let [low, high] = [begin, behind];
@@ -134,7 +131,7 @@ export function touching({ last, first }, begin, behind, from, to) {
   return [least((i) => last[i] >= from), least((i) => first[i] > to)];
 }
 
-/** The calls of a lane by slot, -1 where it has none. @param {Calls} calls @param {number} lane */
+/** The calls of a lane by slot, -1 where it has none. @param {Calls} calls */
 export function slotsOf(calls, lane) {
   const { bySlot } = calls;
   if (bySlot[lane]) return bySlot[lane];
@@ -145,7 +142,7 @@ export function slotsOf(calls, lane) {
 
 /** When a lane's rank was at each of its inputs, which are counted from 1. A wait belongs to the input
  * that its rank was at when it began, whatever call it is for.
- * @param {Calls} calls @param {number} lane */
+ * @param {Calls} calls */
 export function inputsOf(calls, lane) {
   const { begun, late, input, inputs, starts, hosts } = calls;
   if (inputs[lane]) return inputs[lane];
@@ -172,5 +169,5 @@ export function inputsOf(calls, lane) {
   return (inputs[lane] = bands);
 }
 
-/** @param {Calls} calls @param {number} i */
+/** @param {Calls} calls */
 export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < starts[lane + 1]);

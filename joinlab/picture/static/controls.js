@@ -26,7 +26,7 @@ export class Controls {
     this.board = board;
     this.program = choice("Program", (value) => this.set("case", Number(value)));
     this.engine = choice("Run it on", (value) => this.set("engine", value));
-    /** @param {string} what @param {string} said shown until Python answers */
+    /** @param said shown until Python answers */
     const ask = (what, said) => {
       this.say(said);
       board.model.send({ press: what });
@@ -50,7 +50,7 @@ export class Controls {
     this.saves = ["PNG", "SVG"].map((what) =>
       button(what, `Save as ${what}`, () => board.model.send({ save: what })),
     );
-    /** @param {string} sign @param {string} what @param {(counts: number[]) => number[]} change */
+    /** @param {(counts: number[]) => number[]} change */
     const ranks = (sign, what, change) =>
       button(`${sign} rank`, what, () => board.go(change(board.counts)), "", {
         "aria-label": `${sign} ${what.toLowerCase()}`,
@@ -74,20 +74,18 @@ export class Controls {
     this.draw();
   }
 
-  /** @param {string} trait @param {unknown} value */
   set(trait, value) {
     this.board.set(trait, value);
     this.asks = true;
     this.draw();
   }
 
-  /** @param {string} said */
   say(said) {
     write(this.status, esc(said));
   }
 
   draw() {
-    const get = (/** @type {string} */ name) => this.board.get(name),
+    const get = (name) => this.board.get(name),
       { busy, counts, gone } = this.board;
     this.options(this.program, get("programs"), get("case"));
     this.options(
@@ -122,7 +120,7 @@ export class Controls {
   }
 
   /** @param {HTMLSelectElement} select
-   * @param {[value: string, label: string, missing?: string][]} wanted @param {string} chosen */
+   * @param {[value: string, label: string, missing?: string][]} wanted */
   options(select, wanted, chosen) {
     const options = wanted.map(([value, label, missing]) =>
       tag("option", { value, title: missing && esc(missing) }, esc(label)),

@@ -3,7 +3,6 @@
 
 import { decode } from "./columns.js";
 
-/** @param {string} packed */
 export const bytesOf = (packed) => Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
 
 /** @param {Uint8Array | DataView} bytes @returns {Promise<LaneData>} */

@@ -17,14 +17,14 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** @param {string} text @param {string} title @param {() => void} onclick
- * @param {string} look its class @param {Record<string, any>} more */
+/** @param {() => void} onclick
+ * @param look its class @param {Record<string, any>} more */
 export function button(text, title, onclick, look = "", more = {}) {
   return element("button", { type: "button", title, onclick, class: look, ...more }, text);
 }
 
-/** @param {string} label @param {(value: string) => void} chosen
- * @param {string[]} values @param {(value: string) => string} text of an option */
+/** @param {(value: string) => void} chosen
+ * @param {(value: string) => string} text of an option */
 export function choice(label, chosen, values = [], text = (value) => value) {
   const options = values.map((value) => element("option", { value }, text(value))),
     select = element("select", { "aria-label": label }, ...options);
@@ -35,7 +35,7 @@ export function choice(label, chosen, values = [], text = (value) => value) {
 /** An id for what is on the page once: every widget has a module of its own, which could count no others. */
 export const fresh = () => `jl${Math.random().toString(36).slice(2)}`;
 
-/** @param {Event} event @param {string} what a selector */
+/** @param {Event} event @param what a selector */
 export const hit = (event, what) =>
   /** @type {?HTMLElement} */ (/** @type {Element} */ (event.target).closest(what));
 
@@ -75,10 +75,10 @@ const ARROWS = {
 /** How far a key goes to the right and down; of others, nothing. @param {KeyboardEvent} event */
 export const arrow = (event) => (chord(event) ? [] : (ARROWS[event.key] ?? []));
 
-/** @param {ParentNode} root @param {string} what a selector @returns {?HTMLElement} */
+/** @param {ParentNode} root @param what a selector @returns {?HTMLElement} */
 export const find = (root, what) => root.querySelector(what);
 
-/** @param {ParentNode} root @param {string} what a selector @returns {HTMLElement[]} */
+/** @param {ParentNode} root @param what a selector @returns {HTMLElement[]} */
 export const findAll = (root, what) => [.../** @type {any} */ (root.querySelectorAll(what))];
 
 /** What was last written into an element. @type {WeakMap<Element, string>} */

@@ -6,8 +6,7 @@ import { clamp, tag } from "./text.js";
 
 const SHOWN = 8; // dots of a rank, unless it has more inputs
 
-/** @param {number} rank @param {number} count @param {number} most @param {boolean} busy
- * @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is
+/** @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is
  * known */
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
@@ -36,10 +35,9 @@ export function dots(rank, count, most, busy, ending) {
 /** @param {import("./board.js").Board | import("./positions.js").Positions} view */
 export function wireDots(view) {
   const { stage } = view;
-  const row = (/** @type {number} */ rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
-  const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
-    row(rank)?.classList.toggle("jl-shine", on);
-  const move = (/** @type {number} */ rank, /** @type {number} */ to) => {
+  const row = (rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
+  const shine = (rank, on) => row(rank)?.classList.toggle("jl-shine", on);
+  const move = (rank, to) => {
     const n = clamp(to, 0, view.most);
     if (n !== view.counts[rank]) view.go(view.counts.with(rank, n));
     shine(rank, true); // the row is drawn anew by a move

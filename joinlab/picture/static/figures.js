@@ -14,7 +14,6 @@ sheet.replaceSync(joinlabStyles);
 const kept = {};
 
 globalThis.joinlab = {
-  /** @param {string} name @param {string} packed */
   keep(name, packed) {
     kept[name] = unpack(bytesOf(packed));
   },

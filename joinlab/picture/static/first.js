@@ -22,7 +22,7 @@ const HAND = 396; // px of a program that can be changed, and of the gap before 
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
-/** @param {number} height px @param {string} d @param {number} width of its lines */
+/** @param height px @param width of its lines */
 const icon = (height, d, width) =>
   `<svg width="18" height="${height}" aria-hidden="true"><path d="${d}" stroke="currentColor" ` +
   `stroke-width="${width}" stroke-linecap="round"/></svg>`;
@@ -37,11 +37,10 @@ export class First {
   main = null;
   /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
   scenes = [];
-  /** @type {?number} */
   at = null;
-  /** The slot of the call that the play head has come to. @type {?number} */
+  /** The slot of the call that the play head has come to. */
   slot = null;
-  /** Where the pointer is, on the axis of the grid. @type {?number} */
+  /** Where the pointer is, on the axis of the grid. */
   pointed = null;
   turn = false;
   /** Whether Python is: its kernel was restarted. */
@@ -71,18 +70,15 @@ export class First {
     this.listen();
   }
 
-  /** @param {string} trait */
   get(trait) {
     return this.model.get(trait);
   }
 
-  /** @param {string} trait @param {unknown} value */
   set(trait, value) {
     this.model.set(trait, value);
     this.model.save_changes();
   }
 
-  /** @returns {number[]} */
   get covered() {
     return this.get("covered") ?? [];
   }
@@ -183,8 +179,7 @@ export class First {
     };
     this.opener = button("", `More: ${MORE}`, open, "jl-icon jl-opener");
     this.opener.innerHTML = `<span></span>${icon(4, "M2 2h0m7 0h0m7 0h0", 3.6)}`;
-    const to = (/** @type {string} */ axis) => () =>
-      this.set("axis", this.axis === axis ? "logical" : axis);
+    const to = (axis) => () => this.set("axis", this.axis === axis ? "logical" : axis);
     this.switch = button(
       "",
       "Lanes in order of calls, or on the clock (c)",
@@ -207,7 +202,6 @@ export class First {
     this.low = element("div.jl-low", {}, this.listing);
     this.details = element("section.jl-told", { hidden: true, "aria-label": "Details of a call" });
     this.story = element("section.jl-story");
-    /** @param {string} said @param {string} title @param {string} key */
     const zoom = (said, title, key) =>
       button(said, title, () => this.whole && this.grid.moves(key), "", {
         "aria-label": said.length < 2 && title,
@@ -279,7 +273,7 @@ export class First {
     if (this.get("_packed")) this.load();
   }
 
-  /** @param {string} event @param {(...message: any[]) => void} listener */
+  /** @param {(...message: any[]) => void} listener */
   follow(event, listener) {
     this.model.on(event, listener);
     this.followed.push([event, listener]);
@@ -405,7 +399,7 @@ export class First {
     if (this.scene.columns.length) this.pose(this.at);
   }
 
-  /** What style sheets know of the view. @param {Record<string, boolean>} how */
+  /** What style sheets know of the view. */
   mark(how) {
     for (const [name, on] of Object.entries(how)) this.view.classList.toggle(`jl-${name}`, on);
   }
@@ -454,7 +448,6 @@ export class First {
       columns = this.scenes.flatMap((scene) => scene.columns.filter((one) => !one.stack)),
       drawn = whole ? run.columns.codes : columns.flatMap(({ boxes }) => boxes.filter(Boolean)),
       kinds = [...new Set(drawn.map(({ kind }) => kind))].sort((a, b) => a - b);
-    /** @param {string} said @param {string} look */
     const key = (said, look, style = "") =>
       `<span>${tag("i", { class: `jl-key ${look}`, style })}${esc(said)}</span>`;
     const names = kinds.map((kind) =>
@@ -527,7 +520,7 @@ export class First {
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
-   * @param {number} lane @param {RawRun} run @param {number} room px */
+   * @param {RawRun} run @param room px */
   head(lane, run, room = Infinity) {
     const { ranks, world, odd, under, inputs } = run.scene,
       said = under[lane],
@@ -582,7 +575,7 @@ export class First {
     );
   }
 
-  /** Draw a position without ending a play. @param {?number} at @param {?number} glimpse */
+  /** Draw a position without ending a play. */
   pose(at, glimpse = null) {
     if (this.waits) return;
     this.at = at;
@@ -621,7 +614,7 @@ export class First {
     }
   }
 
-  /** What the pointer is at: it reads, and leaves the play head where it is. @param {?number} at */
+  /** What the pointer is at: it reads, and leaves the play head where it is. */
   point(at) {
     if (at === this.pointed) return;
     this.pointed = at;
@@ -629,14 +622,12 @@ export class First {
     this.tellStep();
   }
 
-  /** @param {?number} at */
   seek(at) {
     this.play.turn(false);
     this.pose(at);
   }
 
-  /** The position as an address has it: a call's number and a fraction, ms, or a row.
-   * @returns {Record<string, string>} */
+  /** The position as an address has it: a call's number and a fraction, ms, or a row. */
   get address() {
     const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at)),
       fix = this.run === this.main ? {} : { fix: "" };
@@ -730,7 +721,6 @@ export class First {
     event.preventDefault();
   }
 
-  /** @param {number} slot */
   tellRow(slot) {
     const { data, run, scene } = this,
       known = scene.columns.find(
@@ -835,7 +825,7 @@ export class First {
     return run === main ? this.pieces(main.scene.tried) : "The program with the fix, emulated.";
   }
 
-  /** A button that shows the run with its fix, or the one without it. @param {boolean} mended */
+  /** A button that shows the run with its fix, or the one without it. */
   mender(mended) {
     const { main } = this,
       known = main.mended !== undefined || mends(main),
@@ -903,7 +893,6 @@ export class First {
       `${this.data.looks.keys}</p>`;
   }
 
-  /** @param {string} said */
   announce(said) {
     this.live.textContent = said;
   }

@@ -60,7 +60,7 @@ class Gallery extends First {
   /** @param {URLSearchParams} asked */
   goTo(asked) {
     const { program, fabric } = this.place(),
-      number = (/** @type {string} */ name, now = 0) => Number(asked.get(name) ?? now + 1) - 1;
+      number = (name, now = 0) => Number(asked.get(name) ?? now + 1) - 1;
     if (asked.get("inputs") in this.told.runs) this.inputs.value = asked.get("inputs");
     const radio = this.radios[number("case", program) * this.many + number("on", fabric)];
     if (radio) radio.checked = true;
@@ -85,7 +85,7 @@ class Gallery extends First {
     this.go();
   }
 
-  /** The large picture of a run without its words. @param {RawRun} run @param {number} at */
+  /** The large picture of a run without its words. @param {RawRun} run */
   small(run, at) {
     const scene = new Scene(data, run, `${this.name}-${at}`, { width: NOMINAL }),
       wide = Math.max(540, scene.long + 12),
@@ -105,7 +105,7 @@ class Gallery extends First {
     this.announce(ended);
   }
 
-  /** Arrows go where they point. @param {KeyboardEvent} event @param {number} at */
+  /** Arrows go where they point. @param {KeyboardEvent} event */
   walk(event, at) {
     const [x, y] = arrow(event),
       to = at + x * this.many + y,

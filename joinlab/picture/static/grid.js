@@ -143,14 +143,12 @@ export class Grid extends Lanes {
     return this.long / this.span;
   }
 
-  /** @param {number} i @returns {[number, number]} */
   spanOf(i) {
     const { begun, ended, slot } = this.calls;
     return this.clock ? [begun[i], ended[i]] : [slot[i], slot[i] + 0.92];
   }
 
-  /** Which calls of a lane can lie in a stretch of the axis: the first, and the one behind the last.
-   * @param {number} lane @param {number} from @param {number} to */
+  /** Which calls of a lane can lie in a stretch of the axis: the first, and the one behind the last. */
   within(lane, from, to = from) {
     const { starts, slot, bounds } = this.calls,
       [begin, behind] = [starts[lane], starts[lane + 1]];
@@ -158,7 +156,7 @@ export class Grid extends Lanes {
     return touching({ last: slot, first: slot }, begin, behind, from - 1, to);
   }
 
-  /** The same, of what its program did. @param {number} lane @param {number} from @param {number} to */
+  /** The same, of what its program did. */
   during(lane, from, to = from) {
     const { hosts, hostBounds } = this.calls;
     return touching(hostBounds[lane], 0, hosts[lane].length, from, to);
@@ -180,7 +178,7 @@ export class Grid extends Lanes {
     this.go(this.from);
   }
 
-  /** @param {number} from what stands at the left edge */
+  /** @param from what stands at the left edge */
   go(from) {
     this.span = clamp(this.span, this.least, this.extent);
     this.all = this.span >= this.extent;
@@ -193,7 +191,7 @@ export class Grid extends Lanes {
     return Math.min(this.clock ? DEEPEST : 4, this.extent);
   }
 
-  /** @param {number} by @param {number} around stays where it is */
+  /** @param around stays where it is */
   zoom(by, around = this.from + this.span / 2) {
     const part = (around - this.from) / this.span;
     this.span = clamp(this.span * by, this.least, this.extent);
@@ -244,22 +242,20 @@ export class Grid extends Lanes {
     });
   }
 
-  /** @param {number} at of the lanes drawn */
+  /** @param at of the lanes drawn */
   lane(at) {
     return this.rows[at].net;
   }
 
-  /** @param {number} at */
   x(at) {
     return this.t0 + (at - this.from) * this.per;
   }
 
-  /** The same, but not far out of sight. @param {number} at */
+  /** The same, but not far out of sight. */
   near(at) {
     return clamp(this.x(at), this.t0 - 9, this.t0 + this.long + 9);
   }
 
-  /** @param {number} t @param {number} s */
   dot(t, s) {
     return this.at(t, s).map(px).join(" ");
   }
@@ -284,7 +280,7 @@ export class Grid extends Lanes {
     this.view.pose(this.view.at);
   }
 
-  /** @param {number} height px */
+  /** @param height px */
   definitions(height) {
     const { name, turned } = this,
       seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height);
@@ -326,7 +322,7 @@ export class Grid extends Lanes {
       stands = large.filter((call) => !queued(call)),
       end = this.near(this.extent),
       n = queue.length,
-      left = (/** @type {number} */ t) => end - Math.max(t, t0),
+      left = (t) => end - Math.max(t, t0),
       held = left(stands.find(({ i }) => flags[i] & OPEN)?.t ?? t0),
       // none before it was issued, and half of the time of the call that holds them is its own
       rooms = queue.map(({ t }, place) => left(t) / (n - place)),
@@ -351,8 +347,8 @@ export class Grid extends Lanes {
     return tag("g", { class: "jl-lane" }, bands, many.paths(net, thick), drawn, waiting, host);
   }
 
-  /** @param {number} i @param {ReturnType<Grid["area"]>} q @param {number} begin px, of what is in sight
-   * @param {number} size px of its name, if that fits @param {boolean} named */
+  /** @param {ReturnType<Grid["area"]>} q @param begin px, of what is in sight
+   * @param size px of its name, if that fits */
   box(i, q, begin, size, named) {
     const { calls, run, turned } = this,
       flags = calls.flags[i],
@@ -466,7 +462,6 @@ export class Grid extends Lanes {
         if (Math.max(b, d) < t0 || Math.min(a, c) > t0 + long) continue;
         const thin = rows.length > 4 || (b - a < 1.5 && d - c < 1.5);
         if (thin && Math.abs(a - c) < LEAST) continue; // it would tell nothing
-        /** @param {number} t @param {number} s @param {number} to @param {number} until */
         const edge = (t, s, to, until) =>
           `${this.dot(t, s)}C${this.dot(t, middle)} ${this.dot(to, middle)} ${this.dot(to, until)}`;
         const path =
@@ -479,7 +474,7 @@ export class Grid extends Lanes {
     });
   }
 
-  /** The calls of a slot in the lanes drawn; -1: none. @param {number} slot */
+  /** The calls of a slot in the lanes drawn; -1: none. */
   across(slot) {
     return this.rows.map(({ lane }) => slotsOf(this.calls, lane)[slot]);
   }
@@ -511,7 +506,7 @@ export class Grid extends Lanes {
   signs() {
     const { columns, focus } = this.scene,
       { begun, ended, code } = this.calls;
-    /** px of the last, by the lane above. @type {number[]} */
+    /** px of the last, by the lane above. */
     const last = [];
     return columns.flatMap((column, place) =>
       column.clashes.map(([a, b]) => {
@@ -534,11 +529,11 @@ export class Grid extends Lanes {
   }
 
   /** The names of two calls on both sides of the ≠ between them, if one is too short for its own.
-   * @param {number[]} calls @param {number} t @param {number} s of the ≠ @param {number} away px from it */
+   * @param s of the ≠ @param away px from it */
   clashing(calls, t, s, away) {
     const { begun, ended, code } = this.calls,
       { codes } = this.run.columns,
-      short = (/** @type {number} */ i) =>
+      short = (i) =>
         (ended[i] - begun[i]) * this.per <
         (this.turned ? 16 : widthOf(codes[code[i]].label, 12) + 10);
     if (!calls.some(short)) return "";
@@ -552,7 +547,7 @@ export class Grid extends Lanes {
   }
 
   /** How a lane's ranks ended: where its program did, or behind what never ends.
-   * @param {Row} row @param {number} at of the lanes drawn */
+   * @param {Row} row @param at of the lanes drawn */
   end({ lane, net, host }, at) {
     const { run, t0, long, turned } = this,
       middle = net + this.thick / 2,
@@ -561,7 +556,6 @@ export class Grid extends Lanes {
       stands = turned || !this.clock || over >= run.columns.end,
       room = turned ? this.pitch : Infinity,
       behind = t0 + long;
-    /** @param {string} sign @param {string} said @param {number} t @param {number} s */
     const text = (sign, said, t, s) =>
       ending(
         [sign, said, tone, turned ? more : ""],
@@ -578,8 +572,7 @@ export class Grid extends Lanes {
     return tag("g", { class: "jl-end" }, told);
   }
 
-  /** Draw a position: all that comes after the play head is veiled, and a line stands where one points.
-   * @param {unknown} _ @param {?number} head */
+  /** Draw a position: all that comes after the play head is veiled, and a line stands where one points. */
   pose(_, head) {
     const { t0, long, side, foot } = this,
       at = this.view.pointed ?? head,
@@ -675,7 +668,6 @@ export class Grid extends Lanes {
     window.hidden = this.all;
   }
 
-  /** @param {number} i */
   titled(i) {
     const { calls, run } = this,
       { label } = run.columns.codes[calls.code[i]],
@@ -684,7 +676,6 @@ export class Grid extends Lanes {
     return `${run.names[laneOf(calls, i)]}: ${label}${end && `, ${end}`}${meets}`;
   }
 
-  /** @param {number} at */
   moment(at) {
     if (!this.clock) return `row ${Math.min(Math.floor(at) + 1, this.extent)} of ${this.extent}`;
     const [, unit, per] = unitOf(this.span),
@@ -692,7 +683,7 @@ export class Grid extends Lanes {
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
-  /** What each lane's rank does, as HTML. @param {?number} at */
+  /** What each lane's rank does, as HTML. */
   told(at) {
     return this.rows.map((_, i) => {
       const state = this.state(i, at),
@@ -701,7 +692,6 @@ export class Grid extends Lanes {
     });
   }
 
-  /** @param {number} i */
   noun(i) {
     if (i < 0) return "no call here";
     const { label, kind, lines } = this.run.columns.codes[this.calls.code[i]],
@@ -710,7 +700,7 @@ export class Grid extends Lanes {
   }
 
   /** The call at which a lane is, or -1; on the clock, what its program does, and for which call it waits,
-   * of several for what it called last. @param {number} i of the lanes drawn @param {?number} at */
+   * of several for what it called last. @param i of the lanes drawn */
   state(i, at) {
     const { lane } = this.rows[i],
       place = Math.min(at ?? this.extent, this.extent * 0.999);
@@ -721,7 +711,7 @@ export class Grid extends Lanes {
     return { place, call: wait?.call ?? -1, wait, work: here.find(({ call }) => call < 0) };
   }
 
-  /** @param {number} at of the lanes drawn @param {ReturnType<Grid["state"]>} state */
+  /** @param at of the lanes drawn @param {ReturnType<Grid["state"]>} state */
   doing(at, { place: ns, wait, work }) {
     const { calls, run } = this,
       { lane } = this.rows[at],
@@ -752,7 +742,7 @@ export class Grid extends Lanes {
     return `run${s} Python${carries}`;
   }
 
-  /** The lines of the program at which `told` has the lanes; 0: unknown. @param {number} at */
+  /** The lines of the program at which `told` has the lanes; 0: unknown. */
   linesAt(at) {
     const { calls, run } = this,
       numbers = new Set(run.scene.code.map(([, number]) => number));
@@ -782,23 +772,19 @@ export class Grid extends Lanes {
     return this.parting?.[0] ?? this.extent * 0.8;
   }
 
-  /** @param {number} at @param {number} ms */
   advance(at, ms) {
     return at + (ms * this.extent) / PLAY;
   }
 
-  /** @param {?number} at */
   thumb(at) {
     return clamp(this.x(at ?? this.extent) - this.t0, 0, this.long);
   }
 
-  /** @param {number} t */
   seek(t) {
     return clamp(this.from + t / this.per, 0, this.extent);
   }
 
-  /** The begin of the next call in any lane, or of the one before; the ends of the axis.
-   * @param {?number} at @param {number} by */
+  /** The begin of the next call in any lane, or of the one before; the ends of the axis. */
   step(at, by) {
     const { starts } = this.calls,
       from = at ?? this.extent,
@@ -812,17 +798,15 @@ export class Grid extends Lanes {
     return by < -1 ? 0 : Math.max(0, ...begins);
   }
 
-  /** ms, or a row. @param {number} at */
+  /** ms, or a row. */
   addressOf(at) {
     return this.clock ? Math.round((at + this.run.zero) / 10) / 1e5 : Math.floor(at);
   }
 
-  /** @param {number} address */
   positionOf(address) {
     return clamp(this.clock ? address * 1e6 - this.run.zero : address, 0, this.extent);
   }
 
-  /** @param {?number} at */
   heard(at) {
     const place = at ?? this.extent,
       per = this.clock ? 1e3 : 1,
@@ -859,14 +843,12 @@ export class Grid extends Lanes {
     this.select(calls.slot[found]);
   }
 
-  /** @param {number} slot */
   select(slot) {
     this.view.set("selected", slot);
     this.view.tellRow(slot);
   }
 
-  /** Bring some slots into sight, so that their names can be read.
-   * @param {number} slot @param {number} until */
+  /** Bring some slots into sight, so that their names can be read. */
   reveal(slot, until = slot) {
     const calls = [slot, until].flatMap((of) => this.across(of).filter((i) => i >= 0)),
       [from, to] = calls.length ? [this.spanOf(calls[0])[0], this.spanOf(calls.at(-1))[1]] : [0, 0];
@@ -883,7 +865,7 @@ export class Grid extends Lanes {
     this.select(slot);
   }
 
-  /** The slot of the call that began last. @param {?number} at */
+  /** The slot of the call that began last. */
   slotAt(at) {
     const { starts, slot } = this.calls,
       begun = this.rows.flatMap(({ lane }) => {
@@ -895,12 +877,11 @@ export class Grid extends Lanes {
     );
   }
 
-  /** When all calls of a slot have begun. @param {number} slot */
+  /** When all calls of a slot have begun. */
   atSlot(slot) {
     return Math.max(0, ...this.across(slot).map((i) => (i < 0 ? 0 : this.spanOf(i)[0])));
   }
 
-  /** @param {string} key */
   moves(key) {
     const by = { w: 0.5, "+": 0.5, s: 2, "-": 2 }[key],
       pan = { a: -0.25, d: 0.25 }[key];
@@ -921,10 +902,8 @@ const UNITS = [
   [0, "ns", 1],
 ];
 
-/** @param {number} ns */
 const unitOf = (ns) => UNITS.find(([least]) => ns >= least);
 
-/** @param {number} ns */
 function lasted(ns) {
   const [, unit, per] = unitOf(ns);
   return `${Number((ns / per).toPrecision(ns / per < 100 ? 2 : 3))} ${unit}`;
@@ -932,11 +911,11 @@ function lasted(ns) {
 
 /** Calls in rows, those that are in flight at once below each other: of each its row, and how many rows share
  * the lane there.
- * @param {{ i: number, t: number, to: number }[]} calls @param {boolean} clock else none overlap */
+ * @param {{ i: number, t: number, to: number }[]} calls @param clock else none overlap */
 function inRows(calls, clock) {
   const placed = calls.map((call) => ({ ...call, row: 0, of: 1 }));
   let first = 0;
-  /** The end of each row, px. @type {number[]} */
+  /** The end of each row, px. */
   let ends = [];
   for (const [at, call] of placed.entries()) {
     if (!clock || ends.every((end) => end <= call.t + 1)) [first, ends] = [at, []];
@@ -951,8 +930,8 @@ function inRows(calls, clock) {
 
 /** Pieces too small to be drawn alone: the room in cells, each in the colour of what takes most of it. */
 class Merged {
-  /** @param {number} t0 @param {number} long px @param {boolean} turned @param {string[]} fills
-   * @param {number} size px of a cell */
+  /** @param long px
+   * @param size px of a cell */
   constructor(t0, long, turned, fills, size = LEAST) {
     this.t0 = t0;
     this.size = size;
@@ -963,7 +942,7 @@ class Merged {
     this.taken = new Float32Array(this.count * fills.length);
   }
 
-  /** @param {number} from px @param {number} to px @param {number} fill */
+  /** @param from px @param to px */
   add(from, to, fill) {
     const { t0, size, count, fills } = this,
       end = Math.max(to, from + 0.001);
@@ -975,7 +954,7 @@ class Merged {
   }
 
   /** The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of
-   * some kinds alternate, rounding would choose. @param {number} cell */
+   * some kinds alternate, rounding would choose. */
   most(cell) {
     const { fills } = this,
       taken = this.taken.subarray(cell * fills.length, (cell + 1) * fills.length),
@@ -985,7 +964,7 @@ class Merged {
     return most < all * 0.6 && fills.at(-1) === MIXED ? fills.length - 1 : taken.indexOf(most);
   }
 
-  /** @param {number} s px across @param {number} high px */
+  /** @param s px across @param high px */
   paths(s, high) {
     const { size, t0, turned } = this,
       paths = this.fills.map(() => "");

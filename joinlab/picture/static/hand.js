@@ -19,11 +19,11 @@ export const ENDS = {
 const AWAY = 48; // px outside of the program, from where on a line is left out
 
 export class Hand {
-  /** @param {any} view of the six: it has `case` and `loop`; `glance` shows a case while the line is in the
-   * air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
+  /** @param {Partial<import("./board.js").Board>} view of the six: `glance` shows a case while the line is in
+   * the air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
   constructor(view) {
     this.view = view;
-    /** The case whose place the line is over, while it is in the air. @type {?number} */
+    /** The case whose place the line is over, while it is in the air. */
     this.aloft = null;
     this.dragged = false;
     this.grip = element("span.jl-grip", {
@@ -54,19 +54,16 @@ export class Hand {
     this.wire();
   }
 
-  /** @param {boolean} join @param {string} place */
   caseOf(join, place) {
     return (
       1 + this.view.loop.findIndex((/** @type {any[]} */ at) => at[0] === join && at[1] === place)
     );
   }
 
-  /** @param {number} n @returns {string} */
   placeOf(n) {
     return this.view.loop[n - 1][1];
   }
 
-  /** @param {number} n */
   choose(n) {
     if (n !== this.view.case) this.view.take(n);
   }
@@ -113,7 +110,6 @@ export class Hand {
     this.draw();
   }
 
-  /** @param {number} x @param {number} y */
   placeAt(x, y) {
     const { left, right, top, bottom } = this.code.getBoundingClientRect();
     if (Math.max(left - x, x - right, top - y, y - bottom) > AWAY) return PLACES[2];
@@ -144,7 +140,7 @@ export class Hand {
     view.announce(`Case ${this.aloft}: ${BARRIER} ${this.placeOf(this.aloft)}. ${how}`);
   }
 
-  /** @param {boolean} back where it was */
+  /** @param back where it was */
   land(back = false) {
     const { view, aloft } = this;
     if (aloft === null) return;
@@ -172,12 +168,12 @@ export class Hand {
       inner = join ? step : 0;
     /** @type {RawScene["code"]} */
     const code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [];
-    const find = (/** @type {string} */ text, added = false) =>
+    const find = (text, added = false) =>
       code.find(
         ([sign, , said]) =>
           (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
       );
-    /** @param {number} i @param {RawScene["code"][number]} line @param {string} text */
+    /** @param {RawScene["code"][number]} line */
     const fill = (i, line, text, add = false, look = "", after = "") => {
       const [, number = "", , here = []] = line ?? [],
         marks = view.covered.length || mended ? "" : tags(here),
@@ -232,7 +228,6 @@ export class Hand {
     stage.style.transform = `translateY(${from - top}px) scale(${Math.min(1, room / height)})`;
   }
 
-  /** @param {number} shown */
   drawSix(shown) {
     let [boxes, said] = ["case ", `Case ${shown} of six. How they end:`];
     for (let n = 1; n <= this.view.loop.length; n++) {

@@ -11,7 +11,6 @@ export class EndingMap {
   constructor(choose) {
     this.choose = choose;
     this.name = fresh();
-    /** @type {number[]} */
     this.counts = [0, 0];
     this.most = 0;
     this.grid = element("div.jlm-grid", {
@@ -34,14 +33,13 @@ export class EndingMap {
     };
   }
 
-  /** @param {number[]} counts */
   go(counts) {
     this.counts = counts;
     this.mark();
     this.choose(counts);
   }
 
-  /** @param {MapData} data @param {number[]} counts those that the dots show */
+  /** @param {MapData} data @param counts those that the dots show */
   draw({ most = 0, kinds = [], cells = {}, note = "" }, counts) {
     this.whole.hidden = !kinds.length;
     this.counts = counts;

@@ -4,12 +4,11 @@
 import { find } from "./dom.js";
 import { px } from "./text.js";
 
-/** @param {number} f */
 const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
 
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Where the wrong value is, and its way up to there. @param {Stop[]} path @param {number} at */
+/** Where the wrong value is, and its way up to there. @param {Stop[]} path */
 export function travel(path, at) {
   if (!path.length || at < path[0].at) return null;
   let now = path[0],
@@ -57,7 +56,7 @@ export class Play {
     });
   }
 
-  /** Once, when the picture is first seen: all is shown, and the value travels. @param {number} focus */
+  /** Once, when the picture is first seen: all is shown, and the value travels. */
   glimpse(focus) {
     if (focus < 0 || still.matches) return;
     this.each((ms) => {
@@ -71,13 +70,13 @@ export class Play {
   /** Before every frame, as long as that goes on. @param {(ms: number) => boolean | void} draw */
   each(draw) {
     let begun = 0;
-    const tick = (/** @type {number} */ now) => {
+    const tick = (now) => {
       if (draw(now - (begun ||= now))) this.frame = requestAnimationFrame(tick);
     };
     this.frame = requestAnimationFrame(tick);
   }
 
-  /** Begin, or end. @param {boolean} on */
+  /** Begin, or end. */
   turn(on) {
     cancelAnimationFrame(this.frame);
     this.on = on;

@@ -7,7 +7,7 @@ import { ENDS, Hand } from "./hand.js";
 import { EndingMap } from "./map.js";
 import { clamp } from "./text.js";
 
-/** Show a run in place of its still. @param {First} view @param {LaneData} data @param {number} number */
+/** Show a run in place of its still. @param {First} view @param {LaneData} data */
 export function show(view, data, number) {
   view.root.parentElement.classList.add("drawn");
   view.show(data, data.runs[number]);
@@ -17,7 +17,7 @@ export class Positions extends First {
   /** @param {HTMLElement} root @param {Model} model @param {LaneData} sent */
   constructor(root, model, sent) {
     super(root, model);
-    this.sent = sent;
+    this.data = sent;
     const { runs, map, loop, start } = sent.positions,
       place = root.parentElement,
       [first, second, counts] = start;
@@ -29,7 +29,7 @@ export class Positions extends First {
     }
     this.runs = runs;
     this.first = this.counts = counts;
-    const select = (/** @type {string} */ label, /** @type {object} */ values) =>
+    const select = (label, /** @type {object} */ values) =>
       choice(label, () => this.go(), Object.keys(values));
     const program = (this.program = select("Program", runs)),
       setting = (this.setting = select("Barrier", runs[first]));
@@ -58,7 +58,7 @@ export class Positions extends First {
 
   /** @param {URLSearchParams} asked */
   goTo(asked) {
-    /** @param {HTMLSelectElement} select @param {number} at */
+    /** @param {HTMLSelectElement} select */
     const choose = (select, at) => (select.selectedIndex = clamp(at, 0, select.length - 1));
     if (asked.has("case")) choose(this.program, Number(asked.get("case")) - 1);
     if (asked.has("barrier")) choose(this.setting, Number(asked.get("barrier")));
@@ -75,7 +75,7 @@ export class Positions extends First {
     if (!(counts.join() in this.here)) return;
     this.counts = counts;
     this.map?.draw(this.endings, counts);
-    show(this, this.sent, this.here[counts.join()]);
+    show(this, this.data, this.here[counts.join()]);
   }
 
   // -- the loop in hand
@@ -84,23 +84,20 @@ export class Positions extends First {
     return this.program.selectedIndex + 1;
   }
 
-  /** The run of a case with these inputs. @param {number} n */
+  /** The run of a case with these inputs. */
   runOf(n) {
     return this.runs[this.program.options[n - 1].value][this.setting.value][this.counts.join()];
   }
 
-  /** @param {number} n */
   toneOf(n) {
-    return this.sent.runs[this.runOf(n)].scene.tone;
+    return this.data.runs[this.runOf(n)].scene.tone;
   }
 
-  /** @param {number} n */
   glance(n) {
-    show(this, this.sent, this.runOf(n));
+    show(this, this.data, this.runOf(n));
     return true;
   }
 
-  /** @param {number} n */
   take(n) {
     this.program.selectedIndex = n - 1;
     this.go();
@@ -110,10 +107,9 @@ export class Positions extends First {
     return 186;
   }
 
-  /** @param {number} lane */
   head(lane) {
     return dots(lane, this.counts[lane], this.most, false, (n) => {
-      const tone = this.sent.runs[this.here[this.counts.with(lane, n).join()]]?.scene.tone;
+      const tone = this.data.runs[this.here[this.counts.with(lane, n).join()]]?.scene.tone;
       if (!tone) return null;
       const color = `color-mix(in srgb, var(--jl-${tone === "good" ? "right" : tone}) 30%, transparent)`;
       return { sign: ENDS[tone][0], color };

@@ -11,7 +11,7 @@ export async function save({ save: what, name, text }, announce) {
   announce(`Saved ${name}`);
 }
 
-/** An SVG picture as a PNG, twice its size. @param {string} svg @returns {Promise<Blob>} */
+/** An SVG picture as a PNG, twice its size. @returns {Promise<Blob>} */
 async function painted(svg) {
   const image = new Image(),
     canvas = document.createElement("canvas");

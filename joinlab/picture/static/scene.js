@@ -41,8 +41,7 @@ export const columnsOf = ({ scene }) =>
   }));
 
 /** Give the columns their places along time, as joinlab/picture/places.py does; returns their length.
- * @param {Placed[]} columns @param {Looks} looks @param {string} how
- * @param {number} room */
+ * @param {Placed[]} columns @param {Looks} looks */
 export function along(columns, looks, how, room) {
   const sizes = { ...looks.sizes[how] };
   if (how === "phone" && columns[0]?.boxes.length > 2) sizes.slim = 30; // a name has two lines
@@ -83,7 +82,7 @@ export class Scene extends Lanes {
   covered = false;
   cover = ""; // what covered lanes say
 
-  /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
+  /** @param {LaneData} data @param {RawRun} run @param name of the view, for ids
    * @param {Partial<Scene>} how */
   constructor(data, run, name, how) {
     super();
@@ -123,23 +122,22 @@ export class Scene extends Lanes {
     this.path = this.covered ? [] : this.journey();
   }
 
-  /** @param {number} lane */
   lane(lane) {
     return this.side + lane * this.pitch;
   }
 
-  /** @param {Placed} one @param {number} lane @param {number} more */
+  /** @param {Placed} one */
   box(one, lane, more = 0) {
     const grow = one.size === "big" && !this.turned ? 4 : 0;
     return this.area(this.t0 + one.t, this.lane(lane) - grow, one.w + more, this.thick + 2 * grow);
   }
 
-  /** @param {Placed} one @param {number} lane @param {number} towards @param {number} part */
+  /** @param {Placed} one */
   edge(one, lane, towards, part) {
     return this.at(this.t0 + one.t + one.w * part, this.facing(lane, towards));
   }
 
-  /** px across time beside a lane, where it faces another. @param {number} lane @param {number} other */
+  /** px across time beside a lane, where it faces another. */
   facing(lane, other) {
     return this.lane(lane) + (other > lane ? this.thick + 4 : -4);
   }
@@ -167,7 +165,6 @@ export class Scene extends Lanes {
     return tag("svg", look, defs, drawn, '<g class="jl-posed"></g>');
   }
 
-  /** @param {number} lane */
   covering(lane) {
     const long = this.turned ? 260 : this.width - this.t0 - 20,
       q = this.area(this.t0, this.lane(lane), long, this.thick);
@@ -184,7 +181,7 @@ export class Scene extends Lanes {
     return rect(q, { class: "jl-ground", rx: 14 });
   }
 
-  /** The line under a rank's boxes: to the call that never ends, or on. @param {number} lane */
+  /** The line under a rank's boxes: to the call that never ends, or on. */
   threadOf(lane) {
     const last = this.columns.findLast((one) => one.boxes[lane]),
       middle = this.lane(lane) + this.thick / 2;
@@ -202,7 +199,6 @@ export class Scene extends Lanes {
     return tag("g", look, tag("title", {}, esc(title)), this.links(one), inside);
   }
 
-  /** @param {number} t @param {string} said @param {boolean} loud */
   number(t, said, loud) {
     const [x, y] = this.turned ? [62, t + 4] : [t, this.side - (loud ? 24 : 14)],
       look = { class: `jl-num${loud ? " jl-loud" : ""}`, x, y };
@@ -245,7 +241,6 @@ export class Scene extends Lanes {
     return this.focus < 0 ? this.columns.length - 0.5 : this.focus + 0.74;
   }
 
-  /** @param {?number} at */
   here(at) {
     const last = this.columns.length - 1;
     return at === null
@@ -253,19 +248,16 @@ export class Scene extends Lanes {
       : clamp(Math.floor(at), 0, last);
   }
 
-  /** @param {number} at @param {number} ms */
   advance(at, ms) {
     return at + ms / pace(this.columns[Math.floor(at)]);
   }
 
-  /** @param {?number} at */
   thumb(at) {
     const here = this.here(at),
       one = this.columns[here];
     return at === null ? one.middle - this.t0 : one.t + clamp(at - here, 0, 1) * one.w;
   }
 
-  /** @param {number} t */
   seek(t) {
     const found = this.columns.findIndex((one) => t < one.t + one.w + 8),
       here = found < 0 ? this.columns.length - 1 : found,
@@ -273,7 +265,6 @@ export class Scene extends Lanes {
     return here + clamp((t - one.t) / one.w, 0.01, 0.99);
   }
 
-  /** @param {?number} at @param {number} by */
   step(at, by) {
     return clamp(this.here(at) + by, 0, this.columns.length - 1) + 0.99;
   }
@@ -285,42 +276,39 @@ export class Scene extends Lanes {
     return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
   }
 
-  /** A position as an address has it: a call's number and a fraction. @param {number} at */
+  /** A position as an address has it: a call's number and a fraction. */
   addressOf(at) {
     const here = this.here(at);
     return Math.round((this.numberOf(this.columns[here]) + Math.min(0.99, at - here)) * 100) / 100;
   }
 
-  /** @param {number} address */
   positionOf(address) {
     const found = this.columns.findIndex((one) => this.numberOf(one) >= Math.floor(address)),
       here = Math.max(0, found);
     return here + (this.columns[here].stack ? 0.99 : address % 1);
   }
 
-  /** The last slot that has come. @param {?number} at */
+  /** The last slot that has come. */
   slotAt(at) {
     return this.columns[this.here(at)].until;
   }
 
-  /** Where a slot is shown. @param {number} wanted */
+  /** Where a slot is shown. */
   atSlot(wanted) {
     return (this.columns.findLast(({ slot }) => slot <= wanted)?.i ?? 0) + 0.99;
   }
 
-  /** @param {?number} at */
   heard(at) {
     const here = this.here(at),
       { title, how } = this.columns[here];
     return { now: here, most: this.columns.length - 1, text: title + how };
   }
 
-  /** @param {?number} at */
   told(at) {
     return [esc(this.columns[this.here(at)].title)];
   }
 
-  /** By lane, the line of the program at which it is; 0: unknown, or at its end. @param {number} at */
+  /** By lane, the line of the program at which it is; 0: unknown, or at its end. */
   linesAt(at) {
     const here = this.here(at),
       { columns } = this;
@@ -332,8 +320,8 @@ export class Scene extends Lanes {
     });
   }
 
-  /** @param {HTMLElement} picture @param {?number} at
-   * @param {?number} glimpse the value alone, while all is shown */
+  /** @param {HTMLElement} picture
+   * @param glimpse the value alone, while all is shown */
   pose(picture, at, glimpse) {
     const rest = at === null,
       last = this.columns.length - 1,
@@ -386,13 +374,13 @@ export class Scene extends Lanes {
     return this.dashed(q, label) + this.number(q.cx, "missing", true);
   }
 
-  /** @param {Rect} q @param {string} text */
+  /** @param {Rect} q */
   dashed(q, text) {
     const said = words(q, text, "var(--bad)", { bold: true });
     return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), said);
   }
 
-  /** @param {Placed} one @param {?Box} box @param {number} lane */
+  /** @param {Placed} one @param {?Box} box */
   call(one, box, lane) {
     const big = one.size === "big",
       slim = one.size === "slim";
@@ -449,7 +437,7 @@ export class Scene extends Lanes {
       towards = this.facing(to, of),
       way = Math.sign(towards - begin),
       tip = towards - way * 2;
-    /** A place beside the arrow. @param {number} t @param {number} s */
+    /** A place beside the arrow. */
     const by = (t, s) => this.at(from + t, s).map(px);
     const middle = (begin + towards) / 2,
       [x, y] = this.turned ? by(-10, middle) : by(8 + value.length * 5, middle + 6);
@@ -476,7 +464,6 @@ export class Scene extends Lanes {
     return tag("path", look, "<title>These were meant for each other</title>");
   }
 
-  /** @param {number} lane */
   end(lane) {
     const { ends } = this.scene,
       { turned, thick } = this,

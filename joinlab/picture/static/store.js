@@ -12,12 +12,11 @@ export class Store extends EventTarget {
     this.values = { axis: "logical", covered: [], heading: "", mended: false, ...values };
   }
 
-  /** @param {string} name */
   get(name) {
     return this.values[name];
   }
 
-  /** @param {string} name @param {any} value */
+  /** @param {any} value */
   set(name, value) {
     if (this.values[name] === value) return;
     this.values[name] = value;

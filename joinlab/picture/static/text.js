@@ -1,21 +1,18 @@
 // Texts as HTML and as widths: what fits in a box, and where a line breaks.
 
-/** @type {Record<string, string>} */
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 
-/** @param {unknown} text */
 export const esc = (text) => String(text).replace(/[&<>"]/g, (c) => ENTITIES[c]);
 
-/** The same, with the parts in backticks set as code. @param {unknown} text */
+/** The same, with the parts in backticks set as code. */
 export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>");
 
-/** @param {number} n */
 export const px = (n) => Math.round(n * 10) / 10;
 
 /** @typedef {Record<string, string | number | false | null | undefined>} Look */
 
 /** An element as text: numbers are rounded, what is false, null or "" is left out.
- * @param {string} name @param {Look} look @param {...any} inside texts, and lists of them */
+ * @param {Look} look @param {...any} inside texts, and lists of them */
 export const tag = (name, look, ...inside) => {
   const said = Object.entries(look).map(([key, value]) =>
     typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "",
@@ -27,7 +24,7 @@ export const tag = (name, look, ...inside) => {
 export const rect = ({ x, y, w, h }, look, inside = "") =>
   tag("rect", { ...look, x, y, width: w, height: h }, inside);
 
-/** @param {string} said @param {number} x @param {number} y @param {number} size @param {Look} look */
+/** @param {Look} look */
 export const word = (said, x, y, size, look = {}) =>
   tag(
     "text",
@@ -35,19 +32,15 @@ export const word = (said, x, y, size, look = {}) =>
     esc(said),
   );
 
-/** @param {[number, number]} p @param {[number, number]} q @param {string} look */
 export const line = ([x1, y1], [x2, y2], look) => tag("line", { class: look, x1, y1, x2, y2 });
 
-/** @param {number} n @param {number} low @param {number} high */
 export const clamp = (n, low, high) => Math.min(high, Math.max(low, n));
 
 const pen = document.createElement("canvas").getContext("2d");
 
-/** Widths per px of font size. Measuring a text takes 100 times as long as looking it up.
- * @type {Record<string, number>} */
+/** Widths per px of font size. Measuring a text takes 100 times as long as looking it up. */
 const widths = Object.create(null);
 
-/** @param {string} text @param {number} size @param {number} weight */
 export function widthOf(text, size, weight = 400) {
   const measure = () => {
     pen.font = `${weight} 100px system-ui, sans-serif`;
@@ -61,7 +54,7 @@ const SPACE = /(?<= )/,
 
 /** A label in the fewest lines that let its letters be large, and their size; behind a hyphen it breaks only
  * where it would be too small otherwise. svg.py breaks in the same way.
- * @param {string} text @param {number} size @param {number} wide @param {number} high of the room
+ * @param high of the room
  * @param {RegExp} gap @returns {{ lines: string[], fits: number }} */
 function broken(text, size, wide, high, gap = SPACE) {
   let best = { lines: [text], fits: 0 };
@@ -75,14 +68,11 @@ function broken(text, size, wide, high, gap = SPACE) {
   return broken(text, size, wide, high, HYPHEN);
 }
 
-/** @param {string[]} lines @param {number} size */
 const longest = (lines, size) => Math.max(...lines.map((line) => widthOf(line, size)));
 
-/** @param {string[]} words */
 const joined = (words) => words.join("").trimEnd();
 
-/** Words in so many lines, of which the longest is as short as can be.
- * @param {string[]} words @param {number} count @param {number} size @returns {string[]} */
+/** Words in so many lines, of which the longest is as short as can be. */
 function split(words, count, size) {
   if (count === 1 || words.length < count) return [joined(words)];
   const ways = words
@@ -96,10 +86,8 @@ function split(words, count, size) {
 const NARROW = 0.8; // how far letters may be squeezed: those of some fonts are wide
 
 /** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
- * tells.
- * @param {Rect} b @param {string} text @param {string} colour
- * @param {{ size?: number, bold?: boolean, sub?: string, left?: boolean }} how */
-export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
+ * tells. @param {Rect} b */
+export function words(b, text, colour, { size = 14, bold = false, sub = "", left = false }) {
   const heavy = bold ? 700 : 500,
     wider = (1.02 * widthOf(text, 1, heavy)) / widthOf(text, 1),
     room = (b.w - (left ? 12 : size < 17 || b.w < 70 ? 2 : 10)) / wider;
@@ -115,7 +103,6 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
     "text-anchor": left ? "start" : "middle",
     style: `fill:${colour}`,
   };
-  /** @param {string} line */
   const fitted = (line) => ({
     "font-size": high,
     "font-weight": heavy,
@@ -130,8 +117,8 @@ export function words(b, text, colour, { size = 14, bold, sub = "", left }) {
 }
 
 /** How a lane's ranks ended, by its sign alone where there is no room, and what is pending.
- * @param {RawScene["ends"][number]} end @param {number[]} at @param {boolean} turned
- * @param {number} room px */
+ * @param {RawScene["ends"][number]} end
+ * @param room px */
 export function ending([sign, word, tone, more], [x, y], turned, room) {
   const told = widthOf(`${sign} ${word}…`, 16) < room ? word : "",
     look = { x, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` },
@@ -145,7 +132,7 @@ export function ending([sign, word, tone, more], [x, y], turned, room) {
   );
 }
 
-/** A mask to nothing, for calls that never end. @param {string} name @param {boolean} turned */
+/** A mask to nothing, for calls that never end. */
 export function fade(name, turned) {
   const stops = [
     [0, 1],
@@ -163,13 +150,12 @@ export function fade(name, turned) {
 export class Lanes {
   turned = false;
 
-  /** @param {number} t @param {number} s @returns {[number, number]} */
+  /** @returns {[number, number]} */
   at(t, s) {
     return this.turned ? [s, t] : [t, s];
   }
 
-  /** A rectangle by its places along and across time, px.
-   * @param {number} t @param {number} s @param {number} long @param {number} high */
+  /** A rectangle by its places along and across time, px. */
   area(t, s, long, high) {
     const [x, y] = this.at(t, s),
       [w, h] = this.at(long, high);
@@ -177,8 +163,8 @@ export class Lanes {
   }
 }
 
-/** A word on a plate, whose middle is there. @param {string} said @param {number[]} at
- * @param {number} wide px @param {number} r px of half its height @param {number} size px of the word */
+/** A word on a plate, whose middle is there.
+ * @param wide px @param r px of half its height @param size px of the word */
 export const pill = (said, at, wide, r, size) =>
   tag(
     "g",
@@ -186,10 +172,9 @@ export const pill = (said, at, wide, r, size) =>
     rect({ x: -wide / 2, y: -r, w: wide, h: 2 * r }, { rx: r }) + word(said, 0, 0, size),
   );
 
-/** @param {[number, number]} at @param {number} r */
 export function sign([cx, cy], r) {
   const width = r > 12 ? 2.5 : 1.8,
-    bar = (/** @type {number} */ up) => `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`,
+    bar = (up) => `M${px(cx - r * 0.42)} ${px(cy - r * up)}h${px(r * 0.84)}`,
     slash = `M${px(cx + r * 0.26)} ${px(cy - r * 0.55)}L${px(cx - r * 0.26)} ${px(cy + r * 0.55)}`;
   return tag(
     "g",

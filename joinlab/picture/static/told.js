@@ -5,7 +5,7 @@ import { FAILED, OPEN, QUEUED, callsOf, laneOf, slotsOf } from "./columns.js";
 import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
-/** The colours of a kind of call, or of none. @param {number} kind */
+/** The colours of a kind of call, or of none. */
 const kindStyle = (kind) => kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
 /** @param {ScenePiece[]} here */
@@ -14,7 +14,7 @@ export const tags = (here) =>
     tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)),
   );
 
-/** The lines that led to a call, innermost first. @param {RawRun} run @param {number} lines */
+/** The lines that led to a call, innermost first. @param {RawRun} run */
 export const linesOf = (run, lines) =>
   run.lines[lines].map(([source, line]) => ({
     source: run.sources[source],
@@ -22,13 +22,12 @@ export const linesOf = (run, lines) =>
     at: `${run.sources[source].name}:${line}`,
   }));
 
-/** The number of a line of code, and a place for who is there. @param {number | string} number
- * @param {boolean} added */
+/** The number of a line of code, and a place for who is there. @param {number | string} number */
 export const lineNumber = (number, added) =>
   `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
   `<span class="jl-no">${added ? "+" : number}</span>`;
 
-/** What became of a call that did not complete. @param {RawRun} run @param {number} i */
+/** What became of a call that did not complete. @param {RawRun} run */
 export function stateOf(run, i) {
   const calls = callsOf(run),
     flags = calls.flags[i];
@@ -38,8 +37,7 @@ export function stateOf(run, i) {
 }
 
 /** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
- * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column
- * @param {string} title @param {string} how */
+ * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column */
 export function tellSlot(section, data, run, { slot, until, absent = [], lacks }, title, how) {
   const calls = callsOf(run),
     never = `<p class="jl-soft">issued ${lacks || "no call"} here</p>`;
@@ -54,22 +52,21 @@ export function tellSlot(section, data, run, { slot, until, absent = [], lacks }
       same = run.names.length > 4 ? key : `${lane}`;
     cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
   });
-  const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.names[lane]).join(", ");
+  const who = (lanes) => lanes.map((lane) => run.names[lane]).join(", ");
   const issued = [...cards.values()].map(([lanes, html]) => [who(lanes), html]),
     all = [...issued, ...absent.map((lane) => [run.scene.names[lane], never])];
   fill(section, title, how, all);
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
- * @param {LaneData} data @param {RawRun} run @param {Calls} calls @param {number} slot
- * @param {number} lane */
+ * @param {LaneData} data @param {RawRun} run @param {Calls} calls */
 function card(data, run, calls, slot, lane) {
   const i = slotsOf(calls, lane)[slot],
     code = run.columns.codes[calls.code[i]],
     end = stateOf(run, i);
   const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
     [first, rest, stack, made] = data.told[own ?? code.facts],
-    table = (/** @type {number[]} */ facts) => {
+    table = (facts) => {
       const rows = facts.map((n) => {
         const [name, said] = data.facts[n];
         return `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`;
@@ -97,7 +94,7 @@ function card(data, run, calls, slot, lane) {
 }
 
 /** @param {HTMLElement} section
- * @param {string} title @param {string} how @param {string[][]} cards each a name and HTML */
+ * @param {string[][]} cards each a name and HTML */
 export function fill(section, title, how, cards = []) {
   const all = cards.map(([name, html]) => `<div><p class="jl-h">${esc(name)}</p>${html}</div>`);
   section.innerHTML =
