@@ -53,7 +53,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
                  is read, or name a file of another
                - a flight recorder dump or profiler's trace of PyTorch, or a folder with one per rank
                - text of ranks, NCCL or torchrun, also torchrun's --log-dir; beside records, it says where a rank stood
-                 and how it ended (jobs/text.py lists the lines)
+                 and how it ended (jobs/text has a reader per kind of line)
     max_bytes  largest size of a file of `Timeline.save`, and of its unpacked content
 
     `meta["problems"]` and warnings name the files of a folder that were left out. Raises

@@ -16,6 +16,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import text
+from joinlab.jobs.text.facts import TextFacts
 from joinlab.timeline import INTERRUPTED, LOST, NO_END, UNTOLD, EndKind
 from tests import logs
 from tests.dumps import quietly, write
@@ -584,12 +585,11 @@ def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_stacks_are_read_as_py_spy_and_faulthandler_write_them() -> None:
-    told = text.TextFacts()
-    assert told.take((LOGS / "pyspy_rank_2.txt").read_text(), 2) and told.take(
-        (LOGS / "stack_3.txt").read_text(), 3
-    )
-    assert told.stood(2)[0]["frames"][-1] == "data.py:61 load"
-    assert told.stood(3)[0]["frames"] == [
+    facts = TextFacts()
+    assert text.take((LOGS / "pyspy_rank_2.txt").read_text(), facts, 2)
+    assert text.take((LOGS / "stack_3.txt").read_text(), facts, 3)
+    assert facts.stood(2)[0]["frames"][-1] == "data.py:61 load"
+    assert facts.stood(3)[0]["frames"] == [
         "train.py:8 <module>",
         "train.py:5 fetch",
         "train.py:3 load",

@@ -1,0 +1,167 @@
+"""The lines of a text as the processes wrote them, and of several attempts or jobs only the last.
+
+Tools put labels before lines, JSON around them, colours into them and boxes about them. All readers
+see what is left when these are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import partial
+from itertools import filterfalse
+
+from joinlab.jobs.text.facts import TextFacts
+from joinlab.jobs.text.reports import FAILED, reports
+
+# "^" and "$" match at lines: (?m).
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+LABEL_OF_TEXT = re.compile(
+    r"(?m)^(?:    |(?:>|(?!\d+:|\w*rank)[\w.-]*\d:|[a-z][\w.-]*-\w+ [a-z][\w.-]*)(?: |$))"
+)
+"""Where most lines have one: a mark of a quote, "10.0.0.4: " of pdsh, "train-worker-0 pytorch " of stern."""
+
+LABEL_OF_LINE = re.compile(
+    r"(?m)^(?:(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)|\[pod/[^\]\s]+\]|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s:\[]+\[\d+\]:|[\w.-]+-\d+ +\|)(?: |$))+"
+)
+"""The time, "[pod/train-worker-0/pytorch] " of kubectl, "Mar 05 10:00:01 gpu1 train[4021]: " of a
+journal, "trainer-1  | " of Docker."""
+
+LABEL_OF_RANK = re.compile(
+    r"(?m)^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|)|"
+    r"\(\w+ rank=(?=\d+ pid=))(\d+)(?:\]<std(?:err|out)>:|\] \|\| ?| pid=\d+\) \w+ \S+ \S+ \[[^\]\n]+\] ?)"
+)
+""""[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
+of Determined, "(VllmWorker rank=2 pid=7) ERROR 07-23 19:34:51 [executor.py:487] " of vLLM."""
+
+NUMBERED = re.compile(r"(?:\[\d+\](?: .*)?\n|\n)*\[\d+\](?: .*)?\n*")
+"""A text whose lines all have "[1] " of MPICH's and Intel's mpirun -l."""
+
+NUMBER = re.compile(r"(?m)^\[(\d+)\](?: |$)")
+
+RICH_HEAD = re.compile(
+    r"(?m)^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$"
+)
+
+RICH_FRAME = re.compile(
+    r"(?m)^(?P<before>[^│\n]*)│ (?P<file>[^\s:│]+):(?P<line>\d+)(?P<within> in \S+)?(?: in)? {2,}│[ \t]*$"
+)
+"""Where it fills the box, its number may go on in the next line."""
+
+RICH_LINE = re.compile(r"(?m)^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$")
+
+IN_JSON = ("log", "textPayload", "message", "msg")
+"""Where Docker, Google's logging and others put what a process wrote."""
+
+RECORDED = "joinlab: recording into "
+
+ATTEMPT = re.compile(
+    r"(?m)^.*attempts left; will restart worker group|^.* (?P<agent>\d+) \S*torch/distributed/elastic/"
+    r"multiprocessing/api\.py:\d+\] failed \(exitcode.*"
+)
+
+FAILING = re.compile(r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )")
+
+OF_LIBRARY = re.compile(
+    r"(?m)$|\[|\s|wandb|slurmstepd|terminate called|.*(?:Warning|\bFile |Traceback|[A-Za-z]:0)"
+)
+"""How lines of libraries begin, beside those of the program."""
+
+
+def as_written(text: str) -> str:
+    """The lines as the processes wrote them, without JSON around them, colours, spaces at their ends,
+    labels of tools and the boxes of rich. Labels that give the rank become those of srun."""
+    text = _without_labels(text)
+    if text.lstrip().startswith("{"):
+        text = _without_labels("".join(map(_out_of_json, text.splitlines())))
+    text = LABEL_OF_RANK.sub(r"\1: ", text)
+    if NUMBERED.fullmatch(text):
+        text = NUMBER.sub(r"\1: ", text)
+    if RICH_HEAD.search(text):
+        text = RICH_HEAD.sub(r"\g<before>Traceback (most recent call last):", text)
+        text = RICH_FRAME.sub(r'\g<before>  File "\g<file>", line \g<line>\g<within>', text)
+        text = RICH_LINE.sub(r"\g<before>    ", text)
+    return text
+
+
+def _without_labels(text: str) -> str:
+    text = re.sub("\r\n?", "\n", COLOUR.sub("", text))
+    text = "\n".join(map(str.rstrip, text.split("\n")))
+    if len(LABEL_OF_TEXT.findall(text)) > 0.9 * len(re.findall(".+", text)):
+        text = LABEL_OF_TEXT.sub("", text)
+    return LABEL_OF_LINE.sub("", text)
+
+
+def _out_of_json(line: str) -> str:
+    """What a process wrote, of a line of JSON around it; the line itself if it is cut or another one."""
+    try:
+        record = json.loads(line)
+        written = next(record[name] for name in IN_JSON if name in record)
+    except (ValueError, TypeError, RecursionError, StopIteration):
+        return f"{line}\n"
+    return str(written) if "log" in record else f"{written}\n"  # Docker cuts long lines
+
+
+def last_attempt(text: str, facts: TextFacts) -> str:
+    """What follows the lines by which a recording begins, or a torchrun says that it starts its ranks
+    again: what came before is of another attempt."""
+    begin = text.rfind(RECORDED)  # rank 0 says so once, when an attempt or a job begins
+    if begin > text.find(RECORDED):
+        facts.notes.add("of several attempts, the last")
+        text = text[begin:]
+    ends = list(ATTEMPT.finditer(text))
+    one_agent = len({end["agent"] for end in ends} - {None}) == 1
+    following: dict[str, int] = {}
+    for end in reversed(ends):
+        agent = end["agent"]
+        if not agent or _is_restart(end, following.get(agent), one_agent):
+            facts.notes.add("of several attempts, the last")
+            return text[end.end() :]
+        following[agent] = end.start()
+    return text
+
+
+def _is_restart(end: re.Match[str], following: int | None, one_agent: bool) -> bool:
+    """Whether a torchrun started its ranks again behind its line that one had failed: without that, its
+    own traceback and report follow. It did if it wrote such a line again, `following`; but one of
+    another host, with a report of its own, may have the same number. Or if it is alone in the text and
+    its ranks, which were gone, wrote lines as before."""
+    before, after = end.string[: end.start()], end.string[end.end() : following]
+    if "distributed/run.py" in after or "ChildFailedError" in after or "Root Cause" in after:
+        return False
+    if following and end.string.count("Root Cause", following) < 2:
+        return True
+    again = set(_lines_of_programs(after))
+    return one_agent and bool(again) and not again.isdisjoint(_lines_of_programs(before))
+
+
+def _lines_of_programs(text: str) -> Iterable[str]:
+    """The lines of no library, with 0 in place of each number."""
+    shapes = map(partial(re.sub, r"\d[\d.]*", "0"), text.splitlines())
+    return filterfalse(OF_LIBRARY.match, shapes)
+
+
+def last_job(text: str, facts: TextFacts) -> str:
+    """What follows the report of a torchrun whose ranks fail once more: they were gone when it
+    was written. It names some of them; all between are of its host."""
+    begin = 0
+    failing = [*FAILED.finditer(text), *FAILING.finditer(text)]
+    for failures, root in reports(text):
+        if root is None:
+            break
+        ranks: set[int] = set()
+        texts = []
+        for match in failures:
+            ranks |= {int(match["rank"]), int(match["rank"]) - int(match["local"])}
+            texts.append(match[0])
+        for match in failing:
+            follows = match.start() > root.start() and match[0] not in texts
+            if follows and min(ranks) <= int(match["rank"]) <= max(ranks):
+                begin = root.end()
+    if begin:
+        facts.notes.add("of several jobs, the last")
+    return text[begin:]
