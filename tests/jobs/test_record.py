@@ -31,7 +31,8 @@ from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import record, recording
 from joinlab.jobs.clocks import offsets
-from joinlab.jobs.recording import GONE, RecordedFolder, is_over, load_recording
+from joinlab.jobs.recorded_timeline import GONE, is_over
+from joinlab.jobs.recording import RecordedFolder, load_recording
 from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, standstill
