@@ -10,8 +10,9 @@ second  a  c  b  d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import product, starmap
 from typing import NamedTuple
 
 from joinlab.analysis.meanings import FAMILY, parts
@@ -29,6 +30,8 @@ LONGEST = 8
 Identity = tuple[object, ...]
 """What calls share that are meant for each other: label, line, op and root, their data, and the
 lines of the program that led to them."""
+
+Fit = Callable[[Identity, Identity], bool]
 
 
 class Misalignment(NamedTuple):
@@ -51,7 +54,7 @@ def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment
     both = {*first} & {*second}
 
     def fits(a: Identity, b: Identity) -> bool:
-        return a == b or (not {a, b} & both and (a[0], *a[2:4]) == (b[0], *b[2:4]))
+        return a == b or (not {a, b} & both and _are_alike(a, b))
 
     index = next(
         (
@@ -64,23 +67,23 @@ def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment
     if index is None:
         return None
 
-    def leads(ahead: Sequence[Identity], behind: Sequence[Identity], by: int) -> bool:
+    def leads(fit: Fit, ahead: Sequence[Identity], behind: Sequence[Identity], by: int) -> bool:
         rest = ahead[by:]
-        if not (rest and behind and all(map(fits, rest, behind))):
+        if not (rest and behind and all(map(fit, rest, behind))):
             return False
         # Calls of `behind` that nothing is left for may be meant for those that seem to be too many:
         # then they come in another order, or are other calls in their place.
         unmatched = behind[len(rest) :]
-        swapped = any(map(fits, ahead[:by], unmatched))
-        return not (unmatched and (swapped or all(map(fits, ahead[1:], behind[1:]))))
+        swapped = any(starmap(_are_alike, product(ahead[:by], unmatched)))
+        return not (unmatched and (swapped or all(map(fit, ahead[1:], behind[1:]))))
 
     lead, first_rest, second_rest = 0, first[index:], second[index:]
-    for size in range(1, FURTHEST + 1):
-        if leads(second_rest, first_rest, size):
+    for fit, size in product((fits, _are_alike), range(1, FURTHEST + 1)):
+        if leads(fit, second_rest, first_rest, size):
             lead = -size
-            break
-        if leads(first_rest, second_rest, size):
+        elif leads(fit, first_rest, second_rest, size):
             lead = size
+        if lead:
             break
     # where one rank has issued more of them, the two that fit may be of different rounds
     equal = all(first.count(call) == second.count(call) for call in (first[index], second[index]))
@@ -91,6 +94,11 @@ def align(first: Sequence[Identity], second: Sequence[Identity]) -> Misalignment
         if Counter(first[index : index + size]) == Counter(second[index : index + size])
     )
     return Misalignment(index, lead, next(turned, 0))
+
+
+def _are_alike(first: Identity, second: Identity) -> bool:
+    """Whether two calls have one label, op and root, if not one line."""
+    return (first[0], *first[2:4]) == (second[0], *second[2:4])
 
 
 def identity_of(row: CallRow, joins: bool = False) -> Identity:

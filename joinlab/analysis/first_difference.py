@@ -86,7 +86,7 @@ class FirstDifference:
             return Relation.SAME
         if self.answered:
             return Relation.ANSWER
-        if self.counts:
+        if self.counts[0]:
             return Relation.MORE
         if self.circle:
             return Relation.CIRCLE
@@ -302,28 +302,36 @@ class FirstDifference:
         return self.collectives(self.lead.ahead[0])[self.lead.at : self.lead.at + self.lead.by]
 
     @cached_property
-    def counts(self) -> list[int]:
+    def counts(self) -> tuple[list[int], list[CallRow]]:
         """How many calls like the extra ones a rank of either side issued in all, that of the side
-        ahead first; [] where that does not show which are extra."""
+        ahead first, and one of them per line, without a line where those of all lines are counted;
+        [] where that does not show which are extra."""
         lead, extra = self.lead, self.extra
         if lead is None or len(extra) != lead.by or len({*map(asks_of, extra)}) > 1:
-            return []
-        row, sites = extra[0], {call["call_site"] for call in extra}
-        like = self.timeline.calls.filter(
-            pl.col("origin").eq_missing(row["origin"]),
-            pl.col("call_site").is_in([*sites], nulls_equal=True),
-            group=row["group"],
-            op=row["op"],
+            return [], []
+        lines = {row["call_site"]: row for row in extra[::-1]}
+        there = self._counts(pl.col("call_site").is_in([*lines], nulls_equal=True))
+        everywhere = self._counts(pl.lit(True))
+        more = everywhere[0] - everywhere[1]
+        # Where only one side issues such calls at all, each of them is one too many.
+        if there[0] - there[1] == lead.by or (there[1] == 0 and lead.by < there[0] == more):
+            return there, [*lines.values()][::-1]
+        if more == lead.by:
+            return everywhere, [{**extra[0], "call_site": None}]
+        return [], []
+
+    def _counts(self, where: pl.Expr) -> list[int]:
+        """How many calls like the extra ones a rank of either side issued there; [0, 0] where ranks of
+        a side differ."""
+        row, lead = self.extra[0], self.lead
+        assert lead is not None
+        calls = self.timeline.calls.filter(
+            where, pl.col("origin").eq_missing(row["origin"]), group=row["group"], op=row["op"]
         )
         sides = [
-            {like.filter(rank=rank).height for rank in side} for side in (lead.ahead, lead.behind)
+            {calls.filter(rank=rank).height for rank in side} for side in (lead.ahead, lead.behind)
         ]
-        counts = list(map(max, sides))
-        # where only one side issues such calls at all, each of them is one too many
-        shows = counts[0] - counts[1] == lead.by or (counts[0] > lead.by and not counts[1])
-        if any(len(side) > 1 for side in sides) or not shows:
-            return []
-        return counts
+        return list(map(max, sides)) if all(len(side) == 1 for side in sides) else [0, 0]
 
     @cached_property
     def answered(self) -> tuple[Side, ...]:

@@ -187,11 +187,10 @@ def extra(evidence: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
     difference, lead = evidence.difference, evidence.difference.lead
     assert lead is not None
-    sides, counts, form = [lead.ahead, lead.behind], difference.counts, More
+    (counts, calls), sides, form = difference.counts, [lead.ahead, lead.behind], More
     if difference.outliers == difference.ranks(lead.behind):
         sides, counts, form = sides[::-1], counts[::-1], Fewer
-    lines = {row["call_site"]: row for row in difference.extra[::-1]}
-    fields = evidence.about(evidence.sides(sides), [*lines.values()][::-1])
+    fields = evidence.about(evidence.sides(sides), calls)
     headline = form(abs(counts[0] - counts[1]), counts, **fields)
     return (headline, *_since(evidence, lead), *meeting.causes(evidence))
 
