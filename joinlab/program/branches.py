@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Statement:
     decides      it is a loop, a `match`, an `if` or an assert, or holds a condition or a comprehension that decides
                  which functions are called: `mean(x) if x else None`, unlike `1 if x else 2`
     branches     it chooses the next statement, unlike a conditional expression
+    compares     it sets a name to a comparison: `last = step % 4 == 0`
     names        what its test reads and does not itself set: "v", "self.best", "mask.sum()"
     keys         names that select the data of a call in it: "k" of `dist.all_reduce(m[k])`
     one_line     the test of an `if` with its block on the same line, or of its only conditional expression
@@ -36,6 +37,7 @@ class Statement:
     text: str
     decides: bool
     branches: bool
+    compares: bool
     names: tuple[str, ...]
     keys: tuple[str, ...]
     one_line: ast.expr | None
@@ -184,6 +186,7 @@ def _made(
         text,
         any(decides for _, decides in tests),
         isinstance(node, ast.If) or _one_line(node) is None,
+        _compares(node),
         names,
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
@@ -214,6 +217,8 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
             yield test, True
         case ast.For(iter=test) | ast.AsyncFor(iter=test):
             yield test, True
+        case ast.Assign(value=ast.Compare() as test):
+            yield test, False
         case ast.Match(subject=test, cases=cases):
             yield test, True
             for case in cases:
@@ -363,11 +368,17 @@ def _is_item(node: ast.AST) -> bool:
     )
 
 
+def _compares(node: ast.stmt) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare)
+
+
 def _one_line(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.If):
         if node.body[0].lineno == node.lineno and not node.orelse:
             return node.test
         return None
+    if _compares(node):
+        return node.value
     inside = [expression for expression in _expressions(node) if isinstance(expression, ast.IfExp)]
     if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)):
         return inside[0].test

@@ -271,11 +271,12 @@ class _TraceComparison:
     ) -> _Fork | None:
         statement = statement_at(tests[0].file, tests[0].line)
         events = [step.event for step in nexts if step is not None]
-        elsewhere = "raise" in events or events == [
-            "call",
-            "call",
-        ]  # they called different functions
-        if statement is None or not (statement.decides or elsewhere):
+        if statement is None:
+            return None
+        # They called different functions, or one called the statement's, and the other had its result.
+        called = [step.function for step in nexts if step is not None and step.event == "call"]
+        alone = len(called) == 1 and called[0] in statement.reads
+        if not (statement.decides or "raise" in events or len(called) == 2 or alone):
             return None
         return _Fork(depth, statement, tests, nexts)
 
@@ -833,6 +834,7 @@ def _changed(forks: Sequence[_Fork], reads: Set[str]) -> list[_Fork]:
     """The only statement at which they diverged earlier, if one of them called a method there of one of
     these objects, which may do more later: `if debug: net.register_forward_hook(sync)`. []: another
     branch may be the cause, too."""
+    forks = [fork for fork in forks if not fork.statement.compares]
     if len({fork.statement for fork in forks}) != 1:
         return []
     last = forks[-1]
@@ -879,7 +881,8 @@ def _setters(
     for earlier in forks:
         first, second = earlier.tests
         same_loop = earlier.statement.loop and () != first.values == second.values
-        if earlier.statement.branches and earlier.statement != fork.statement and not same_loop:
+        sets_it = earlier.statement.branches or earlier.statement.compares
+        if sets_it and earlier.statement != fork.statement and not same_loop:
             branches.append(earlier)
     reads = {*fork.statement.names, *(() if fork.statement.decides else fork.statement.reads)}
     for test, trace in zip(fork.tests, traces, strict=True) if branches else ():

@@ -17,6 +17,7 @@ import polars as pl
 from joinlab.analysis.alignment import Identity
 from joinlab.analysis.exchanges import CallPath, paths_of, unpaired
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.meanings import is_own
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow
 from joinlab.program.branches import statement_at
@@ -216,7 +217,7 @@ def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
                 return None
             return _before(evidence, slot, [sorted(slot.calls), slot.absent])
     if difference.mismatch is not None and not difference.slot.pair:
-        if _refused_there(evidence, difference.slot):
+        if _refused_there(evidence, difference.slot) or _shadows_itself(evidence, difference.slot):
             return None
         parts = list(map(difference.ranks, difference.sides))
         erring = [rank for rank in difference.slot.absent if _errs(evidence, rank)]
@@ -279,6 +280,13 @@ def _refused_there(evidence: Evidence, slot: Slot) -> bool:
     ]
     refused = [row for row in last if row["error"] is not None and row["number"] is None]
     return 0 < len(refused) == len(slot.absent) and {row["call_site"] for row in refused} == sites
+
+
+def _shadows_itself(evidence: Evidence, slot: Slot) -> bool:
+    """Whether the program's own hook made one of the calls in join(), for a rank that has run out of
+    inputs, as it is meant to: no test is the cause."""
+    rows = (evidence.difference.call(slot, rank) for rank in slot.calls)
+    return any(is_own(row["origin"] or "") and is_made_by_join(row["stack"] or ()) for row in rows)
 
 
 def _positions(paths: Mapping[int, CallPath]) -> dict[int, list[int]]:
