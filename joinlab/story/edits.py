@@ -263,16 +263,15 @@ class FixTarget:
 
     def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
         """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
-        torch or dist."""
-        called = []
-        for module in (torch, dist):
-            called.append(
-                next((key for key, value_there in self.names.items() if value_there is module), "")
-            )
-        reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
-        if all(called):
-            return (f"{name} = {called[0]}.tensor({value})", reduced)
-        return ()
+        torch."""
+        modules = {value: key for key, value in self.names.items() if inspect.ismodule(value)}
+        if torch not in modules:
+            return ()
+        module = modules.get(dist, f"{modules[torch]}.distributed")
+        return (
+            f"{name} = {modules[torch]}.tensor({value})",
+            f"{module}.all_reduce({name}, op={module}.ReduceOp.{op})",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -725,23 +724,30 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     of the all-reduce.
 
     A branch with a call that did not fit is taken where all ranks would take it (MIN), since one may
-    have nothing to put in. To leave a loop or a function, one rank's wish is enough (MAX), except
-    where the test is the only regular way out of its loop, or what follows reads what the test asks
-    for: then each rank has to pass it (MIN). If that is a number, which ranks that fail the test
-    have too, one rank's wish is the second choice.
+    have nothing to put in; not where a value that outlives the branch would then stay unshared. Or
+    else it is taken as soon as one would (MAX), unless it sets what its test reads. To leave a loop
+    or a function, one rank's wish is enough (MAX), except where the test is the only regular way out
+    of its loop, or what follows reads what the test asks for: then each rank has to pass it (MIN).
+    If that is a number, which ranks that fail the test have too, one rank's wish is the second
+    choice.
     """
     if not _leaves(branch):
         lines = range(branch.lineno + 1, (branch.end_lineno or 0) + 1)
         if target.sites.intersection(lines) and not branch.orelse:
-            yield "where all do", "MIN"
+            calls = (call for call in target.own_calls(branch) if call.lineno in target.sites)
+            filled = itertools.chain(*(call.value.args[:1] for call in calls))  # type: ignore[attr-defined]
+            if not _overlap(_names(filled), _set_outside(target, branch)):
+                yield "where all do", "MIN"
+            if not _overlap(_stores(branch.body), _names([branch.test])):
+                yield "where one does", "MAX"
         return
     loops = target.within(branch, ast.For, ast.While)
-    breaks = isinstance(branch.body[-1], ast.Break)
-    if breaks and _is_only_way_out(loops[0]):
+    ends = bool(loops) and not isinstance(branch.body[-1], ast.Continue | ast.Raise)
+    if ends and _is_only_way_out(loops[0]):
         yield "all ready", "MIN"
         return
     wanted = _is_wanted(target, branch, loops)
-    if breaks and wanted:
+    if ends and wanted:
         yield "all ready", "MIN"
     types = {type(read["value"]) for read in target.tests[-1]["values"]}
     if not wanted or set() < types <= {int, float}:

@@ -23,6 +23,7 @@ from joinlab.story.judge import mend
 from joinlab.story.lines import Edit, LineKind
 from joinlab.story.writers import diff_of
 from tests.material.unseen import px, reports
+from tests.material.users import r09_zero_consolidate_best, r10_manual_grad_none
 from tests.nightly import sampled
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
@@ -391,13 +392,14 @@ def reduces_to_owners_in_a_comprehension(rank, inputs):
         callbacks_of_one_rank,
         returns_the_rate_that_fits,
         takes_turns_to_read,
+        r10_manual_grad_none.program,
     ],
 )
 def test_no_fix_takes_a_call_away_or_a_guard_or_a_result(program):
     """With a flag, both ranks would return before the call in every step; with as many callbacks on
     each rank, none would make it; with a flag, a rank would go on without the rate, or the shard,
-    that its test asks for. Rank 1 would lose a bonus of its own; and with one root, no other rank
-    would have its turn."""
+    that its test asks for; a rank would keep its own gradient where not all have one. Rank 1 would
+    lose a bonus of its own; and with one root, no other rank would have its turn."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
 
@@ -639,6 +641,7 @@ def test_a_call_that_no_rank_makes_any_more_is_no_fix():
             (gathers_full_batches, "where all do"),
             (steps_on_finite_inputs, "where all do"),
             (meets_what_it_took, "where all do"),
+            (stops_by_its_own_state, "where all do"),
             (shared, "same"),
             (skips, "flag"),
             (leaves, "flag"),
@@ -650,6 +653,36 @@ def test_a_call_that_no_rank_makes_any_more_is_no_fix():
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
     assert (fix["kind"], fix["fewer"]) == (kind, True)
+
+
+def test_without_a_name_of_its_module_a_flag_is_reduced_by_its_full_one():
+    fix, added = changed(r09_zero_consolidate_best.program, (2, 2), "gloo")
+    assert (fix["kind"], fix["fewer"]) == ("where all do", True)
+    assert "torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MIN)" in added
+
+
+def downloads_until_all_have_it(rank, inputs):
+    for attempt in range(3):
+        data = b"data" if attempt >= rank else None
+        dist.all_reduce(torch.ones(1))
+        if data is not None:
+            return data
+    raise RuntimeError("no data")
+
+
+def restores_where_one_has_to(rank, inputs):
+    restored = 0
+    for step in range(2):
+        dist.all_reduce(torch.ones(2))
+        loss = 2.0 + rank - step
+        if loss > 2.5:
+            restored += restore()
+    return restored
+
+
+def restore():
+    dist.barrier()
+    return 1
 
 
 def filled_by_one(rank, inputs):
@@ -783,7 +816,8 @@ def counts_by_class(rank, inputs):
             (until_it_is_read, "all ready", (True, True)),
             (until_it_is_small, "together", (2, 2)),
             (returns_too_early, "late", (2, None)),
-            (stops_by_its_own_state, "where all do", (None, None)),
+            (downloads_until_all_have_it, "all ready", (b"data", b"data")),
+            (restores_where_one_has_to, "where one does", (1, 1)),
         ]
     ),
     ids=lambda value: getattr(value, "__name__", ""),
