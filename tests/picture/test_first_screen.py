@@ -285,7 +285,7 @@ def test_half_way_the_wrong_value_is_between_the_lanes(opened):
     for at in ("29.36", "29.5", "29.6", "29.72"):
         page.evaluate("(at) => { location.hash = '#at=' + at; location.reload(); }", at)
         page.wait_for_load_state()
-        token = page.locator(".jl-token[visibility=visible]")
+        token = page.locator(".jl-token")
         expect(token).to_have_text("0")
         box = token.bounding_box()
         tops.append(box["y"] + box["height"] / 2)

@@ -10,8 +10,6 @@ import { Hand } from "./hand.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
 
-/** @typedef {{ data: LaneData, run: RawRun }} Early */
-
 const SHIPPED = 9; // counts of inputs of each of two ranks for which the endings ship
 
 export class Board extends First {
@@ -21,12 +19,12 @@ export class Board extends First {
     this.view.classList.add("jl-board");
     this.hand = new Hand(this);
     const { above, below, program } = this.controls;
-    if (this.get("programs")[0][0]) above.shift(); // there are only the cases, which the loop in hand has
-    below[0].prepend(...(above[0] === program ? [] : [program]), this.turner);
+    below[0].prepend(this.turner);
+    this.own.append(...above);
+    if (this.get("programs")[0][0]) below[0].prepend(program); // only the cases, which the loop in hand has
+    this.story.before(...below);
     this.printed = element("div.jlb-printed");
     this.story.after(this.printed);
-    this.own.append(...above);
-    this.story.before(...below);
     wireDots(this);
     this.stage.addEventListener("change", (event) => {
       const say = /** @type {HTMLSelectElement} */ (event.target);
@@ -35,11 +33,11 @@ export class Board extends First {
   }
 
   listen() {
-    /** What Python has sent ahead, by key. @type {Map<string, Early>} */
+    // What Python has sent ahead, by key: data and the run in it.
     this.ahead = new Map();
-    /** The key of what is drawn and Python has not answered yet. */
+    // The key of what is drawn and Python has not answered yet.
     this.early = "";
-    /** What was drawn before the line was taken into the air. @type {?Early} */
+    // What was drawn before the line was taken into the air.
     this.kept = null;
     this.missed = false;
     super.listen();
@@ -61,9 +59,9 @@ export class Board extends First {
       due = true;
     });
     this.tellPrinted();
-    this.follow("msg:custom", (message, /** @type {DataView[]} */ buffers) => {
-      if (message?.save) save(message, (said) => this.announce(said));
+    this.follow("msg:custom", async (message, buffers) => {
       if (message?.ahead) this.keep(buffers[0]);
+      if (message?.save) this.announce(await save(message));
     });
     const followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
     this.follow("comm_live_update", () => this.controls.draw());
@@ -71,7 +69,6 @@ export class Board extends First {
     this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
-  /** @param {DataView} packed */
   async keep(packed) {
     const data = await unpack(packed),
       setting = (key) => key.split(",").slice(1, 4).join(); // less case and counts
@@ -85,26 +82,20 @@ export class Board extends First {
     this.hand.glance();
   }
 
-  /** All that the picture of a case depends on which the controls ask for, as `BenchSetting.key` has it. */
+  // All that the picture of a case depends on which the controls ask for, as `BenchSetting.key` has it.
   keyOf(n = this.case) {
-    return [
-      n,
-      ...["engine", "barrier_value", "pad", "counts"].map((name) => this.get(name)),
-    ].join();
+    const set = ["engine", "barrier_value", "pad", "counts"].map((name) => this.get(name));
+    return `${n},${set}`;
   }
 
   tellPrinted() {
-    const printed = this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
-      tag(
-        "section",
-        { "aria-label": `Output of rank ${rank}` },
-        `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`,
-      ),
-    );
-    write(this.printed, printed);
+    const printed = ([rank, text]) =>
+      `<section aria-label="Output of rank ${rank}"><b>rank ${rank} printed</b>` +
+      `<pre tabindex="0">${esc(text)}</pre></section>`;
+    write(this.printed, this.get("printed").map(printed));
   }
 
-  /** Whether a covered run is there, and waits for a prediction. */
+  // Whether a covered run is there, and waits for a prediction.
   get asks() {
     return this.get("predict") || !this.get("launches");
   }
@@ -131,17 +122,14 @@ export class Board extends First {
     return this.get("counts");
   }
 
-  /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear
-   * something newer. */
+  // Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear
+  // something newer.
   go(counts) {
-    this.model.set(
-      "said",
-      counts.map(() => ""),
-    );
+    this.model.set("said", Array(counts.length).fill(""));
     this.controls.set("counts", counts);
   }
 
-  /** What Python has sent ahead of a key, if it can be drawn. */
+  // What Python has sent ahead of a key, if it can be drawn.
   sent(key) {
     const able =
         this.alive && this.run && !this.covered.length && !this.busy && !this.get("comparing"),
@@ -158,8 +146,8 @@ export class Board extends First {
     this.show(early.data, early.run);
   }
 
-  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
-   * the dots. */
+  // Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
+  // the dots.
   has() {
     if (this.hand.aloft !== null) {
       this.missed = true; // it is drawn once the line has landed
@@ -186,20 +174,20 @@ export class Board extends First {
     return this.gone || this.get("running");
   }
 
-  /** What is said of a place whose picture is not here. */
+  // What is said of a place whose picture is not here.
   get later() {
     if (this.get("launches") || this.get("predict")) return "";
     return this.shipped(1) ? "Shown when dropped." : "Emulated when dropped.";
   }
 
-  /** How the run of a case with these inputs ends, if it ships. */
+  // How the run of a case with these inputs ends, if it ships.
   shipped(n) {
-    const [a, b, more] = this.counts;
-    if (more !== undefined || Math.max(a, b) >= SHIPPED) return "";
+    const [a, b] = this.counts;
+    if (this.counts.length > 2 || Math.max(a, b) >= SHIPPED) return "";
     return this.get("endings")[((n - 1) * SHIPPED + a) * SHIPPED + b] ?? "";
   }
 
-  /** How a case ends with these inputs: as shipped, or as it is shown. */
+  // How a case ends with these inputs: as shipped, or as it is shown.
   toneOf(n) {
     const shipped = ["good", "warn", "bad"].find((tone) => tone[0] === this.shipped(n));
     if (shipped) return shipped;
@@ -234,7 +222,7 @@ export class Board extends First {
     this.missed = false;
   }
 
-  /** Python knows the calls of what was drawn early only once it has answered. */
+  // Python knows the calls of what was drawn early only once it has answered.
   askCalls() {
     if (!this.early) super.askCalls();
   }
@@ -253,17 +241,18 @@ export class Board extends First {
         `<option value="${word}"${word === said ? " selected" : ""}>` +
         `${word === "raises" ? "raises or crashes" : word || "…"}</option>`,
     );
-    const able = this.covered.length && !this.busy,
-      look = { "data-rank": lane, "aria-label": `I say that rank ${lane}` };
-    const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
+    const look = {
+      "data-rank": lane,
+      "aria-label": `I say that rank ${lane}`,
+      disabled: (!this.covered.length || this.busy) && "disabled",
+    };
     return (
-      row +
-      `<span class="jl-say">will ${select} ` +
+      `${row}<span class="jl-say">will ${tag("select", look, words)} ` +
       `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`
     );
   }
 
-  /** How it ends with so many inputs of a rank, if the map knows. */
+  // How it ends with so many inputs of a rank, if the map knows.
   ending(rank, n) {
     const { cells, kinds } = this.get("map");
     return (this.counts.length === 2 && kinds?.[cells?.[this.counts.with(rank, n).join()]]) || null;

@@ -8,10 +8,9 @@ export const OPEN = 1,
   WAITS_ON = 32; // flags of a call
 export const WRONG = OPEN | BAD | FAILED;
 
-/** Read the columns of a run from the bytes behind the JSON: every one byte by byte of significance, which
- * packs well.
- * @param {RawColumns} columns @param {Uint8Array} bytes @param at where they begin
- * @returns {number} their end */
+/** Read the columns of a run from the bytes behind the JSON, `at` where they begin, and return their end:
+ * every one byte by byte of significance, which packs well.
+ * @param {RawColumns} columns @param {Uint8Array} bytes */
 export function decode(columns, bytes, at) {
   columns.read = {};
   for (const [name, size, n] of columns.planes) {
@@ -26,9 +25,7 @@ export function decode(columns, bytes, at) {
 
 const signed = (n) => (n & 1 ? -((n + 1) / 2) : n / 2);
 
-/** Sums of steps, lane by lane.
- * @param {Uint32Array} steps @param counts of each lane
- * @param each is added to every step */
+// Sums of steps, lane by lane; `each` is added to every step.
 function summed(steps, counts, each) {
   const found = new Float64Array(steps.length);
   let at = 0;
@@ -101,9 +98,9 @@ export function everyCall(columns) {
   };
 }
 
-/** For a search among intervals that are almost in order: the last end up to each, and the first begin from
- * each on, part by part.
- * @param starts of the parts @param {ArrayLike<number>} from @param {ArrayLike<number>} to */
+// For a search among intervals that are almost in order: the last end up to each, and the first begin from
+// each on, part by part.
+// starts: of the parts
 function bounds(starts, from, to) {
   const last = new Float64Array(from.length),
     first = new Float64Array(from.length);
@@ -116,10 +113,9 @@ function bounds(starts, from, to) {
   return { last, first };
 }
 
-/** Which of some intervals can touch a stretch: the first of them, and the one behind the last.
- * @param {Record<"last" | "first", ArrayLike<number>>} bounds */
+// Which of some intervals can touch a stretch: the first of them, and the one behind the last.
 export function touching({ last, first }, begin, behind, from, to) {
-  const least = (/** @type {(i: number) => boolean} */ holds) => {
+  const least = (holds) => {
     let [low, high] = [begin, behind];
     while (low < high) {
       const middle = (low + high) >> 1;

@@ -4,7 +4,7 @@ import { button, choice, element, write } from "./dom.js";
 import { EndingMap } from "./map.js";
 import { esc, tag } from "./text.js";
 
-/** Of each trait that is a number: what it is called, and what it means. */
+// Of each trait that is a number: what it is called, and what it means.
 const KNOBS = {
   barrier_value: [
     "barrier's word",
@@ -18,7 +18,7 @@ const KNOBS = {
 const ASKS = "Asking Python …";
 
 export class Controls {
-  /** Whether Python has not answered yet. */
+  // Whether Python has not answered yet.
   asks = false;
 
   /** @param {import("./board.js").Board} board */
@@ -26,9 +26,9 @@ export class Controls {
     this.board = board;
     this.program = choice("Program", (value) => this.set("case", Number(value)));
     this.engine = choice("Run it on", (value) => this.set("engine", value));
-    /** @param said shown until Python answers */
+    // said: shown until Python answers
     const ask = (what, said) => {
-      this.say(said);
+      write(this.status, said);
       board.model.send({ press: what });
     };
     this.run = button(
@@ -50,7 +50,6 @@ export class Controls {
     this.saves = ["PNG", "SVG"].map((what) =>
       button(what, `Save as ${what}`, () => board.model.send({ save: what })),
     );
-    /** @param {(counts: number[]) => number[]} change */
     const ranks = (sign, what, change) =>
       button(`${sign} rank`, what, () => board.go(change(board.counts)), "", {
         "aria-label": `${sign} ${what.toLowerCase()}`,
@@ -80,17 +79,13 @@ export class Controls {
     this.draw();
   }
 
-  say(said) {
-    write(this.status, esc(said));
-  }
-
   draw() {
     const get = (name) => this.board.get(name),
       { busy, counts, gone } = this.board;
     this.options(this.program, get("programs"), get("case"));
     this.options(
       this.engine,
-      get("engines").map((/** @type {any} */ one) => [one.name, one.label, one.missing]),
+      get("engines").map((one) => [one.name, one.label, one.missing]),
       get("engine"),
     );
     this.run.hidden = !get("go");
@@ -119,8 +114,7 @@ export class Controls {
     this.map.draw(get("map"), counts);
   }
 
-  /** @param {HTMLSelectElement} select
-   * @param {[value: string, label: string, missing?: string][]} wanted */
+  /** @param {HTMLSelectElement} select */
   options(select, wanted, chosen) {
     const options = wanted.map(([value, label, missing]) =>
       tag("option", { value, title: missing && esc(missing) }, esc(label)),

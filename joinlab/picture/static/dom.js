@@ -17,14 +17,12 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** @param {() => void} onclick
- * @param look its class @param {Record<string, any>} more */
+// look: its class
 export function button(text, title, onclick, look = "", more = {}) {
   return element("button", { type: "button", title, onclick, class: look, ...more }, text);
 }
 
-/** @param {(value: string) => void} chosen
- * @param {(value: string) => string} text of an option */
+// text: of an option
 export function choice(label, chosen, values = [], text = (value) => value) {
   const options = values.map((value) => element("option", { value }, text(value))),
     select = element("select", { "aria-label": label }, ...options);
@@ -32,17 +30,14 @@ export function choice(label, chosen, values = [], text = (value) => value) {
   return select;
 }
 
-/** An id for what is on the page once: every widget has a module of its own, which could count no others. */
+// An id for what is on the page once: every widget has a module of its own, which could count no others.
 export const fresh = () => `jl${Math.random().toString(36).slice(2)}`;
 
-/** @param {Event} event @param what a selector */
-export const hit = (event, what) =>
-  /** @type {?HTMLElement} */ (/** @type {Element} */ (event.target).closest(what));
+/** @returns {?HTMLElement} */
+export const hit = (event, selector) => event.target.closest(selector);
 
-/** Follow a pointer that is down until it is lifted, or taken by the browser to scroll.
- * @param {PointerEvent} event @param {(event: PointerEvent) => void} go
- * @param {(lost: boolean) => void} done */
-export function drag(event, go, done = () => {}) {
+// Follow a pointer that is down until it is lifted, or taken by the browser to scroll.
+export function drag(event, go, done = (lost) => {}) {
   const end = new AbortController(),
     until = { signal: end.signal };
   event.preventDefault();
@@ -59,10 +54,9 @@ export function drag(event, go, done = () => {}) {
     );
 }
 
-/** Whether a key is pressed with others, as for a browser's own commands. @param {KeyboardEvent} event */
+// Whether a key is pressed with others, as for a browser's own commands.
 export const chord = ({ ctrlKey, metaKey, altKey }) => ctrlKey || metaKey || altKey;
 
-/** @type {Record<string, number[]>} */
 const ARROWS = {
   ArrowLeft: [-1, 0],
   ArrowRight: [1, 0],
@@ -72,16 +66,16 @@ const ARROWS = {
   End: [Infinity, 0],
 };
 
-/** How far a key goes to the right and down; of others, nothing. @param {KeyboardEvent} event */
+// How far a key goes to the right and down; of others, nothing.
 export const arrow = (event) => (chord(event) ? [] : (ARROWS[event.key] ?? []));
 
-/** @param {ParentNode} root @param what a selector @returns {?HTMLElement} */
-export const find = (root, what) => root.querySelector(what);
+/** @returns {?HTMLElement} */
+export const find = (root, selector) => root.querySelector(selector);
 
-/** @param {ParentNode} root @param what a selector @returns {HTMLElement[]} */
-export const findAll = (root, what) => [.../** @type {any} */ (root.querySelectorAll(what))];
+/** @returns {HTMLElement[]} */
+export const findAll = (root, selector) => [...root.querySelectorAll(selector)];
 
-/** What was last written into an element. @type {WeakMap<Element, string>} */
+// What was last written into an element.
 const written = new WeakMap();
 
 /** Write HTML into an element. What is there already stays, and keeps the focus.

@@ -6,8 +6,7 @@ import { clamp, tag } from "./text.js";
 
 const SHOWN = 8; // dots of a rank, unless it has more inputs
 
-/** @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is
- * known */
+// ending: tells that of a position, where it is known
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
   const row = Array.from({ length: last + 1 }, (_, n) => {
@@ -42,13 +41,12 @@ export function wireDots(view) {
     if (n !== view.counts[rank]) view.go(view.counts.with(rank, n));
     shine(rank, true); // the row is drawn anew by a move
   };
-  /** @param {Event} event @returns {[slider: ?HTMLElement, rank: number]} */
   const held = (event) => {
     const slider = hit(event, '.jl-dotrow[aria-disabled="false"]');
-    return [slider, Number(slider?.dataset.rank)];
+    return { slider, rank: Number(slider?.dataset.rank) };
   };
   stage.addEventListener("pointerdown", (event) => {
-    const [slider, rank] = held(event);
+    const { slider, rank } = held(event);
     if (!slider) return;
     slider.focus({ preventScroll: true });
     const lefts = [...slider.children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
@@ -59,7 +57,7 @@ export function wireDots(view) {
     );
   });
   stage.addEventListener("keydown", (event) => {
-    const [slider, rank] = held(event),
+    const { slider, rank } = held(event),
       [x, y] = arrow(event);
     if (!slider || x === undefined) return;
     event.preventDefault();

@@ -10,7 +10,6 @@ import { Store } from "./store.js";
 const sheet = new CSSStyleSheet();
 sheet.replaceSync(joinlabStyles);
 
-/** @type {Record<string, Promise<LaneData>>} */
 const kept = {};
 
 globalThis.joinlab = {
@@ -18,7 +17,6 @@ globalThis.joinlab = {
     kept[name] = unpack(bytesOf(packed));
   },
 
-  /** @param {HTMLElement} place */
   async draw(place) {
     const { figure, run, position } = place.dataset,
       data = await kept[figure.replace(/.*\//, "")],

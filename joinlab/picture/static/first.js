@@ -10,7 +10,7 @@ import { Play } from "./play.js";
 import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
-import { coded, esc, px, rect, tag, widthOf } from "./text.js";
+import { coded, esc, px, tag, widthOf } from "./text.js";
 import { fill, lineNumber, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
@@ -22,7 +22,7 @@ const HAND = 396; // px of a program that can be changed, and of the gap before 
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
-/** @param height px @param width of its lines */
+// height: px; width: of its lines
 const icon = (height, d, width) =>
   `<svg width="18" height="${height}" aria-hidden="true"><path d="${d}" stroke="currentColor" ` +
   `stroke-width="${width}" stroke-linecap="round"/></svg>`;
@@ -38,25 +38,24 @@ export class First {
   /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
   scenes = [];
   at = null;
-  /** The slot of the call that the play head has come to. */
+  // The slot of the call that the play head has come to.
   slot = null;
-  /** Where the pointer is, on the axis of the grid. */
+  // Where the pointer is, on the axis of the grid.
   pointed = null;
   turn = false;
-  /** Whether Python is: its kernel was restarted. */
+  // Whether Python is: its kernel was restarted.
   gone = false;
   /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
   hand = null;
   alive = true;
-  /** @type {[string, (...message: any[]) => void][]} */
   followed = [];
-  /** The column whose details are open, and its run. @type {[?number, ?RawRun]} */
+  // The column whose details are open, and its run.
   openAt = [null, null];
   width = 0;
   least = 0;
-  /** What waits for every call. @type {(() => void) | null} */
+  // What waits for every call.
   wanted = null;
-  /** Called when the position, or what is shown, changed. */
+  // Called when the position, or what is shown, changed.
   moved = () => {};
   play = new Play(this);
 
@@ -65,7 +64,7 @@ export class First {
     this.root = root;
     this.model = model;
     this.makeElements();
-    /** Every call, on the clock or one by one. */
+    // Every call, on the clock or one by one.
     this.grid = new Grid(this);
     this.listen();
   }
@@ -80,7 +79,7 @@ export class First {
   }
 
   get covered() {
-    return this.get("covered") ?? [];
+    return this.get("covered");
   }
 
   get phone() {
@@ -96,7 +95,7 @@ export class First {
     return this.scenes[0];
   }
 
-  /** What the pictures draw: lanes in order, or on the clock. */
+  // What the pictures draw: lanes in order, or on the clock.
   get faces() {
     return this.whole && !this.waits ? [this.grid] : this.scenes;
   }
@@ -105,7 +104,7 @@ export class First {
     return this.faces[0];
   }
 
-  /** What stands in place of a run that is covered, and on each of its lanes. */
+  // What stands in place of a run that is covered, and on each of its lanes.
   get question() {
     return "What will each rank do?";
   }
@@ -114,12 +113,12 @@ export class First {
     return "hidden";
   }
 
-  /** How the run was made. */
+  // How the run was made.
   get word() {
     return this.gone && this.covered.length ? "unknown" : this.run.scene.word;
   }
 
-  /** px before the first call, where more stands there than names. */
+  // px before the first call, where more stands there than names.
   get before() {
     return 0;
   }
@@ -128,14 +127,14 @@ export class First {
     return this.turn || this.phone;
   }
 
-  /** Whether there is one run to be seen, call by call. */
+  // Whether there is one run to be seen, call by call.
   get clocked() {
     const { covered, run } = this;
     if (covered.length || !run || (this.gone && !run.columns)) return false;
     return run.beside === undefined && !!run.scene.columns.length;
   }
 
-  /** The same, where times are known. */
+  // The same, where times are known.
   get timed() {
     return this.clocked && this.run.columns?.end !== 0;
   }
@@ -144,7 +143,7 @@ export class First {
     return findAll(this.stage, ".jl-picture");
   }
 
-  /** "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one. */
+  // "logical": in order, with what agrees in stacks; "time": on the clock; "calls": one by one.
   get axis() {
     const axis = this.get("axis");
     return (axis === "time" ? this.timed : this.clocked) ? axis : "logical";
@@ -154,12 +153,12 @@ export class First {
     return this.axis !== "logical";
   }
 
-  /** Whether the calls that are to be drawn are not there yet: the picture of before stays meanwhile. */
+  // Whether the calls that are to be drawn are not there yet: the picture of before stays meanwhile.
   get waits() {
     return this.whole && !this.run.columns;
   }
 
-  /** px of the picture: less than the view has where the program stands beside it. */
+  // px of the picture: less than the view has where the program stands beside it.
   get beside() {
     const { width, hand } = this;
     if ((this.whole && !hand) || this.phone) return width;
@@ -169,7 +168,11 @@ export class First {
   }
 
   makeElements() {
-    this.turner = button("", "Turn the lanes", () => this.flip(), "jl-icon jl-turner", {
+    const turn = () => {
+      this.turn = !this.turn;
+      this.draw();
+    };
+    this.turner = button("", "Turn the lanes", turn, "jl-icon jl-turner", {
       "aria-label": "Lanes as columns, time runs down",
     });
     this.turner.innerHTML = icon(18, "M2.5 5.2h13m-13 7.6h13", 4.5);
@@ -225,9 +228,14 @@ export class First {
       this.link.textContent = "copied";
     });
     this.link.hidden = !!this.model.send || location.protocol === "about:"; // no address of its own
-    const shares = element("div.jl-bar", {}, this.link, this.card);
-    this.more = element("div.jl-more", { hidden: true }, this.story, this.bar, shares);
-    this.live = element("div.jl-heard", { role: "status", "aria-live": "polite" });
+    this.more = element(
+      "div.jl-more",
+      { hidden: true },
+      this.story,
+      this.bar,
+      element("div.jl-bar", {}, this.link, this.card),
+    );
+    this.live = element("div.jl-heard", { role: "status" });
     const tools = [this.own, element("span.jl-space"), this.switch, this.turner, this.opener];
     this.view = element(
       "div.jl",
@@ -273,7 +281,6 @@ export class First {
     if (this.get("_packed")) this.load();
   }
 
-  /** @param {(...message: any[]) => void} listener */
   follow(event, listener) {
     this.model.on(event, listener);
     this.followed.push([event, listener]);
@@ -286,7 +293,7 @@ export class First {
     for (const [event, listener] of this.followed) this.model.off(event, listener);
   }
 
-  /** Whether the wheel is the page's. */
+  // Whether the wheel is the page's.
   get inside() {
     return self !== top || !!this.get("alone");
   }
@@ -299,7 +306,7 @@ export class First {
     this.show(data, data.runs.at(-1));
   }
 
-  /** Whether what came, or something newer, is drawn already. */
+  // Whether what came, or something newer, is drawn already.
   has() {
     return false;
   }
@@ -329,7 +336,7 @@ export class First {
     this.moved();
   }
 
-  /** Do what takes every call, once it is here: the bench sends the boxes first. @param {() => void} then */
+  // Do what takes every call, once it is here: the bench sends the boxes first.
   withCalls(then) {
     if (this.run.columns) return then();
     this.wanted = then;
@@ -340,7 +347,7 @@ export class First {
     this.model.send({ press: "calls" });
   }
 
-  /** Hide what stands in for this view where it cannot live. */
+  // Hide what stands in for this view where it cannot live.
   hideStill() {
     for (const still of findAll(document, `.joinlab-still[data-view="${this.get("_still")}"]`))
       still.style.display = "none";
@@ -350,10 +357,9 @@ export class First {
     if (!this.run) return;
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
     const { data, run, turned, phone, covered, beside, width, word } = this,
-      { title } = run,
       runs = covered.length ? [run] : this.drawn,
       pictures = turned && !phone ? runs.length : 1; // beside each other
-    this.view.ariaLabel = `Swimlanes: ${title}`;
+    this.view.ariaLabel = `Swimlanes: ${run.title}`;
     this.turner.ariaPressed = String(this.turn);
     this.opener.firstElementChild.textContent = word;
     this.opener.ariaLabel = `${word}. More: ${MORE}`;
@@ -380,8 +386,8 @@ export class First {
           below: i < runs.length - 1,
         }),
     );
-    const rest = this.scenes.find(({ focus }) => focus >= 0)?.focus;
-    for (const scene of this.scenes) scene.rest = rest; // one head for both
+    const rest = this.scenes.find(({ focus }) => focus >= 0)?.focus; // one head for both
+    for (const scene of this.scenes) scene.rest = rest;
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
     this.mark({ turned, phone, beside: aside, clock: this.axis === "time" });
@@ -399,34 +405,32 @@ export class First {
     if (this.scene.columns.length) this.pose(this.at);
   }
 
-  /** What style sheets know of the view. */
+  // What style sheets know of the view.
   mark(how) {
     for (const [name, on] of Object.entries(how)) this.view.classList.toggle(`jl-${name}`, on);
   }
 
   /** @param {RawRun[]} runs */
   drawPictures(runs) {
-    const { grid, whole, stage, scenes, turned } = this,
+    const { grid, whole, stage, scenes, turned, faces } = this,
       last = turned ? 0 : runs.length - 1; // it has the scrubber
     if (stage.children.length !== runs.length) {
-      const parts = () => [element("div"), element("div"), element("div")];
-      const pictures = runs.map(() => element("div.jl-picture", {}, ...parts()));
-      stage.replaceChildren(
-        ...pictures.map((one) => element("div", {}, element("p.jl-which"), one)),
-      );
+      const picture =
+        '<div><p class="jl-which"></p><div class="jl-picture"><div></div><div></div><div></div></div></div>';
+      stage.innerHTML = picture.repeat(runs.length);
     }
     if (whole) grid.refit();
     this.drawHeads();
     for (const [i, picture] of this.pictures.entries()) {
       const [, body, below] = picture.children,
-        scene = scenes[i];
-      write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.scene.head) : "");
-      if (!whole) write(body, scene.svg());
+        { scene, columns } = scenes[i];
+      write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.head) : "");
+      if (!whole) write(body, scenes[i].svg());
       else if (grid.chart.parentNode !== body) {
         write(body);
         body.append(grid.strip, grid.chart);
       }
-      write(below, i === last && scene.columns.length ? this.scrubber(whole ? grid : scene) : "");
+      write(below, i === last && columns.length ? this.scrubber(faces[i]) : "");
     }
   }
 
@@ -436,11 +440,11 @@ export class First {
     this.at = this.pointed = null;
     this.grid.all = true;
     this.draw();
-    const go = () => {
+    if (slot === null) return;
+    this.withCalls(() => {
       this.seek(this.face.atSlot(slot));
       this.slot = slot; // others may begin with it
-    };
-    if (slot !== null) this.withCalls(go);
+    });
   }
 
   tellLegend() {
@@ -468,10 +472,9 @@ export class First {
   /** @param {ScenePiece[]} pieces */
   pieces(pieces) {
     const html = pieces.map(([said, kind, tone]) => {
-      const style = kind >= 0 && `color:var(--jl-i${kind})`,
-        look = tone && `jl-tone-${tone}`,
-        text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
-      return style || look ? tag("span", { class: look, style }, text) : text;
+      const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2"),
+        style = kind >= 0 && `color:var(--jl-i${kind})`;
+      return tone || style ? tag("span", { class: tone && `jl-tone-${tone}`, style }, text) : text;
     });
     return html.join("");
   }
@@ -493,30 +496,25 @@ export class First {
   /** @param {Scene | Grid} face */
   heads(face) {
     const { run, turned, pitch, thick } = face,
-      { names, ranks, odd } = run.scene;
-    const heads = names.map((name, i) => {
+      { short, ranks, odd } = run.scene;
+    return ranks.map(({ length }, i) => {
       const place = face.lane(i),
         room = turned ? Math.min(pitch - 10, face.width - place - 5) : Infinity,
-        head = this.head(i, run, room),
         style = turned
           ? `left:${place}px;max-width:${room}px`
           : `top:${Math.round(place + thick / 2)}px;translate:0 -50%`;
-      const whole = run.scene.short[i],
+      const whole = short[i],
         forms = [whole, whole.replace(/^ranks? /, "")];
-      if (ranks[i].length > 1) forms.push(`×${ranks[i].length}`);
+      if (length > 1) forms.push(`×${length}`);
       const fits = forms.find((said) => widthOf(said, 16.5) < room);
       const look = {
         class: odd === i && "jl-tone-bad",
         title: esc(whole),
         style: !fits && "font-size:12px",
       };
-      return tag(
-        "div",
-        { class: "jl-rank", style },
-        tag("b", look, esc(fits ?? forms.at(-1))) + head,
-      );
+      const name = tag("b", look, esc(fits ?? forms.at(-1)));
+      return tag("div", { class: "jl-rank", style }, name, this.head(i, run, room));
     });
-    return heads;
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
@@ -533,18 +531,18 @@ export class First {
     const fits = widthOf(`${run.scene.short[lane]} ${had}`, 15) < Math.min(room, 190),
       beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "";
     const many = world > 8,
-      step = this.scene.phone ? (many ? 7 : 15) : many ? 9 : 20;
-    const per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
+      step = this.phone ? (many ? 7 : 15) : many ? 9 : 20,
+      per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
     const dots = Array.from({ length: world }, (_, rank) => {
-      const x = (rank % per) * step + step / 2,
-        y = Math.floor(rank / per) * step + step / 2;
-      const here = ranks[lane].includes(rank);
-      const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
-      const how = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
-      return (
-        tag("circle", { class: look, cx: x, cy: y, r: step * (many ? 0.36 : 0.43) }) +
-        (!many && here ? tag("text", how, `${rank}`) : "")
-      );
+      const cx = (rank % per) * step + step / 2,
+        cy = Math.floor(rank / per) * step + step / 2,
+        here = ranks[lane].includes(rank),
+        look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out",
+        how = { class: look, x: cx, y: cy + 4, "text-anchor": "middle", "font-size": 11.5 };
+      return [
+        tag("circle", { class: look, cx, cy, r: step * (many ? 0.36 : 0.43) }),
+        !many && here ? tag("text", how, rank) : "",
+      ];
     });
     const height = Math.ceil(world / per) * step;
     if (height > 45) return beside; // too narrow a lane
@@ -575,7 +573,7 @@ export class First {
     );
   }
 
-  /** Draw a position without ending a play. */
+  // Draw a position without ending a play.
   pose(at, glimpse = null) {
     if (this.waits) return;
     this.at = at;
@@ -595,18 +593,15 @@ export class First {
     if (!this.play.on) this.moved();
   }
 
-  /** What each rank does where the play head, or the pointer, is, and at which line. */
+  // What each rank does where the play head, or the pointer, is, and at which line.
   tellStep() {
     const { face, pointed, faces, low } = this,
       at = pointed ?? this.at,
-      told = faces.flatMap((one) => one.told(at));
-    write(
-      this.step,
-      told.map((words) => `<p>${words}</p>`),
-    );
-    this.mark({ marked: at !== null });
-    const lines = at === null ? [] : face.linesAt(at),
+      told = faces.flatMap((one) => one.told(at)),
+      lines = at === null ? [] : face.linesAt(at),
       { ranks } = this.run.scene;
+    write(this.step, `<p>${told.join("</p><p>")}</p>`);
+    this.mark({ marked: at !== null });
     for (const mark of findAll(low, ".jl-here")) {
       const here = ranks.filter((_, lane) => lines[lane] === Number(mark.dataset.line)).flat(),
         who = here.length > 2 ? `×${here.length}` : here.join(" ");
@@ -614,7 +609,7 @@ export class First {
     }
   }
 
-  /** What the pointer is at: it reads, and leaves the play head where it is. */
+  // What the pointer is at: it reads, and leaves the play head where it is.
   point(at) {
     if (at === this.pointed) return;
     this.pointed = at;
@@ -627,7 +622,7 @@ export class First {
     this.pose(at);
   }
 
-  /** The position as an address has it: a call's number and a fraction, ms, or a row. */
+  // The position as an address has it: a call's number and a fraction, ms, or a row.
   get address() {
     const at = this.at === null || this.play.on ? "" : String(this.face.addressOf(this.at)),
       fix = this.run === this.main ? {} : { fix: "" };
@@ -635,26 +630,17 @@ export class First {
     return { ...fix, ...(this.whole ? { row: at } : at ? { at } : {}) };
   }
 
-  /** The part of an address after "#". */
+  // The part of an address after "#".
   get hash() {
-    const parts = Object.entries(this.address).map(
-      ([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`,
-    );
-    return parts.join("&");
+    return String(new URLSearchParams(this.address)).replaceAll("%2C", ",");
   }
 
-  /** @param {URLSearchParams} asked */
   goTo(asked) {
     const name = ["clock", "row", "at"].find((name) => asked.has(name)),
       at = asked.get(name);
     if (this.main?.mended !== undefined) this.set("mended", asked.has("fix"));
     this.set("axis", { clock: "time", row: "calls" }[name] ?? "logical");
     if (name) this.seek(at ? this.face.positionOf(Number(at)) : null);
-  }
-
-  flip() {
-    this.turn = !this.turn;
-    this.draw();
   }
 
   wire() {
@@ -683,7 +669,7 @@ export class First {
     });
   }
 
-  /** Close the details. */
+  // Close the details.
   shut() {
     const { details, stage } = this;
     if (details.matches(":focus-within")) find(stage, ".jl-scrub").focus({ preventScroll: true });
@@ -695,7 +681,6 @@ export class First {
     else this.play.start();
   }
 
-  /** @param {KeyboardEvent} event */
   pressed(event) {
     if (chord(event) || !this.scene || this.waits) return;
     const { key, defaultPrevented: done } = event; // by the loop in hand
@@ -703,7 +688,7 @@ export class First {
     if (key !== "Escape" || done) event.stopPropagation();
     this.mark({ mouse: false });
     if (done) return;
-    const on = /** @type {HTMLElement} */ (event.target),
+    const on = event.target,
       scrubs = on.matches(".jl-scrub"),
       [x, y] = arrow(event);
     if (key === "Escape" && !this.details.hidden) this.shut();
@@ -714,7 +699,7 @@ export class First {
         : this.open(this.scene.columns[this.scene.here(this.at)]);
     else if (scrubs && x !== undefined) this.seek(this.face.step(this.at, x + y));
     else if (key === " " && on.tagName !== "BUTTON") this.playOrStop();
-    else if (key === "t") this.flip();
+    else if (key === "t") this.turner.click();
     else if (key === "c" && this.timed) this.switch.click();
     else if (!this.whole || !this.grid.moves(key)) return;
     on.focus({ preventScroll: true });
@@ -733,7 +718,7 @@ export class First {
     this.bringIntoSight();
   }
 
-  /** The details, and the call that they are about, which they may cover on a phone. */
+  // The details, and the call that they are about, which they may cover on a phone.
   bringIntoSight() {
     requestAnimationFrame(() => {
       const { details, stage } = this,
@@ -777,7 +762,7 @@ export class First {
     );
   }
 
-  /** Mark the call that the details are about; style sheets show it while they are open. */
+  // Mark the call that the details are about; style sheets show it while they are open.
   markChosen() {
     const [i, run] = this.openAt;
     for (const [at, picture] of this.pictures.entries())
@@ -801,10 +786,10 @@ export class First {
         stand = mended ? [] : here,
         added = sign === "+",
         look = added ? "jl-add" : stand.length ? "jl-hit" : sign ? "" : "jl-calm",
-        said = esc(line.slice(least)),
-        shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
-      const text = tag("span", {}, lineNumber(number, added), shown);
-      return [skipped, tag("div", { class: look }, text, covered.length ? "" : tags(stand))];
+        text = esc(line.slice(least)),
+        shown = sign === "-" ? text.replace(/^( *)(.*)$/, "$1<s>$2</s>") : text,
+        numbered = tag("span", {}, lineNumber(number, added), shown);
+      return [skipped, tag("div", { class: look }, numbered, covered.length ? "" : tags(stand))];
     });
     // only Python can look
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
@@ -825,7 +810,7 @@ export class First {
     return run === main ? this.pieces(main.scene.tried) : "The program with the fix, emulated.";
   }
 
-  /** A button that shows the run with its fix, or the one without it. */
+  // A button that shows the run with its fix, or the one without it.
   mender(mended) {
     const { main } = this,
       known = main.mended !== undefined || mends(main),
@@ -840,7 +825,7 @@ export class First {
     return tag("button", look, waits ? "trying …" : mended ? "undo" : asks) + " ";
   }
 
-  /** Save a picture twice as wide as high, drawn by a view of its own. */
+  // Save a picture twice as wide as high, drawn by a view of its own.
   async share() {
     const { axis, data, main } = this,
       { title } = this.run,
@@ -854,9 +839,10 @@ export class First {
     const left = ".jl-tools, button, .jl-scrub, .jl-step, .jl-more, .jl-legend span:not(:has(i))";
     for (const one of findAll(place, left)) one.remove();
     const { adoptedStyleSheets, styleSheets } = /** @type {Document} */ (place.getRootNode()),
-      sheets = [...styleSheets, ...adoptedStyleSheets],
-      css = sheets.flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText)),
-      rules = css.filter((rule) => rule.includes("jl")).join(""),
+      rules = [...styleSheets, ...adoptedStyleSheets]
+        .flatMap((sheet) => [...sheet.cssRules].map(({ cssText }) => cssText))
+        .filter((rule) => rule.includes("jl"))
+        .join(""),
       height = card.view.offsetHeight,
       drawn = new XMLSerializer().serializeToString(card.view);
     card.close();
@@ -868,13 +854,13 @@ export class First {
       viewBox: `-25 0 ${CARD + 50} ${height}`,
       style: "background:var(--jl-paper)",
     };
-    const inside =
-      tag("style", {}, `${esc(rules)} *{transition:none!important}`) +
-      tag("foreignObject", { width: CARD, height }, drawn);
-    const text = tag("svg", look, inside);
-    await save({ save: "PNG", name: `${title.replace(/\W+/g, "_")}.png`, text }, (said) =>
-      this.announce(said),
+    const text = tag(
+      "svg",
+      look,
+      tag("style", {}, `${esc(rules)} *{transition:none!important}`),
+      tag("foreignObject", { width: CARD, height }, drawn),
     );
+    this.announce(await save({ save: "PNG", name: `${title.replace(/\W+/g, "_")}.png`, text }));
   }
 
   tellMore() {

@@ -6,14 +6,11 @@ import { data, follow } from "./page.js";
 import { show } from "./positions.js";
 import { Scene } from "./scene.js";
 import { Store } from "./store.js";
-
-/** @typedef {{ programs: string[], fabrics: string[], start: string,
- *   runs: Record<string, [run: number, ended: string, note: string][][]> }} Told */
+import { tag } from "./text.js";
 
 const NOMINAL = 800; // px for which a small picture is drawn, before it is made small
 
 class Gallery extends First {
-  /** @param {HTMLElement} root @param {Told} told */
   constructor(root, told) {
     super(root, new Store());
     this.told = told;
@@ -43,13 +40,8 @@ class Gallery extends First {
     };
   }
 
-  /** What stands at a place of the table, at first that of the large picture. */
-  place(
-    at = Math.max(
-      0,
-      this.radios.findIndex((radio) => radio.checked),
-    ),
-  ) {
+  // What stands at a place of the table, at first that of the large picture.
+  place(at = this.radios.findIndex((radio) => radio.checked)) {
     const [program, fabric] = [Math.floor(at / this.many), at % this.many],
       { programs, fabrics, runs } = this.told,
       [number, ended, note] = runs[this.inputs.value][program][fabric],
@@ -57,7 +49,6 @@ class Gallery extends First {
     return { program, fabric, name, number, ended, note, run: data.runs[number] };
   }
 
-  /** @param {URLSearchParams} asked */
   goTo(asked) {
     const { program, fabric } = this.place(),
       number = (name, now = 0) => Number(asked.get(name) ?? now + 1) - 1;
@@ -68,7 +59,7 @@ class Gallery extends First {
     super.goTo(asked);
   }
 
-  /** Draw every small picture, and the large one. */
+  // Draw every small picture, and the large one.
   fill() {
     this.radios.forEach((radio, at) => {
       const { name, ended, run } = this.place(at),
@@ -76,11 +67,10 @@ class Gallery extends First {
       radio.ariaLabel = `${name}: ${ended}`;
       small.className = `small drawn jl-tone-${run.scene.tone}`;
       small.title = ended;
-      const signs = run.scene.ends.map(
-        ([sign, , how]) =>
-          `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`,
+      const signs = run.scene.ends.map(([sign, , tone]) =>
+        tag("span", { class: `jl-tone-${tone}` }, sign, tone === "warn" ? "…" : ""),
       );
-      small.innerHTML = `${this.small(run, at)}<span class="signs">${signs.join("")}</span>`;
+      small.innerHTML = this.small(run, at) + tag("span", { class: "signs" }, signs);
     });
     this.go();
   }
@@ -88,9 +78,8 @@ class Gallery extends First {
   /** The large picture of a run without its words. @param {RawRun} run */
   small(run, at) {
     const scene = new Scene(data, run, `${this.name}-${at}`, { width: NOMINAL }),
-      wide = Math.max(540, scene.long + 12),
-      high = scene.n * scene.pitch - scene.between + 22,
-      box = [scene.t0 - 6, scene.side - 14, wide, high].join(" ");
+      { t0, side, long, n, pitch, between } = scene,
+      box = [t0 - 6, side - 14, Math.max(540, long + 12), n * pitch - between + 22].join(" ");
     return scene
       .svg()
       .replace("<svg ", `<svg viewBox="${box}" preserveAspectRatio="xMinYMid" `)
@@ -105,7 +94,7 @@ class Gallery extends First {
     this.announce(ended);
   }
 
-  /** Arrows go where they point. @param {KeyboardEvent} event */
+  // Arrows go where they point.
   walk(event, at) {
     const [x, y] = arrow(event),
       to = at + x * this.many + y,

@@ -5,7 +5,6 @@
 
 import {
   BAD,
-  FAILED,
   OPEN,
   QUEUED,
   WRONG,
@@ -41,8 +40,8 @@ const MOST = 400; // names and ribbons of a lane
 const CROWDED = 10_000; // calls of a lane, between which no ribbon could be seen
 const PLAY = 9000; // ms that a run takes in play
 
-/** px across time of a lane, by how many there are at most: its inputs, its calls, its program, and what is
- * left for ribbons. */
+// px across time of a lane, by how many there are at most: its inputs, its calls, its program, and what is
+// left for ribbons.
 const TRACKS = [
   { most: 2, band: 20, thick: 46, host: 17, gap: 64 },
   { most: 4, band: 18, thick: 34, host: 16, gap: 30 },
@@ -66,7 +65,7 @@ export class Grid extends Lanes {
     this.band = this.thick = this.host = this.gap = 0; // px across time, as in TRACKS
     /** The lanes that are drawn, and px across time of what they show. @type {Row[]} */
     this.rows = [];
-    /** What the strip shows. @type {[run: RawRun, axis: string] | []} */
+    // What the strip shows: a run, and an axis.
     this.whole = [];
     this.strip = element("div.jl-strip");
     this.chart = element("div.jl-chart");
@@ -75,7 +74,7 @@ export class Grid extends Lanes {
 
   listen() {
     const { chart, strip } = this;
-    const wheel = (/** @type {WheelEvent} */ event) => {
+    const wheel = (event) => {
       const pinch = event.ctrlKey || event.metaKey,
         aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
         whole = this.all && (aside || event.deltaY > 0);
@@ -86,17 +85,17 @@ export class Grid extends Lanes {
       else this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.unitAt(event));
     };
     chart.addEventListener("wheel", wheel, { passive: false });
-    /** Each pointer that is down: what it holds, and where it is, px. @type {Map<number, number[]>} */
+    // Each pointer that is down: what it holds, and where it is, px.
     const held = new Map();
     let moved = false;
     chart.onpointerdown = (event) => {
       moved &&= held.size > 0;
-      held.set(event.pointerId, [this.unitAt(event), this.along(event)]);
+      held.set(event.pointerId, [this.unitAt(event), this.placeOf(event)[0]]);
       chart.setPointerCapture(event.pointerId);
     };
     chart.onpointermove = (event) => {
       const hold = held.get(event.pointerId),
-        at = this.along(event);
+        [at] = this.placeOf(event);
       if (!hold) return this.view.point(clamp(this.unitAt(event), 0, this.extent));
       if (!moved && Math.abs(at - hold[1]) < 5) return;
       moved = true;
@@ -138,7 +137,7 @@ export class Grid extends Lanes {
     return Math.max(this.clock ? this.run.columns.end : this.run.columns.rows, 1);
   }
 
-  /** px of a unit. */
+  // px of a unit.
   get per() {
     return this.long / this.span;
   }
@@ -148,7 +147,7 @@ export class Grid extends Lanes {
     return this.clock ? [begun[i], ended[i]] : [slot[i], slot[i] + 0.92];
   }
 
-  /** Which calls of a lane can lie in a stretch of the axis: the first, and the one behind the last. */
+  // Which calls of a lane can lie in a stretch of the axis: the first, and the one behind the last.
   within(lane, from, to = from) {
     const { starts, slot, bounds } = this.calls,
       [begin, behind] = [starts[lane], starts[lane + 1]];
@@ -156,7 +155,7 @@ export class Grid extends Lanes {
     return touching({ last: slot, first: slot }, begin, behind, from - 1, to);
   }
 
-  /** The same, of what its program did. */
+  // The same, of what its program did.
   during(lane, from, to = from) {
     const { hosts, hostBounds } = this.calls;
     return touching(hostBounds[lane], 0, hosts[lane].length, from, to);
@@ -171,14 +170,14 @@ export class Grid extends Lanes {
     this.refit();
   }
 
-  /** Draw what was in sight, where the room for it, or the run, may be another. */
+  // Draw what was in sight, where the room for it, or the run, may be another.
   refit() {
     this.measure();
     if (this.all) this.span = this.extent;
     this.go(this.from);
   }
 
-  /** @param from what stands at the left edge */
+  // from: what stands at the left edge
   go(from) {
     this.span = clamp(this.span, this.least, this.extent);
     this.all = this.span >= this.extent;
@@ -186,27 +185,26 @@ export class Grid extends Lanes {
     this.draw();
   }
 
-  /** The smallest piece that is worth looking at. */
+  // The smallest piece that is worth looking at.
   get least() {
     return Math.min(this.clock ? DEEPEST : 4, this.extent);
   }
 
-  /** @param around stays where it is */
+  // around: stays where it is
   zoom(by, around = this.from + this.span / 2) {
     const part = (around - this.from) / this.span;
     this.span = clamp(this.span * by, this.least, this.extent);
     this.go(around - part * this.span);
   }
 
-  /** @param {MouseEvent} event */
-  along(event) {
-    const box = this.chart.getBoundingClientRect();
-    return this.turned ? event.clientY - box.top : event.clientX - box.left;
+  // px along and across time
+  placeOf({ clientX, clientY }) {
+    const { left, top } = this.chart.getBoundingClientRect();
+    return this.at(clientX - left, clientY - top);
   }
 
-  /** @param {MouseEvent} event */
   unitAt(event) {
-    return this.from + (this.along(event) - this.t0) / this.per;
+    return this.from + (this.placeOf(event)[0] - this.t0) / this.per;
   }
 
   measure() {
@@ -242,7 +240,7 @@ export class Grid extends Lanes {
     });
   }
 
-  /** @param at of the lanes drawn */
+  // at: of the lanes drawn
   lane(at) {
     return this.rows[at].net;
   }
@@ -251,7 +249,7 @@ export class Grid extends Lanes {
     return this.t0 + (at - this.from) * this.per;
   }
 
-  /** The same, but not far out of sight. */
+  // The same, but not far out of sight.
   near(at) {
     return clamp(this.x(at), this.t0 - 9, this.t0 + this.long + 9);
   }
@@ -264,11 +262,10 @@ export class Grid extends Lanes {
     const { clock, turned, foot, rows } = this,
       lanes = rows.map((row) => this.drawLane(row)),
       inside = clock ? [this.ground(), this.ribbons(), lanes, this.signs()] : lanes,
-      height = turned ? this.t0 + this.long + 44 : foot + 74,
-      look = { width: this.width, height, role: "img", "aria-label": "Every call" };
+      height = turned ? this.t0 + this.long + 44 : foot + 74;
     this.chart.innerHTML = tag(
       "svg",
-      look,
+      { width: this.width, height, role: "img", "aria-label": "Every call" },
       this.definitions(height),
       this.ticks(),
       tag("g", { "clip-path": `url(#${this.name}-c)` }, inside),
@@ -280,17 +277,15 @@ export class Grid extends Lanes {
     this.view.pose(this.view.at);
   }
 
-  /** @param height px */
+  // height: px
   definitions(height) {
     const { name, turned } = this,
       seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height);
-    return tag(
-      "defs",
-      {},
+    return (
       tag("clipPath", { id: `${name}-c` }, rect(seen, {})) +
-        fade(name, turned) +
-        `<pattern id="${name}-h" width="7" height="7" patternUnits="userSpaceOnUse" ` +
-        'patternTransform="rotate(45)"><rect width="3" height="7" class="jl-hatch"/></pattern>',
+      fade(name, turned) +
+      `<pattern id="${name}-h" width="7" height="7" patternUnits="userSpaceOnUse" ` +
+      'patternTransform="rotate(45)"><rect width="3" height="7" class="jl-hatch"/></pattern>'
     );
   }
 
@@ -302,7 +297,6 @@ export class Grid extends Lanes {
       last = t0 + long,
       many = new Merged(t0, long, this.turned, this.fills),
       [first, behind] = this.within(lane, this.from, this.from + this.span);
-    /** @type {{ i: number, t: number, to: number }[]} */
     const large = [];
     let wrong = -Infinity;
     for (let i = first; i < behind; i++) {
@@ -317,7 +311,7 @@ export class Grid extends Lanes {
         if (odd) wrong = t;
       }
     }
-    const queued = (/** @type {{ i: number }} */ { i }) => clock && flags[i] & QUEUED,
+    const queued = ({ i }) => clock && flags[i] & QUEUED,
       queue = large.filter(queued).slice(0, 3),
       stands = large.filter((call) => !queued(call)),
       end = this.near(this.extent),
@@ -342,26 +336,22 @@ export class Grid extends Lanes {
         q = this.area(t, net + thick * 0.14, pitch * 0.88, thick * 0.72);
       return this.box(i, q, 0, 12, true);
     });
-    const host = clock ? [this.drawHost(row), this.drops(row, large)] : "",
-      bands = clock && this.band ? this.bands(row) : "";
-    return tag("g", { class: "jl-lane" }, bands, many.paths(net, thick), drawn, waiting, host);
+    const merged = many.paths(net, thick),
+      bands = clock && this.band ? this.bands(row) : "",
+      host = clock ? [this.drawHost(row), this.drops(row, large)] : "";
+    return tag("g", { class: "jl-lane" }, bands, merged, drawn, waiting, host);
   }
 
-  /** @param {ReturnType<Grid["area"]>} q @param begin px, of what is in sight
+  /** @param {Rect} q @param begin px, of what is in sight
    * @param size px of its name, if that fits */
   box(i, q, begin, size, named) {
     const { calls, run, turned } = this,
-      flags = calls.flags[i],
       kind = calls.kind[i],
       { label } = run.columns.codes[calls.code[i]],
-      slot = calls.slot[i];
-    const marks = [
-      flags & WRONG && "bad",
-      (flags & FAILED || (size < 16 && flags & OPEN)) && "unended",
-      slot === this.view.get("selected") && "chosen",
-    ];
+      slot = calls.slot[i],
+      chosen = slot === this.view.get("selected");
     const look = {
-      class: ["jl-fill", ...marks.filter(Boolean).map((mark) => `jl-${mark}`)].join(" "),
+      class: `jl-fill${calls.flags[i] & WRONG ? " jl-bad" : ""}${chosen ? " jl-chosen" : ""}`,
       "data-slot": String(slot),
       rx: q.w > 12 ? 5 : 0,
       fill: `var(--jl-k${kind})`,
@@ -397,12 +387,12 @@ export class Grid extends Lanes {
         many.add(a, b, waits);
         continue;
       }
-      const q = this.area(a, host, b - a, this.host);
-      const look = {
-        class: waits ? "jl-waiting" : "jl-host",
-        rx: 3,
-        style: `fill:${many.fills[waits]}`,
-      };
+      const q = this.area(a, host, b - a, this.host),
+        look = {
+          class: waits ? "jl-waiting" : "jl-host",
+          rx: 3,
+          style: `fill:${many.fills[waits]}`,
+        };
       drawn.push(rect(q, look, tag("title", {}, esc(name))));
       if (!turned && !waits && widthOf(name, 11) + 6 < b - a)
         names.push(word(name, q.cx, q.cy, 11, { class: "jl-halo" }));
@@ -410,8 +400,7 @@ export class Grid extends Lanes {
     return [drawn, many.paths(host, this.host), names];
   }
 
-  /** From where a program issues its calls into the network's queue. @param {Row} row
-   * @param {{ i: number, t: number }[]} large */
+  /** From where a program issues its calls into the network's queue. @param {Row} row */
   drops({ net, host }, large) {
     const { late } = this.calls,
       [from, to] = host > net ? [host, net + this.thick] : [host + this.host, net];
@@ -442,7 +431,7 @@ export class Grid extends Lanes {
     return [drawn, word("out of inputs", t + 3, band + this.band / 2, 12, look)];
   }
 
-  /** Between neighbouring lanes, from call to call of those that met: the slope is who came later. */
+  // Between neighbouring lanes, from call to call of those that met: the slope is who came later.
   ribbons() {
     const { calls, rows, t0, long } = this,
       { slot, begun, ended, flags, kind } = calls;
@@ -474,7 +463,7 @@ export class Grid extends Lanes {
     });
   }
 
-  /** The calls of a slot in the lanes drawn; -1: none. */
+  // The calls of a slot in the lanes drawn; -1: none.
   across(slot) {
     return this.rows.map(({ lane }) => slotsOf(this.calls, lane)[slot]);
   }
@@ -502,11 +491,11 @@ export class Grid extends Lanes {
     return rect(q, { class: "jl-ground", rx: 12 });
   }
 
-  /** ≠ between calls of the story that do not belong together. */
+  // ≠ between calls of the story that do not belong together.
   signs() {
     const { columns, focus } = this.scene,
       { begun, ended, code } = this.calls;
-    /** px of the last, by the lane above. */
+    // px of the last, by the lane above.
     const last = [];
     return columns.flatMap((column, place) =>
       column.clashes.map(([a, b]) => {
@@ -528,8 +517,8 @@ export class Grid extends Lanes {
     );
   }
 
-  /** The names of two calls on both sides of the ≠ between them, if one is too short for its own.
-   * @param s of the ≠ @param away px from it */
+  // The names of two calls on both sides of the ≠ between them, if one is too short for its own.
+  // s: of the ≠; away: px from it
   clashing(calls, t, s, away) {
     const { begun, ended, code } = this.calls,
       { codes } = this.run.columns,
@@ -572,7 +561,7 @@ export class Grid extends Lanes {
     return tag("g", { class: "jl-end" }, told);
   }
 
-  /** Draw a position: all that comes after the play head is veiled, and a line stands where one points. */
+  // Draw a position: all that comes after the play head is veiled, and a line stands where one points.
   pose(_, head) {
     const { t0, long, side, foot } = this,
       at = this.view.pointed ?? head,
@@ -625,7 +614,7 @@ export class Grid extends Lanes {
     return [found, axis];
   }
 
-  /** The whole run as a strip, each piece in the colour of the kind that takes most of it. */
+  // The whole run as a strip, each piece in the colour of the kind that takes most of it.
   overview() {
     const { calls, run, extent, strip, clock } = this,
       { starts, flags, kind } = calls,
@@ -683,7 +672,7 @@ export class Grid extends Lanes {
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
-  /** What each lane's rank does, as HTML. */
+  // What each lane's rank does, as HTML.
   told(at) {
     return this.rows.map((_, i) => {
       const state = this.state(i, at),
@@ -699,8 +688,8 @@ export class Grid extends Lanes {
     return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
   }
 
-  /** The call at which a lane is, or -1; on the clock, what its program does, and for which call it waits,
-   * of several for what it called last. @param i of the lanes drawn */
+  // The call at which a lane is, or -1; on the clock, what its program does, and for which call it waits,
+  // of several for what it called last. i: of the lanes drawn
   state(i, at) {
     const { lane } = this.rows[i],
       place = Math.min(at ?? this.extent, this.extent * 0.999);
@@ -711,8 +700,8 @@ export class Grid extends Lanes {
     return { place, call: wait?.call ?? -1, wait, work: here.find(({ call }) => call < 0) };
   }
 
-  /** @param at of the lanes drawn @param {ReturnType<Grid["state"]>} state */
-  doing(at, { place: ns, wait, work }) {
+  // at: of the lanes drawn
+  doing(at, { place: ns, wait = null, work = null }) {
     const { calls, run } = this,
       { lane } = this.rows[at],
       s = run.scene.ranks[at].length > 1 ? "" : "s",
@@ -742,7 +731,7 @@ export class Grid extends Lanes {
     return `run${s} Python${carries}`;
   }
 
-  /** The lines of the program at which `told` has the lanes; 0: unknown. */
+  // The lines of the program at which `told` has the lanes; 0: unknown.
   linesAt(at) {
     const { calls, run } = this,
       numbers = new Set(run.scene.code.map(([, number]) => number));
@@ -784,7 +773,7 @@ export class Grid extends Lanes {
     return clamp(this.from + t / this.per, 0, this.extent);
   }
 
-  /** The begin of the next call in any lane, or of the one before; the ends of the axis. */
+  // The begin of the next call in any lane, or of the one before; the ends of the axis.
   step(at, by) {
     const { starts } = this.calls,
       from = at ?? this.extent,
@@ -798,7 +787,7 @@ export class Grid extends Lanes {
     return by < -1 ? 0 : Math.max(0, ...begins);
   }
 
-  /** ms, or a row. */
+  // ms, or a row.
   addressOf(at) {
     return this.clock ? Math.round((at + this.run.zero) / 10) / 1e5 : Math.floor(at);
   }
@@ -818,17 +807,16 @@ export class Grid extends Lanes {
     };
   }
 
-  /** Select what was pressed; what lies under a merged piece comes closer. @param {MouseEvent} event */
+  // Select what was pressed; what lies under a merged piece comes closer.
   pick(event) {
-    const box = this.chart.getBoundingClientRect(),
-      place = this.unitAt(event),
-      { calls } = this,
-      across = this.turned ? event.clientX - box.left : event.clientY - box.top,
+    const place = this.unitAt(event),
+      [, across] = this.placeOf(event),
+      { calls, view } = this,
       row = this.rows[Math.floor((across - this.side) / this.pitch)],
-      root = /** @type {Document} */ (this.chart.getRootNode()),
+      root = /** @type {Document} */ (this.chart.getRootNode()), // the pointer is captured
       hit = root.elementFromPoint(event.clientX, event.clientY),
       slot = hit?.getAttribute("data-slot");
-    if (slot && !this.view.details.hidden && hit.matches(".jl-chosen")) return this.view.shut();
+    if (slot && !view.details.hidden && hit.matches(".jl-chosen")) return view.shut();
     if (slot) return this.select(Number(slot));
     if (!row) return;
     let [found, near] = [-1, 12 / this.per];
@@ -848,7 +836,7 @@ export class Grid extends Lanes {
     this.view.tellRow(slot);
   }
 
-  /** Bring some slots into sight, so that their names can be read. */
+  // Bring some slots into sight, so that their names can be read.
   reveal(slot, until = slot) {
     const calls = [slot, until].flatMap((of) => this.across(of).filter((i) => i >= 0)),
       [from, to] = calls.length ? [this.spanOf(calls[0])[0], this.spanOf(calls.at(-1))[1]] : [0, 0];
@@ -865,7 +853,7 @@ export class Grid extends Lanes {
     this.select(slot);
   }
 
-  /** The slot of the call that began last. */
+  // The slot of the call that began last.
   slotAt(at) {
     const { starts, slot } = this.calls,
       begun = this.rows.flatMap(({ lane }) => {
@@ -877,7 +865,7 @@ export class Grid extends Lanes {
     );
   }
 
-  /** When all calls of a slot have begun. */
+  // When all calls of a slot have begun.
   atSlot(slot) {
     return Math.max(0, ...this.across(slot).map((i) => (i < 0 ? 0 : this.spanOf(i)[0])));
   }
@@ -909,13 +897,13 @@ function lasted(ns) {
   return `${Number((ns / per).toPrecision(ns / per < 100 ? 2 : 3))} ${unit}`;
 }
 
-/** Calls in rows, those that are in flight at once below each other: of each its row, and how many rows share
- * the lane there.
- * @param {{ i: number, t: number, to: number }[]} calls @param clock else none overlap */
+// Calls in rows, those that are in flight at once below each other: of each its row, and how many rows share
+// the lane there.
+// clock: else none overlap
 function inRows(calls, clock) {
   const placed = calls.map((call) => ({ ...call, row: 0, of: 1 }));
   let first = 0;
-  /** The end of each row, px. */
+  // The end of each row, px.
   let ends = [];
   for (const [at, call] of placed.entries()) {
     if (!clock || ends.every((end) => end <= call.t + 1)) [first, ends] = [at, []];
@@ -928,21 +916,21 @@ function inRows(calls, clock) {
   return placed;
 }
 
-/** Pieces too small to be drawn alone: the room in cells, each in the colour of what takes most of it. */
+// Pieces too small to be drawn alone: the room in cells, each in the colour of what takes most of it.
 class Merged {
-  /** @param long px
-   * @param size px of a cell */
+  // long: px
+  // size: px of a cell
   constructor(t0, long, turned, fills, size = LEAST) {
     this.t0 = t0;
     this.size = size;
     this.turned = turned;
     this.fills = fills;
     this.count = Math.ceil(long / size) + 1;
-    /** By cell and colour, for how many px it lies there. */
+    // By cell and colour, for how many px it lies there.
     this.taken = new Float32Array(this.count * fills.length);
   }
 
-  /** @param from px @param to px */
+  // from: px; to: px
   add(from, to, fill) {
     const { t0, size, count, fills } = this,
       end = Math.max(to, from + 0.001);
@@ -953,8 +941,8 @@ class Merged {
     }
   }
 
-  /** The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of
-   * some kinds alternate, rounding would choose. */
+  // The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of
+  // some kinds alternate, rounding would choose.
   most(cell) {
     const { fills } = this,
       taken = this.taken.subarray(cell * fills.length, (cell + 1) * fills.length),
@@ -964,7 +952,7 @@ class Merged {
     return most < all * 0.6 && fills.at(-1) === MIXED ? fills.length - 1 : taken.indexOf(most);
   }
 
-  /** @param s px across @param high px */
+  // s: px across; high: px
   paths(s, high) {
     const { size, t0, turned } = this,
       paths = this.fills.map(() => "");

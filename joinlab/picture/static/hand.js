@@ -1,7 +1,7 @@
 // The program in hand: the loop of the six cases. Its barrier can be dragged to three places, and its join()
 // is a switch; each place is a case.
 
-import { arrow, chord, drag, element, hit, write } from "./dom.js";
+import { arrow, chord, drag, element, find, hit, write } from "./dom.js";
 import { esc, tag } from "./text.js";
 import { lineNumber, tags } from "./told.js";
 
@@ -9,7 +9,6 @@ const PLACES = ["inside the loop", "after the loop", "left out"];
 const LINES = ["for input in inputs:", "loss = model(input)", "loss.backward()"];
 const JOIN = "with model.join():",
   BARRIER = "dist.barrier()";
-/** @type {Record<string, string[]>} */
 export const ENDS = {
   good: ["✓", "all finish"],
   warn: ["…", "finish, with a call pending or by luck"],
@@ -23,7 +22,7 @@ export class Hand {
    * the air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
   constructor(view) {
     this.view = view;
-    /** The case whose place the line is over, while it is in the air. */
+    // The case whose place the line is over, while it is in the air.
     this.aloft = null;
     this.dragged = false;
     this.grip = element("span.jl-grip", {
@@ -55,9 +54,7 @@ export class Hand {
   }
 
   caseOf(join, place) {
-    return (
-      1 + this.view.loop.findIndex((/** @type {any[]} */ at) => at[0] === join && at[1] === place)
-    );
+    return 1 + this.view.loop.findIndex((at) => at[0] === join && at[1] === place);
   }
 
   placeOf(n) {
@@ -120,7 +117,6 @@ export class Hand {
     return PLACES[far.indexOf(Math.min(...far))];
   }
 
-  /** @param {string | undefined} place */
   over(place) {
     const n = this.caseOf(this.view.loop[this.aloft - 1][0], place);
     if (!n || n === this.aloft) return;
@@ -132,7 +128,7 @@ export class Hand {
     if (this.aloft === null) return;
     const { view } = this,
       known = view.glance(this.aloft),
-      { names, ends } = /** @type {RawScene} */ (view.run.scene);
+      { names, ends } = view.run.scene;
     this.draw();
     if (!known) write(this.below, esc(view.later));
     const told = known && !view.covered.length,
@@ -140,7 +136,7 @@ export class Hand {
     view.announce(`Case ${this.aloft}: ${BARRIER} ${this.placeOf(this.aloft)}. ${how}`);
   }
 
-  /** @param back where it was */
+  // back: where it was
   land(back = false) {
     const { view, aloft } = this;
     if (aloft === null) return;
@@ -154,7 +150,7 @@ export class Hand {
     this.draw();
   }
 
-  /** Draw the program in place of the code of a run; false if no case is chosen. */
+  // Draw the program in place of the code of a run; false if no case is chosen.
   draw() {
     const { view, rows, places, grip, aloft } = this,
       { main } = view,
@@ -166,14 +162,12 @@ export class Hand {
     const [join, place] = view.loop[shown - 1],
       step = view.phone ? 2 : 4,
       inner = join ? step : 0;
-    /** @type {RawScene["code"]} */
     const code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [];
-    const find = (text, added = false) =>
+    const lineOf = (text, added = false) =>
       code.find(
         ([sign, , said]) =>
           (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
       );
-    /** @param {RawScene["code"][number]} line */
     const fill = (i, line, text, add = false, look = "", after = "") => {
       const [, number = "", , here = []] = line ?? [],
         marks = view.covered.length || mended ? "" : tags(here),
@@ -182,19 +176,26 @@ export class Hand {
       rows[i].className = `${look}${hit}${add ? " jl-add" : ""}`;
     };
     const turn = { type: "button", class: "jl-with", title: "With or without join()" },
-      adds = !join && !!find(JOIN, true);
-    fill(0, find(JOIN), "", adds, "", tag("button", { ...turn, "aria-pressed": `${join}` }, JOIN));
+      adds = !join && !!lineOf(JOIN, true);
+    fill(
+      0,
+      lineOf(JOIN),
+      "",
+      adds,
+      "",
+      tag("button", { ...turn, "aria-pressed": `${join}` }, JOIN),
+    );
     LINES.forEach((text, i) => {
-      const line = find(text);
+      const line = lineOf(text);
       fill(i + 1, line, " ".repeat(inner + (i && step)) + esc(line?.[2].trim() ?? text));
     });
-    const moved = aloft === null && !!find(BARRIER, true);
+    const moved = aloft === null && !!lineOf(BARRIER, true);
     PLACES.forEach((name, i) => {
       const here = name === place,
         add = moved && i === 1, // where each fix puts it
         look = `jl-place${here ? ` jl-has${aloft === null ? "" : " jl-over"}` : ""}`,
         spot = (i ? "" : " ".repeat(inner + step)) + tag("i", {}, add ? BARRIER : name);
-      fill(i + 4, here ? find(BARRIER) : null, spot, add, look);
+      fill(i + 4, here ? lineOf(BARRIER) : null, spot, add, look);
     });
     const text = moved ? `<s>${BARRIER}</s>` : BARRIER;
     write(grip, `<span aria-hidden="true">⠿ </span>${text}`);
@@ -203,9 +204,9 @@ export class Hand {
     grip.ariaValueNow = String(PLACES.indexOf(place));
     grip.ariaValueText = place;
     const home = this.dragged ? this.placeOf(view.case) : place,
-      spot = places[PLACES.indexOf(home)].querySelector("i");
-    grip.style.left = `${spot.offsetLeft}px`;
-    grip.style.top = `${spot.offsetTop}px`;
+      { offsetLeft, offsetTop } = find(places[PLACES.indexOf(home)], "i");
+    grip.style.left = `${offsetLeft}px`;
+    grip.style.top = `${offsetTop}px`;
     this.drawSix(shown);
     const free = aloft === null && view.scenes.length === 1,
       asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+"));
@@ -215,8 +216,8 @@ export class Hand {
     return true;
   }
 
-  /** On a phone the lanes lie below the program: while the line is in the air, they come into sight, above
-   * the headline or below the strip, and nothing else moves. */
+  // On a phone the lanes lie below the program: while the line is in the air, they come into sight, above
+  // the headline or below the strip, and nothing else moves.
   bring() {
     const { stage, headline, phone } = this.view;
     stage.style.transform = "";
@@ -230,10 +231,10 @@ export class Hand {
 
   drawSix(shown) {
     let [boxes, said] = ["case ", `Case ${shown} of six. How they end:`];
-    for (let n = 1; n <= this.view.loop.length; n++) {
+    for (const n of [1, 2, 3, 4, 5, 6]) {
       const tone = this.view.toneOf(n),
-        [sign, words] = ENDS[tone];
-      const look = { class: tone && `jl-tone-${tone}`, "aria-current": n === shown && "true" };
+        [sign, words] = ENDS[tone],
+        look = { class: tone && `jl-tone-${tone}`, "aria-current": n === shown && "true" };
       boxes += tag("b", look, `${n} ${sign}`);
       said += ` ${n}: ${words}.`;
     }

@@ -3,11 +3,8 @@
 import { arrow, element, find, fresh, hit, write } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
-/** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
- * Record<string, number>, note?: string }} MapData */
-
 export class EndingMap {
-  /** @param {(counts: number[]) => void} choose called with the inputs of a cell that was chosen */
+  // choose: called with the inputs of a cell that was chosen
   constructor(choose) {
     this.choose = choose;
     this.name = fresh();
@@ -39,14 +36,13 @@ export class EndingMap {
     this.choose(counts);
   }
 
-  /** @param {MapData} data @param counts those that the dots show */
+  // counts: those that the dots show
   draw({ most = 0, kinds = [], cells = {}, note = "" }, counts) {
     this.whole.hidden = !kinds.length;
     this.counts = counts;
     this.most = most;
-    const axis = Array.from({ length: most + 1 }, (_, n) => n),
-      colour = (/** @type {typeof kinds[0]} */ kind) =>
-        kind && kind !== kinds[0] && `background:${kind.color}`;
+    const axis = [...Array(most + 1).keys()],
+      colour = (kind) => kind && kind !== kinds[0] && `background:${kind.color}`;
     const rows = axis.toReversed().map((y) => {
       const row = axis.map((x) => {
         const kind = kinds[cells[`${x},${y}`]],
@@ -78,7 +74,7 @@ export class EndingMap {
   }
 
   mark() {
-    const here = find(this.grid, `[data-cell="${this.counts.join()}"]`);
+    const here = find(this.grid, `[data-cell="${this.counts}"]`);
     find(this.grid, "[aria-selected]")?.removeAttribute("aria-selected");
     here?.setAttribute("aria-selected", "true");
     this.grid.setAttribute("aria-activedescendant", here?.id ?? "");

@@ -15,13 +15,11 @@ export function follow(view) {
   const asked = () => new URLSearchParams(location.hash.slice(1));
   view.moved = () => {
     if (location.protocol === "about:") return; // in a notebook's cell, which has no address
-    const { address, hash } = view,
-      before = asked(),
-      other = ["case", "on", "barrier"].some(
-        (name) => before.get(name) !== (address[name] ?? null),
-      ),
+    const before = asked(),
+      next = new URLSearchParams(view.hash),
+      other = ["case", "on", "barrier"].some((name) => before.get(name) !== next.get(name)),
       how = other && before.has("case") ? "pushState" : "replaceState"; // Back goes back to a case
-    history[how](null, "", hash ? `#${hash}` : location.pathname + location.search);
+    history[how](null, "", view.hash ? `#${view.hash}` : location.pathname + location.search);
   };
   view.goTo(asked());
   addEventListener("hashchange", () => view.goTo(asked()));

@@ -10,7 +10,7 @@ export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Where the wrong value is, and its way up to there. @param {Stop[]} path */
 export function travel(path, at) {
-  if (!path.length || at < path[0].at) return null;
+  if (at === null || !path.length || at < path[0].at) return null;
   let now = path[0],
     way = "";
   for (const [i, a] of path.entries()) {
@@ -20,14 +20,14 @@ export function travel(path, at) {
     const b = path[i + 1];
     if (!b || b.at <= at || b.jump) continue;
     const u = eased((at - a.at) / (b.at - a.at)),
-      between = (/** @type {0 | 1} */ axis) => a.p[axis] + (b.p[axis] - a.p[axis]) * u;
+      between = (axis) => a.p[axis] + (b.p[axis] - a.p[axis]) * u;
     now = { at, p: [between(0), between(1)], value: u < 0.5 ? a.value : b.value };
     way += `L${now.p.map(px)}`;
   }
   return { ...now, way };
 }
 
-/** Runs the position on, from where the lanes part from the stack, or from the first moment. */
+// Runs the position on, from where the lanes part from the stack, or from the first moment.
 export class Play {
   on = false;
   frame = 0;
@@ -56,7 +56,7 @@ export class Play {
     });
   }
 
-  /** Once, when the picture is first seen: all is shown, and the value travels. */
+  // Once, when the picture is first seen: all is shown, and the value travels.
   glimpse(focus) {
     if (focus < 0 || still.matches) return;
     this.each((ms) => {
@@ -67,7 +67,7 @@ export class Play {
     });
   }
 
-  /** Before every frame, as long as that goes on. @param {(ms: number) => boolean | void} draw */
+  // Before every frame, as long as that goes on.
   each(draw) {
     let begun = 0;
     const tick = (now) => {
@@ -76,7 +76,7 @@ export class Play {
     this.frame = requestAnimationFrame(tick);
   }
 
-  /** Begin, or end. */
+  // Begin, or end.
   turn(on) {
     cancelAnimationFrame(this.frame);
     this.on = on;

@@ -29,20 +29,19 @@ export class Positions extends First {
     }
     this.runs = runs;
     this.first = this.counts = counts;
-    const select = (label, /** @type {object} */ values) =>
-      choice(label, () => this.go(), Object.keys(values));
-    const program = (this.program = select("Program", runs)),
+    const select = (label, values) => choice(label, () => this.go(), Object.keys(values)),
+      program = (this.program = select("Program", runs)),
       setting = (this.setting = select("Barrier", runs[first]));
     program.value = first;
     setting.value = second;
     this.loop = loop;
-    this.own.append(...(loop.length ? [] : [program]), setting);
+    this.own.append(setting);
     if (loop.length) {
       this.hand = new Hand(this);
       const size = (sent.size / 750000).toFixed(1); // as text, a third more
       const held = `This page holds all its ${sent.runs.length} runs, ${size} MB: none is computed here.`;
       this.story.before(element("div.jl-bar", {}, program, this.turner, held));
-    }
+    } else setting.before(program);
     this.most = Math.max(...Object.keys(this.here).join().split(",").map(Number));
     wireDots(this);
   }
@@ -56,9 +55,7 @@ export class Positions extends First {
     };
   }
 
-  /** @param {URLSearchParams} asked */
   goTo(asked) {
-    /** @param {HTMLSelectElement} select */
     const choose = (select, at) => (select.selectedIndex = clamp(at, 0, select.length - 1));
     if (asked.has("case")) choose(this.program, Number(asked.get("case")) - 1);
     if (asked.has("barrier")) choose(this.setting, Number(asked.get("barrier")));
@@ -84,7 +81,7 @@ export class Positions extends First {
     return this.program.selectedIndex + 1;
   }
 
-  /** The run of a case with these inputs. */
+  // The run of a case with these inputs.
   runOf(n) {
     return this.runs[this.program.options[n - 1].value][this.setting.value][this.counts.join()];
   }

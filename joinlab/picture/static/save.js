@@ -1,14 +1,13 @@
 // Saves what Python wrote, as a file.
 
-/** @param {{ save: string, name: string, text: string }} message @param {(said: string) => void} announce */
-export async function save({ save: what, name, text }, announce) {
+export async function save({ save: what, name, text }) {
   const file = what === "PNG" ? await painted(text) : new Blob([text], { type: "image/svg+xml" });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(file);
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // after the browser has read it
-  announce(`Saved ${name}`);
+  return `Saved ${name}`;
 }
 
 /** An SVG picture as a PNG, twice its size. @returns {Promise<Blob>} */

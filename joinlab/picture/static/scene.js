@@ -21,7 +21,7 @@ import {
   words,
 } from "./text.js";
 
-/** Milliseconds that a column takes in play. @param {Placed | undefined} one */
+/** Milliseconds that a column takes in play. @param {Placed} one */
 function pace(one) {
   if (!one) return 1600;
   if (one.stack) return 500;
@@ -137,7 +137,7 @@ export class Scene extends Lanes {
     return this.at(this.t0 + one.t + one.w * part, this.facing(lane, towards));
   }
 
-  /** px across time beside a lane, where it faces another. */
+  // px across time beside a lane, where it faces another.
   facing(lane, other) {
     return this.lane(lane) + (other > lane ? this.thick + 4 : -4);
   }
@@ -153,16 +153,19 @@ export class Scene extends Lanes {
       : [
           columns.length ? "" : none,
           this.ground(),
-          ...lanes.map((lane) => this.threadOf(lane)),
-          ...columns.map((one) => this.column(one)),
-          ...scene.meant.map((pair) => this.join(pair)),
-          ...lanes.map((lane) => this.end(lane)),
+          lanes.map((lane) => this.threadOf(lane)),
+          columns.map((one) => this.column(one)),
+          scene.meant.map((pair) => this.join(pair)),
+          lanes.map((lane) => this.end(lane)),
         ];
-    const size = { width: Math.max(this.width, this.turned ? 0 : wide), height: this.height };
-    const said = this.covered ? this.cover : scene.head.map(([text]) => text).join(""),
-      look = { class: "jl-scene", ...size, role: "img", "aria-label": esc(said) };
-    const defs = tag("defs", {}, fade(this.name, this.turned));
-    return tag("svg", look, defs, drawn, '<g class="jl-posed"></g>');
+    const look = {
+      class: "jl-scene",
+      width: Math.max(this.width, this.turned ? 0 : wide),
+      height: this.height,
+      role: "img",
+      "aria-label": esc(this.covered ? this.cover : scene.head.map(([text]) => text).join("")),
+    };
+    return tag("svg", look, fade(this.name, this.turned), drawn, '<g class="jl-posed"></g>');
   }
 
   covering(lane) {
@@ -174,14 +177,13 @@ export class Scene extends Lanes {
   ground() {
     const focus = this.columns[this.focus];
     if (!focus) return "";
-    const before = this.turned ? 30 : 44,
-      behind = this.turned ? 12 : 18;
-    const high = this.n * this.pitch - this.between + before + behind,
+    const [before, behind] = this.turned ? [30, 12] : [44, 18],
+      high = this.n * this.pitch - this.between + before + behind,
       q = this.area(this.t0 + focus.t - 12, this.side - before, focus.w + 24, high);
     return rect(q, { class: "jl-ground", rx: 14 });
   }
 
-  /** The line under a rank's boxes: to the call that never ends, or on. */
+  // The line under a rank's boxes: to the call that never ends, or on.
   threadOf(lane) {
     const last = this.columns.findLast((one) => one.boxes[lane]),
       middle = this.lane(lane) + this.thick / 2;
@@ -192,17 +194,24 @@ export class Scene extends Lanes {
 
   /** @param {Placed} one */
   column(one) {
-    const { i, boxes, stack, missing, title } = one,
-      calls = () => [boxes.map((box, lane) => this.call(one, box, lane)), this.between_(one)],
-      inside = stack ? this.stack(one) : missing ? this.gap(one) : [calls(), this.numbered(one)],
-      look = { class: "jl-col", "data-i": i };
-    return tag("g", look, tag("title", {}, esc(title)), this.links(one), inside);
+    const title = tag("title", {}, esc(one.title)),
+      calls = () => one.boxes.map((box, lane) => this.call(one, box, lane)),
+      inside = one.stack
+        ? this.stack(one)
+        : one.missing
+          ? this.gap(one)
+          : [calls(), this.clashes(one), this.numbered(one)];
+    return tag("g", { class: "jl-col", "data-i": one.i }, title, this.links(one), inside);
   }
 
   number(t, said, loud) {
     const [x, y] = this.turned ? [62, t + 4] : [t, this.side - (loud ? 24 : 14)],
-      look = { class: `jl-num${loud ? " jl-loud" : ""}`, x, y };
-    return tag("text", { ...look, "text-anchor": this.turned ? "end" : "middle" }, esc(said));
+      anchor = this.turned ? "end" : "middle";
+    return tag(
+      "text",
+      { class: loud ? "jl-num jl-loud" : "jl-num", x, y, "text-anchor": anchor },
+      esc(said),
+    );
   }
 
   /** The number of a column, where there is room for it beside that of the one before.
@@ -218,11 +227,10 @@ export class Scene extends Lanes {
   /** px on the scrubber of what goes wrong, in this picture or one on the same axis.
    * @param {Scene[]} scenes */
   loud(scenes) {
-    const loud = (/** @type {Placed} */ one) =>
-      one.focus || one.flag === "wrong" || one.flag === "apart";
+    const loud = ({ focus, flag }) => focus || flag === "wrong" || flag === "apart";
     return this.columns
       .filter(({ i }) => scenes.some(({ columns }) => loud(columns[i])))
-      .map((one) => one.middle - this.t0);
+      .map(({ middle }) => middle - this.t0);
   }
 
   get first() {
@@ -236,16 +244,15 @@ export class Scene extends Lanes {
     return this.columns.length + 1;
   }
 
-  /** From where on the verdict is told. */
+  // From where on the verdict is told.
   get verdict() {
     return this.focus < 0 ? this.columns.length - 0.5 : this.focus + 0.74;
   }
 
   here(at) {
     const last = this.columns.length - 1;
-    return at === null
-      ? (this.rest ?? (this.focus < 0 ? last : this.focus))
-      : clamp(Math.floor(at), 0, last);
+    if (at !== null) return clamp(Math.floor(at), 0, last);
+    return this.rest ?? (this.focus < 0 ? last : this.focus);
   }
 
   advance(at, ms) {
@@ -259,10 +266,8 @@ export class Scene extends Lanes {
   }
 
   seek(t) {
-    const found = this.columns.findIndex((one) => t < one.t + one.w + 8),
-      here = found < 0 ? this.columns.length - 1 : found,
-      one = this.columns[here];
-    return here + clamp((t - one.t) / one.w, 0.01, 0.99);
+    const one = this.columns.find(({ t: begin, w }) => t < begin + w + 8) ?? this.columns.at(-1);
+    return one.i + clamp((t - one.t) / one.w, 0.01, 0.99);
   }
 
   step(at, by) {
@@ -276,24 +281,24 @@ export class Scene extends Lanes {
     return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
   }
 
-  /** A position as an address has it: a call's number and a fraction. */
+  // A position as an address has it: a call's number and a fraction.
   addressOf(at) {
     const here = this.here(at);
     return Math.round((this.numberOf(this.columns[here]) + Math.min(0.99, at - here)) * 100) / 100;
   }
 
   positionOf(address) {
-    const found = this.columns.findIndex((one) => this.numberOf(one) >= Math.floor(address)),
-      here = Math.max(0, found);
-    return here + (this.columns[here].stack ? 0.99 : address % 1);
+    const { columns } = this,
+      one = columns.find((one) => this.numberOf(one) >= Math.floor(address)) ?? columns[0];
+    return one.i + (one.stack ? 0.99 : address % 1);
   }
 
-  /** The last slot that has come. */
+  // The last slot that has come.
   slotAt(at) {
     return this.columns[this.here(at)].until;
   }
 
-  /** Where a slot is shown. */
+  // Where a slot is shown.
   atSlot(wanted) {
     return (this.columns.findLast(({ slot }) => slot <= wanted)?.i ?? 0) + 0.99;
   }
@@ -308,7 +313,7 @@ export class Scene extends Lanes {
     return [esc(this.columns[this.here(at)].title)];
   }
 
-  /** By lane, the line of the program at which it is; 0: unknown, or at its end. */
+  // By lane, the line of the program at which it is; 0: unknown, or at its end.
   linesAt(at) {
     const here = this.here(at),
       { columns } = this;
@@ -336,25 +341,22 @@ export class Scene extends Lanes {
       classList.toggle("jl-cur", !end && !join && i === here);
     }
     find(picture, ".jl-ground")?.classList.toggle("jl-future", !rest && here < this.focus);
-    const when = rest ? glimpse : at,
-      value = when === null ? null : travel(this.path, when),
-      look = { class: "jl-token", visibility: still.matches ? "hidden" : "visible" };
-    find(picture, ".jl-posed").innerHTML = !value
-      ? ""
-      : `<path class="jl-thread" d="${value.way}"/>` +
-        tag(
-          "g",
-          look,
-          pill(value.value, value.p, Math.max(24, value.value.length * 9 + 12), 12, 14),
-        );
+    const travelled = travel(this.path, rest ? glimpse : at);
+    let html = "";
+    if (travelled) {
+      const { way, p, value } = travelled,
+        plate = pill(value, p, Math.max(24, value.length * 9 + 12), 12, 14);
+      html = `<path class="jl-thread" d="${way}"/>`;
+      if (!still.matches) html += tag("g", { class: "jl-token" }, plate);
+    }
+    find(picture, ".jl-posed").innerHTML = html;
   }
 
   /** @param {Placed} one */
   stack(one) {
     const wrong = one.flag === "wrong",
       colour = wrong ? "var(--bad)" : "var(--soft)",
-      fits = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w,
-      sub = fits ? one.said : "";
+      fits = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w;
     return one.boxes.map((box, lane) => {
       if (!box) return "";
       const q = this.box(one, lane),
@@ -362,7 +364,12 @@ export class Scene extends Lanes {
       const sheets = [8, 4, 0].map((by) =>
         rect({ ...q, x: q.x + by, y: q.y - by, w }, { class: "jl-fill jl-pile", rx: 8 }),
       );
-      return [sheets, words({ ...q, w, cx: q.cx - 4 }, box.stack || one.stack, colour, { sub })];
+      return [
+        sheets,
+        words({ ...q, w, cx: q.cx - 4 }, box.stack || one.stack, colour, {
+          sub: fits ? one.said : "",
+        }),
+      ];
     });
   }
 
@@ -376,8 +383,8 @@ export class Scene extends Lanes {
 
   /** @param {Rect} q */
   dashed(q, text) {
-    const said = words(q, text, "var(--bad)", { bold: true });
-    return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), said);
+    const named = words(q, text, "var(--bad)", { bold: true });
+    return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), named);
   }
 
   /** @param {Placed} one @param {?Box} box */
@@ -421,7 +428,7 @@ export class Scene extends Lanes {
   }
 
   /** ≠ and the value that goes wrong, as an arrow for those at rest. @param {Placed} one */
-  between_(one) {
+  clashes(one) {
     const big = one.size === "big",
       reads = this.scene.readings[0]?.[0] === one.i && big;
     const t = one.middle + (reads ? one.w * 0.2 : 0),
@@ -437,7 +444,7 @@ export class Scene extends Lanes {
       towards = this.facing(to, of),
       way = Math.sign(towards - begin),
       tip = towards - way * 2;
-    /** A place beside the arrow. */
+    // A place beside the arrow.
     const by = (t, s) => this.at(from + t, s).map(px);
     const middle = (begin + towards) / 2,
       [x, y] = this.turned ? by(-10, middle) : by(8 + value.length * 5, middle + 6);
@@ -452,7 +459,6 @@ export class Scene extends Lanes {
     return [signs, tag("g", { class: "jl-arrow" }, arrow, said)];
   }
 
-  /** @param {[number, number, number, number]} pair */
   join([i, lane, j, other]) {
     const [a, b] = [this.columns[i], this.columns[j]],
       fore = a.t < b.t;
@@ -478,9 +484,8 @@ export class Scene extends Lanes {
     return tag("g", { class: "jl-end" }, said);
   }
 
-  /** The way of the wrong value: points with the position at which each is reached. */
+  // The way of the wrong value: points with the position at which each is reached.
   journey() {
-    /** @type {Stop[]} */
     const path = [];
     let last = null;
     for (const [i, to, of, value, sent] of this.scene.readings) {

@@ -5,10 +5,8 @@ export class Store extends EventTarget {
   on = this.addEventListener;
   off = this.removeEventListener;
 
-  /** @param {Record<string, any>} values */
   constructor(values = {}) {
     super();
-    /** @type {Record<string, any>} */
     this.values = { axis: "logical", covered: [], heading: "", mended: false, ...values };
   }
 
@@ -16,7 +14,6 @@ export class Store extends EventTarget {
     return this.values[name];
   }
 
-  /** @param {any} value */
   set(name, value) {
     if (this.values[name] === value) return;
     this.values[name] = value;

@@ -4,15 +4,13 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 
 export const esc = (text) => String(text).replace(/[&<>"]/g, (c) => ENTITIES[c]);
 
-/** The same, with the parts in backticks set as code. */
+// The same, with the parts in backticks set as code.
 export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>");
 
 export const px = (n) => Math.round(n * 10) / 10;
 
-/** @typedef {Record<string, string | number | false | null | undefined>} Look */
-
-/** An element as text: numbers are rounded, what is false, null or "" is left out.
- * @param {Look} look @param {...any} inside texts, and lists of them */
+// An element as text: numbers are rounded, what is false, null or "" is left out.
+// inside: texts, and lists of them
 export const tag = (name, look, ...inside) => {
   const said = Object.entries(look).map(([key, value]) =>
     typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "",
@@ -20,11 +18,9 @@ export const tag = (name, look, ...inside) => {
   return `<${name}${said.join("")}>${inside.flat(9).join("")}</${name}>`;
 };
 
-/** @param {{ x: number, y: number, w: number, h: number }} q @param {Look} look */
 export const rect = ({ x, y, w, h }, look, inside = "") =>
   tag("rect", { ...look, x, y, width: w, height: h }, inside);
 
-/** @param {Look} look */
 export const word = (said, x, y, size, look = {}) =>
   tag(
     "text",
@@ -38,7 +34,7 @@ export const clamp = (n, low, high) => Math.min(high, Math.max(low, n));
 
 const pen = document.createElement("canvas").getContext("2d");
 
-/** Widths per px of font size. Measuring a text takes 100 times as long as looking it up. */
+// Widths per px of font size. Measuring a text takes 100 times as long as looking it up.
 const widths = Object.create(null);
 
 export function widthOf(text, size, weight = 400) {
@@ -52,10 +48,8 @@ export function widthOf(text, size, weight = 400) {
 const SPACE = /(?<= )/,
   HYPHEN = /(?<=[ -])/;
 
-/** A label in the fewest lines that let its letters be large, and their size; behind a hyphen it breaks only
- * where it would be too small otherwise. svg.py breaks in the same way.
- * @param high of the room
- * @param {RegExp} gap @returns {{ lines: string[], fits: number }} */
+// A label in the fewest lines that let its letters be large, and their size; behind a hyphen it breaks only
+// where it would be too small otherwise. svg.py breaks in the same way.
 function broken(text, size, wide, high, gap = SPACE) {
   let best = { lines: [text], fits: 0 };
   for (let count = 1; count === 1 || (count <= 3 && count * size * 1.18 < high); count++) {
@@ -72,7 +66,7 @@ const longest = (lines, size) => Math.max(...lines.map((line) => widthOf(line, s
 
 const joined = (words) => words.join("").trimEnd();
 
-/** Words in so many lines, of which the longest is as short as can be. */
+// Words in so many lines, of which the longest is as short as can be.
 function split(words, count, size) {
   if (count === 1 || words.length < count) return [joined(words)];
   const ways = words
@@ -132,7 +126,7 @@ export function ending([sign, word, tone, more], [x, y], turned, room) {
   );
 }
 
-/** A mask to nothing, for calls that never end. */
+// A mask to nothing, for calls that never end.
 export function fade(name, turned) {
   const stops = [
     [0, 1],
@@ -146,7 +140,7 @@ export function fade(name, turned) {
   );
 }
 
-/** Lanes along which time runs to the right, or down. */
+// Lanes along which time runs to the right, or down.
 export class Lanes {
   turned = false;
 
@@ -155,7 +149,7 @@ export class Lanes {
     return this.turned ? [s, t] : [t, s];
   }
 
-  /** A rectangle by its places along and across time, px. */
+  // A rectangle by its places along and across time, px.
   area(t, s, long, high) {
     const [x, y] = this.at(t, s),
       [w, h] = this.at(long, high);
@@ -163,8 +157,8 @@ export class Lanes {
   }
 }
 
-/** A word on a plate, whose middle is there.
- * @param wide px @param r px of half its height @param size px of the word */
+// A word on a plate, whose middle is there.
+// wide: px; r: px of half its height; size: px of the word
 export const pill = (said, at, wide, r, size) =>
   tag(
     "g",

@@ -5,7 +5,7 @@ import { FAILED, OPEN, QUEUED, callsOf, laneOf, slotsOf } from "./columns.js";
 import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
-/** The colours of a kind of call, or of none. */
+// The colours of a kind of call, or of none.
 const kindStyle = (kind) => kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
 /** @param {ScenePiece[]} here */
@@ -22,7 +22,7 @@ export const linesOf = (run, lines) =>
     at: `${run.sources[source].name}:${line}`,
   }));
 
-/** The number of a line of code, and a place for who is there. @param {number | string} number */
+// The number of a line of code, and a place for who is there.
 export const lineNumber = (number, added) =>
   `<span class="jl-here" data-line="${added ? -1 : number}"></span>` +
   `<span class="jl-no">${added ? "+" : number}</span>`;
@@ -36,26 +36,27 @@ export function stateOf(run, i) {
   return flags & OPEN ? run.fates[laneOf(calls, i)] : "";
 }
 
-/** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run
- * @param {{ slot: number, until: number, absent?: number[], lacks?: string }} column */
-export function tellSlot(section, data, run, { slot, until, absent = [], lacks }, title, how) {
+/** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run */
+export function tellSlot(section, data, run, { slot, until, absent = [], lacks = "" }, title, how) {
   const calls = callsOf(run),
-    never = `<p class="jl-soft">issued ${lacks || "no call"} here</p>`;
-  /** Of many lanes, those with nothing different to say have one card.
-   * @type {Map<string, [number[], string]>} */
-  const cards = new Map();
-  run.names.forEach((_, lane) => {
+    cards = new Map(); // of many lanes, those with nothing different to say have one
+  run.names.forEach((name, lane) => {
     const rows = slotsOf(calls, lane).subarray(slot, until + 1),
       by = rows.findIndex((i) => i >= 0);
     if (by < 0) return;
     const [key, html] = card(data, run, calls, slot + by, lane),
-      same = run.names.length > 4 ? key : `${lane}`;
-    cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
+      same = run.names.length > 4 ? key : name;
+    if (cards.has(same)) cards.get(same)[0].push(name);
+    else cards.set(same, [[name], html]);
   });
-  const who = (lanes) => lanes.map((lane) => run.names[lane]).join(", ");
-  const issued = [...cards.values()].map(([lanes, html]) => [who(lanes), html]),
-    all = [...issued, ...absent.map((lane) => [run.scene.names[lane], never])];
-  fill(section, title, how, all);
+  const issued = [...cards.values()].map(([names, html]) => [names.join(", "), html]);
+  fill(section, title, how, [
+    ...issued,
+    ...absent.map((lane) => [
+      run.scene.names[lane],
+      `<p class="jl-soft">issued ${lacks || "no call"} here</p>`,
+    ]),
+  ]);
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
@@ -66,19 +67,19 @@ function card(data, run, calls, slot, lane) {
     end = stateOf(run, i);
   const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
     [first, rest, stack, made] = data.told[own ?? code.facts],
-    table = (facts) => {
-      const rows = facts.map((n) => {
-        const [name, said] = data.facts[n];
-        return `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`;
-      });
-      return tag("table", {}, rows);
-    };
+    row = ([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`,
+    table = (facts) =>
+      tag(
+        "table",
+        {},
+        facts.map((n) => row(data.facts[n])),
+      );
   const lines = linesOf(run, code.lines)
     .reverse()
     .map(({ source, line, at }) => {
-      const text = source.text?.split("\n")[line - source.first_line];
-      const said = text?.trim() ?? "its text is not known";
-      return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(said)}</code></p>`;
+      const text =
+        source.text?.split("\n")[line - source.first_line]?.trim() ?? "its text is not known";
+      return `<p class="jl-from"><span class="jl-soft">${esc(at)}</span> <code>${esc(text)}</code></p>`;
     });
   const swatch = { class: "jl-swatch", style: kindStyle(code.kind) };
   const html =
@@ -94,7 +95,7 @@ function card(data, run, calls, slot, lane) {
 }
 
 /** @param {HTMLElement} section
- * @param {string[][]} cards each a name and HTML */
+ * @param cards each a name and HTML */
 export function fill(section, title, how, cards = []) {
   const all = cards.map(([name, html]) => `<div><p class="jl-h">${esc(name)}</p>${html}</div>`);
   section.innerHTML =

@@ -1,37 +1,37 @@
 // What the modules hand one another. Only the type checker reads this file.
 
-/** One run, as joinlab/picture/lane_data.py writes it. */
+// One run, as joinlab/picture/lane_data.py writes it.
 interface RawRun {
   title: string;
   measured: string;
-  /** Whether the run with its fix is known, or Python can look for it; and the number of that run. */
+  // Whether the run with its fix is known, or Python can look for it; and the number of that run.
   mends: boolean;
   mended?: number;
   scene: RawScene;
-  /** From here to `told`: only once a call is asked for. */
+  // From here to `told`: only once a call is asked for.
   zero: number;
-  /** Of every lane of `columns`; the first screen's may be fewer. */
+  // Of every lane of `columns`; the first screen's may be fewer.
   names: string[];
   ends: string[];
-  /** Of calls that did not complete. */
+  // Of calls that did not complete.
   fates: string[];
-  /** By lane of the first screen, the one of `columns` that it shows. */
+  // By lane of the first screen, the one of `columns` that it shows.
   lanes: number[];
-  /** Whether calls begin one after the other, in a queue of the GPU. */
+  // Whether calls begin one after the other, in a queue of the GPU.
   queues: boolean;
   sources: { name: string; first_line: number; text: string | null }[];
-  /** The lines that led to a call, innermost first. */
+  // The lines that led to a call, innermost first.
   lines: [source: number, line: number][][];
   columns: RawColumns;
-  /** Of the calls that are told one by one. */
+  // Of the calls that are told one by one.
   told: [slot: number, lane: number, told: number][];
   calls?: Calls;
-  /** The number of the run that is drawn below it on the same axis, and what differs. */
+  // The number of the run that is drawn below it on the same axis, and what differs.
   beside?: number;
   apart?: string;
 }
 
-/** Every call, as joinlab/picture/columns.py writes it; stops and end in ns. */
+// Every call, as joinlab/picture/columns.py writes it; stops and end in ns.
 interface RawColumns {
   planes: [name: string, size: number, n: number][];
   unit: number;
@@ -40,7 +40,7 @@ interface RawColumns {
   codes: { kind: number; label: string; lines: number; facts: number }[];
   names: [name: string, lines: number][];
   stops: number[];
-  /** When each lane's program was over, ns; `end` where it never is. */
+  // When each lane's program was over, ns; `end` where it never is.
   over: number[];
   end: number;
   rows: number;
@@ -49,7 +49,7 @@ interface RawColumns {
 
 type Calls = ReturnType<typeof import("./columns.js").everyCall>;
 
-/** What a program did, ns; `call`: the one that it waited for, or -1; `lines`: of other work. */
+// What a program did, ns; `call`: the one that it waited for, or -1; `lines`: of other work.
 interface Span {
   from: number;
   to: number;
@@ -64,7 +64,7 @@ interface Looks {
   taken: string;
   mixed: string;
   keys: string;
-  /** px of columns and of the gaps between, on a "row", a "column" or a "phone". */
+  // px of columns and of the gaps between, on a "row", a "column" or a "phone".
   sizes: Record<string, Record<string, number>>;
   gives: [size: string, number][];
 }
@@ -74,15 +74,15 @@ interface LaneData {
   facts: [name: string, said: string][];
   told: [first: number[], rest: number[], stack: number, made: number][];
   runs: RawRun[];
-  /** Bytes that came. */
+  // Bytes that came.
   size: number;
   positions?: Positions;
-  /** The numbers of a page's runs, from top to bottom. */
+  // The numbers of a page's runs, from top to bottom.
   shown?: number[];
   ahead?: Record<string, number>;
 }
 
-/** A call, or a stack of them, in a lane. */
+// A call, or a stack of them, in a lane.
 interface Box {
   kind: number;
   label: string;
@@ -90,11 +90,11 @@ interface Box {
   failed?: true;
   stack?: string;
   below?: string;
-  /** Of the program, from which the call comes, or the last of a stack; 0: unknown. */
+  // Of the program, from which the call comes, or the last of a stack; 0: unknown.
   line: number;
 }
 
-/** What the view follows: a widget's model, or a Store. */
+// What the view follows: a widget's model, or a Store.
 interface Model {
   get(name: string): any;
   set(name: string, value: any): void;
@@ -104,14 +104,14 @@ interface Model {
   send?(message: unknown): void;
 }
 
-/** A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds. */
+// A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds.
 interface RawColumn {
   slot: number;
   until: number;
   n: string;
   boxes: (Box | null)[];
   title: string;
-  /** What went wrong, read aloud. */
+  // What went wrong, read aloud.
   how: string;
   size: "stack" | "slim" | "mid" | "big" | "ghost";
   flag: "met" | "wrong" | "apart" | "open";
@@ -129,11 +129,11 @@ interface Placed extends RawColumn {
   focus: boolean;
   t: number;
   w: number;
-  /** px, of what it shows. */
+  // px, of what it shows.
   middle: number;
 }
 
-/** Words; the kind of call whose colour they have, or -1; and a tone. */
+// Words; the kind of call whose colour they have, or -1; and a tone.
 type ScenePiece = [text: string, kind: number, tone: string];
 
 interface RawScene {
@@ -147,7 +147,7 @@ interface RawScene {
   meant: [number, number, number, number][];
   readings: [column: number, to: number, of: number, value: string, sent: string][];
   odd: number | null;
-  /** How all ended, as the colours of the ends say it. */
+  // How all ended, as the colours of the ends say it.
   tone: "" | "good" | "warn" | "bad";
   ends: [sign: string, word: string, tone: string, more: string][];
   file: string;
@@ -163,7 +163,7 @@ interface RawScene {
 
 type Rect = ReturnType<import("./text.js").Lanes["area"]>;
 
-/** A point on the way of the wrong value, and the position at which it is reached. */
+// A point on the way of the wrong value, and the position at which it is reached.
 interface Stop {
   at: number;
   p: [number, number];
@@ -171,10 +171,10 @@ interface Stop {
   jump?: boolean;
 }
 
-/** The run of each program, setting and inputs, and where the controls stand at first. */
+// The run of each program, setting and inputs, and where the controls stand at first.
 interface Positions {
   runs: Record<string, Record<string, Record<string, number>>>;
-  map: import("./map.js").MapData;
+  map: any;
   loop: [boolean, string][];
   start: [program: string, setting: string, inputs: number[]];
 }
