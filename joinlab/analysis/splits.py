@@ -24,16 +24,19 @@ def misfits(
     """The parts that do not fit of an all-to-all in a group of these ranks: sender, receiver,
     elements sent and elements expected. None where a call's splits are not known."""
     splits = {row["rank"]: parts for row in members if (parts := row.get("splits"))}
-    place = {rank: number for number, rank in enumerate(ranks)}
+    group_rank = {rank: number for number, rank in enumerate(ranks)}
     for sender, receiver in product(splits, splits) if len(splits) == len(members) else ():
         sent, expected = splits[sender][0], splits[receiver][1]
-        counts = sent[place[receiver] % len(sent)], expected[place[sender] % len(expected)]
+        counts = (
+            sent[group_rank[receiver] % len(sent)],
+            expected[group_rank[sender] % len(expected)],
+        )
         if counts[0] != counts[1]:
             yield (sender, receiver, *counts)
 
 
 def misfits_of(
-    splits: pl.Series, slot: Numbers, size: Numbers, place: Numbers
+    splits: pl.Series, slot: Numbers, size: Numbers, group_rank: Numbers
 ) -> tuple[Codes, npt.NDArray[np.bool_]]:
     """By slot a number that tells one misfit from another, 0 without one; and of every call,
     whether it is on either side of one. Of each call: its slot, the size of its group, and the
@@ -49,7 +52,7 @@ def misfits_of(
     edges = np.flatnonzero(np.diff(slot[rows], prepend=-1, append=-1))
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         members = rows[begin:end]
-        peers = starts[begin:end, None] + place[members]
+        peers = starts[begin:end, None] + group_rank[members]
         unlike = sent[peers] != expected[peers].T
         if unlike.any():
             mistake = np.concatenate([sent[peers][unlike], np.flatnonzero(unlike)])

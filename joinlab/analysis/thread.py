@@ -197,9 +197,9 @@ def _ended_in(run: Timeline, rank: int) -> str:
     end = run.ends[rank]
     if end.kind is not EndKind.HUNG:
         return ""
-    place = rank, end.group, end.call
+    key = rank, end.group, end.call
     for call in run.rows("calls"):
-        if key_of(call) == place:
+        if key_of(call) == key:
             return call["origin"] or call["op"]
     return ""
 

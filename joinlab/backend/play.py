@@ -282,10 +282,10 @@ class _Lane:
         if self.raised is not None and end.kind == "finished":
             return self.raised
         if end.call is None or end.call.id < 0:
-            place = None
+            call_id = None
         else:
-            place = end.call.id
-        return RankEnd(end.kind, place, end.text, self.done)
+            call_id = end.call.id
+        return RankEnd(end.kind, call_id, end.text, self.done)
 
     def _do(self, host: SessionRank, step: Step) -> None:
         match step:

@@ -18,12 +18,12 @@ def load_program(text: str) -> object:
 
     The file is run as a module, so the code under `if __name__ == "__main__":` does not run.
     """
-    place, colon, name = text.rpartition(":")
-    if not (colon and place and name):
+    module_or_file, colon, name = text.rpartition(":")
+    if not (colon and module_or_file and name):
         raise ProgramError(
             f"{text!r} names no function: write FILE:FUNCTION, such as train.py:worker"
         )
-    module = _load_module(place)
+    module = _load_module(module_or_file)
     try:
         return getattr(module, name)
     except AttributeError:
@@ -32,14 +32,14 @@ def load_program(text: str) -> object:
             if callable(value) and _is_from(value, module):
                 functions.append(key)
         listed = ", ".join(functions) or "none"
-        raise ProgramError(f"{place} has no function {name!r}; it has {listed}") from None
+        raise ProgramError(f"{module_or_file} has no function {name!r}; it has {listed}") from None
 
 
-def _load_module(place: str) -> ModuleType:
-    path = Path(place)
+def _load_module(module_or_file: str) -> ModuleType:
+    path = Path(module_or_file)
     is_file = path.suffix == ".py" or path.exists()
     if is_file and not path.is_file():
-        raise ProgramError(f"there is no file {place}")
+        raise ProgramError(f"there is no file {module_or_file}")
     # As Python does: a script can import its neighbours, and `python -m` modules of the current
     # folder.
     sys.path.insert(0, str(path.resolve().parent) if is_file else os.getcwd())
@@ -47,10 +47,10 @@ def _load_module(place: str) -> ModuleType:
         if is_file:
             module = _run_file(path)
         else:
-            module = importlib.import_module(place)
+            module = importlib.import_module(module_or_file)
     except (Exception, SystemExit) as error:
         raise ProgramError(
-            f"{place} cannot be imported: {type(error).__name__}: {error}"
+            f"{module_or_file} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     import cloudpickle
 

@@ -97,8 +97,8 @@ def spread(name: str, choices: Sequence[str], answer: str) -> list[str]:
     ['yes', 'perhaps', 'no']
     """
     wrong_choices = [choice for choice in choices if choice != answer]
-    place = sha256(name.encode()).digest()[2] % len(choices)
-    return [*wrong_choices[:place], answer, *wrong_choices[place:]]
+    index = sha256(name.encode()).digest()[2] % len(choices)
+    return [*wrong_choices[:index], answer, *wrong_choices[index:]]
 
 
 def of_notebook(notebook: str) -> tuple[Question, ...]:

@@ -390,7 +390,9 @@ def _naming_its_backend(make: Callable[..., object]) -> Callable[[object], Calla
                 # as for a real group: calls in it then warn, and go on
                 if made is c10d.GroupMember.NON_GROUP_MEMBER:
                     known: dict[Any, Any] = c10d._world.pg_group_ranks
-                    known[made] = {rank: place for place, rank in enumerate(sorted(ranks))}
+                    known[made] = {
+                        rank: group_rank for group_rank, rank in enumerate(sorted(ranks))
+                    }
                 return made
             finally:
                 host.asked_backend, host.asked_timeout = before

@@ -249,7 +249,7 @@ def _from_library(value: object) -> bool:
     return isinstance(value, FunctionType) and not _from(value, "program")
 
 
-def _from(value: object, place: str) -> bool:
+def _from(value: object, kind: str) -> bool:
     """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo
     patches torch.)"""
-    return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == place
+    return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == kind

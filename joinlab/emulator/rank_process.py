@@ -216,15 +216,15 @@ def _no_later_exit(
 def _patch_children(patches: Patches) -> None:
     """A command that a rank starts without `env=` gets the rank's environment, not that of the
     process."""
-    place = 5  # of the environment, in fork_exec (_posixsubprocess.c, Python v3.11 to v3.14)
+    index = 5  # of the environment, in fork_exec (_posixsubprocess.c, Python v3.11 to v3.14)
 
     def starts(start: Callable[..., int]) -> Make:
         def of(host: Any) -> Callable[..., int]:
             def start_here(*args: object) -> int:
                 values = list(args)
-                if values[place] is None:
+                if values[index] is None:
                     pairs = host.own.environ.items()
-                    values[place] = [name + b"=" + value for name, value in pairs]
+                    values[index] = [name + b"=" + value for name, value in pairs]
                 return start(*values)
 
             return start_here

@@ -454,8 +454,8 @@ def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
     names = sorted(
         {kind.group for kind in texts.kinds if kind.op in POINT_TO_POINT and kind.backend == "nccl"}
     )
-    place = {name: index for index, name in enumerate(names)}
-    group_of = np.array([place.get(kind.group, -1) for kind in texts.kinds])
+    index_of = {name: index for index, name in enumerate(names)}
+    group_of = np.array([index_of.get(kind.group, -1) for kind in texts.kinds])
     highest: dict[str, dict[int, int]] = {}
     for dump in dumps if names else ():
         group, number = group_of[np.asarray(dump.calls.kind)], np.asarray(dump.calls.number)

@@ -240,17 +240,19 @@ def _unused(folder: Path, rank: int) -> Path:
     it with SIGBUS.
     """
     for number in itertools.count(1):
-        place = folder if number == 1 else folder / f"job-{number}"
-        place.mkdir(parents=True, exist_ok=True)
-        if not any(place.glob(f"rank-{rank}.*.jsonl")):
+        job_folder = folder if number == 1 else folder / f"job-{number}"
+        job_folder.mkdir(parents=True, exist_ok=True)
+        if not any(job_folder.glob(f"rank-{rank}.*.jsonl")):
             with suppress(FileExistsError):  # another job took it just now
                 os.close(
                     os.open(
-                        place / segment_name(rank, 0), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600
+                        job_folder / segment_name(rank, 0),
+                        os.O_CREAT | os.O_EXCL | os.O_WRONLY,
+                        0o600,
                     )
                 )
                 break
-    return place
+    return job_folder
 
 
 def warn(rank: int | None, error: BaseException) -> None:

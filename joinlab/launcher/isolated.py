@@ -130,18 +130,18 @@ def _why(answer: str, seconds: float) -> str:
     frames = re.findall(r'File "(.*)", line (\d+) in ', answer)
     own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
     if own:
-        place = f', at "{linecache.getline(*own[0]).strip()}"'
+        where = f', at "{linecache.getline(*own[0]).strip()}"'
     else:
-        place = ""
+        where = ""
     if answer.startswith("Timeout"):
         return (
-            f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
+            f"it computes for more than {SECONDS} s in one call that cannot be interrupted{where}."
         )
     if answer.startswith("could not start a process"):
         return f"{answer}. Too many processes run for this user."
     fatal = re.match(r"Fatal Python error: (.*)", answer)
     if fatal:
-        return f"it crashes Python ({fatal[1]}){place}."
+        return f"it crashes Python ({fatal[1]}){where}."
     return f"it ended its process, or did not return within {seconds:.0f} s."
 
 

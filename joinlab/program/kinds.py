@@ -45,7 +45,7 @@ class CallKind:
     op            what the backend runs: NCCL's barrier is an all-reduce
     facts         the fields of CallIssued that all its calls share
     stack         number of its stack
-    root          place of its root in the group; -1 without one
+    root          rank of its root in the group; -1 without one
     nbytes        bytes of the larger side
     small         all its tensors together have at most MAX_VALUES elements: its values are kept
     host_waits    a wait for it blocks the host, not only the stream
@@ -98,11 +98,11 @@ class CallKind:
         shape = tuple(map(tuple, facts["shape"]))
         self.look = (self.op, facts.get("root"), facts.get("reduce_op"), facts["dtype"], shape)
 
-    def awaited_at(self, place: int) -> bool:
-        """Whether the rank at this place of the group gets something that it has to wait for."""
+    def awaited_at(self, group_rank: int) -> bool:
+        """Whether this rank of the group gets something that it has to wait for."""
         if FACTS[self.op].needs is Needs.AT_ROOT:
-            return self.awaits and self.root == place
-        return self.awaits and not (self.op is Op.BROADCAST and self.root == place)
+            return self.awaits and self.root == group_rank
+        return self.awaits and not (self.op is Op.BROADCAST and self.root == group_rank)
 
 
 class GroupFacts:
@@ -110,7 +110,7 @@ class GroupFacts:
 
     label       its name in the Timeline
     backend     "gloo" or "nccl"
-    ranks       its global ranks, by place in the group
+    ranks       its global ranks, by group rank
     host_waits  Work.wait() makes the host wait (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
     kinds       a cache
     limit_ns    its timeout

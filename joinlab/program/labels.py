@@ -307,8 +307,8 @@ class Stacks:
         """The stack's number."""
         last, number = self._last
         at = frame
-        for code, place in last:
-            if at is None or at.f_code is not code or at.f_lasti != place:
+        for code, instruction in last:
+            if at is None or at.f_code is not code or at.f_lasti != instruction:
                 break
             at = at.f_back
         else:
@@ -317,16 +317,16 @@ class Stacks:
         return self._look_up(frame)
 
     def _look_up(self, frame: FrameType | None) -> int:
-        places: list[int] = []
+        instructions: list[int] = []
         codes: list[CodeType] = []
         at = frame
         while at is not None and len(codes) < MAX_FRAMES:
-            places.append(at.f_lasti)
+            instructions.append(at.f_lasti)
             codes.append(at.f_code)
             at = None if at.f_code is _PROGRAM_CALLER else at.f_back
         key = (
             *map(id, codes),
-            *places,
+            *instructions,
         )  # the hash of a code is computed each time, from all it holds: 4 us a stack
         known = self._ids.get(key)
         if known is None:
@@ -335,7 +335,7 @@ class Stacks:
                 if known is None:  # and no other thread was first
                     known = self._add(frame, codes)
                     self._ids[key] = known
-        self._last = tuple(zip(codes, places, strict=True)), known
+        self._last = tuple(zip(codes, instructions, strict=True)), known
         return known
 
     def _add(self, frame: FrameType | None, codes: list[CodeType]) -> int:

@@ -265,14 +265,14 @@ def differing_replicas(
     if not any(marks.values()):
         return None
     number: dict[int, int] = {}
-    places: dict[tuple[str, int], list[int]] = {}
+    indices: dict[tuple[str, int], list[int]] = {}
     joined = set()
     for row in rows:
         if is_made_by_join(row["stack"] or ()):
             joined.add(row["rank"])
         index = number[row["rank"]] = number.get(row["rank"], -1) + 1
         if row["op"] not in POINT_TO_POINT:
-            places.setdefault((row["group"], row["rank"]), []).append(index)
+            indices.setdefault((row["group"], row["rank"]), []).append(index)
     differences: list[tuple[_Moment, str, Replica]] = []
     for group in groups:
         marks_at: dict[_Moment, dict[int, Mark]] = {}
@@ -281,7 +281,7 @@ def differing_replicas(
             # program's end comes after all of them, whatever was issued before it.
             counts: Counter[float] = Counter()
             for mark in rank_marks:
-                calls = bisect_left(places.get((group, rank), []), mark.issued)
+                calls = bisect_left(indices.get((group, rank), []), mark.issued)
                 count = calls if mark.step else float("inf")
                 marks_at.setdefault((count, counts[count], not mark.before), {})[rank] = mark
                 counts[count] += not mark.before

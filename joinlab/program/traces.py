@@ -227,8 +227,8 @@ class Trace:
         self._stood = code, line, issued
         if event == "line":
             values = self._values(frame, code, line)
-        place = code.co_filename, code.co_name, line
-        step = TraceStep(issued, event, self._depth, *place, values)
+        position = code.co_filename, code.co_name, line
+        step = TraceStep(issued, event, self._depth, *position, values)
         self.held[id(step)] = self.replica()
         self.take(step)
 
@@ -258,10 +258,10 @@ class Trace:
         if values:
             self.keyed.append((issued, values))
 
-    def _test_at(self, *place: Any) -> Statement | None:
-        if place not in self._tests:
-            self._tests[place] = statement_at(*place)
-        return self._tests[place]
+    def _test_at(self, *position: Any) -> Statement | None:
+        if position not in self._tests:
+            self._tests[position] = statement_at(*position)
+        return self._tests[position]
 
     def _values(self, frame: FrameType, code: CodeType, line: int) -> Any:
         test = self._test_at(code.co_filename, line)

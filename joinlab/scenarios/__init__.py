@@ -51,17 +51,17 @@ def all_reduce(rank: int, inputs: Inputs) -> torch.Tensor:
 def gather(rank: int, inputs: Inputs) -> list[torch.Tensor] | None:
     """One rank gets every rank's tensor; the others pass None as the list. Notes on DDP."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
-    places = [torch.zeros(2) for _ in range(dist.get_world_size())] if rank == 0 else None
-    dist.gather(x, places, dst=0)
-    return places
+    outputs = [torch.zeros(2) for _ in range(dist.get_world_size())] if rank == 0 else None
+    dist.gather(x, outputs, dst=0)
+    return outputs
 
 
 def all_gather(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """All ranks get every rank's tensor. Notes on DDP."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
-    places = [torch.zeros(2) for _ in range(dist.get_world_size())]
-    dist.all_gather(places, x)
-    return places
+    outputs = [torch.zeros(2) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, x)
+    return outputs
 
 
 def scatter(rank: int, inputs: Inputs) -> torch.Tensor:
@@ -83,9 +83,9 @@ def reduce_scatter(rank: int, inputs: Inputs) -> torch.Tensor:
 def all_to_all(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """Every rank sends each rank a tensor of its list. PyTorch docs."""
     dealt = [torch.tensor([10.0 * (rank + 1) + i]) for i in range(dist.get_world_size())]
-    places = [torch.zeros(1) for _ in dealt]
-    dist.all_to_all(places, dealt)
-    return places
+    outputs = [torch.zeros(1) for _ in dealt]
+    dist.all_to_all(outputs, dealt)
+    return outputs
 
 
 def send_and_recv(rank: int, inputs: Inputs) -> torch.Tensor:
@@ -114,19 +114,19 @@ def gather_one_by_one(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """A list of tensors from each rank, with one all_gather for each tensor. Notes on DDP."""
     gathered: list[list[torch.Tensor]] = []
     for x in _own_tensors(rank, len(inputs)):
-        places = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(places, x)
-        gathered.append(places)
-    return [places[owner] for owner in range(dist.get_world_size()) for places in gathered]
+        outputs = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(outputs, x)
+        gathered.append(outputs)
+    return [outputs[owner] for owner in range(dist.get_world_size()) for outputs in gathered]
 
 
 def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """The same list with a single all_gather: cat before it, chunk after it. Notes on DDP."""
     tensors = _own_tensors(rank, len(inputs))
     joined = torch.cat(tensors, -1)
-    places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
-    dist.all_gather(places, joined)
-    return [piece for place in places for piece in torch.chunk(place, len(tensors), -1)]
+    outputs = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, joined)
+    return [piece for output in outputs for piece in torch.chunk(output, len(tensors), -1)]
 
 
 def time_both_gathers(rank: int, inputs: Inputs) -> list[tuple[float, float]]:

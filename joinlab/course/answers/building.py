@@ -182,7 +182,7 @@ def _begins_alike(begun: Sequence[object], case: Situation, backend: str, situat
 def _buckets_of(answer: Answer, case: Situation) -> None:
     module = _module(case, 0)
     parameters = list(module.parameters())
-    places = {id(parameter): index for index, parameter in enumerate(parameters)}
+    index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
 
     def numbered(*arguments: object) -> object:
         buckets = answer(*arguments)
@@ -192,7 +192,7 @@ def _buckets_of(answer: Answer, case: Situation) -> None:
             raise TypeError(
                 f"it returns {buckets!r:.60}; it should return a list of lists of parameters"
             )
-        return [[places.get(id(parameter), -1) for parameter in bucket] for bucket in buckets]
+        return [[index_of.get(id(parameter), -1) for parameter in bucket] for bucket in buckets]
 
     got = call(numbered, (module, case.bucket), _given(case))
     remaining = len(parameters)

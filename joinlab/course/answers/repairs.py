@@ -192,13 +192,13 @@ def _short(numbers: Sequence[float]) -> str:
 
 
 def _exchanged(
-    played: PlayedAnswer, matches: Callable[[Mapping[str, Any]], bool] = bool, place: str = ""
+    played: PlayedAnswer, matches: Callable[[Mapping[str, Any]], bool] = bool, where: str = ""
 ) -> None:
     """Raise Wrong unless the program itself made a call, `matches` it should, in which the ranks'
-    values differ. `place` says in words where."""
+    values differ. `where` says it in words."""
     if not any(map(matches, played.exchanges())):
         raise Wrong(
-            f"with {played.given}, no call of yours{place} carries one rank's value to another, so the result "
+            f"with {played.given}, no call of yours{where} carries one rank's value to another, so the result "
             "cannot depend on all ranks. Reduce or gather the values."
         )
 

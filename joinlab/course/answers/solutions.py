@@ -31,9 +31,9 @@ def ring_sum(x: torch.Tensor) -> torch.Tensor:
 def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Gathers all ranks' tensors, rank 0's first, in one call."""
     joined = torch.cat(tensors, -1)
-    places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
-    dist.all_gather(places, joined)
-    return [piece for place in places for piece in torch.chunk(place, len(tensors), -1)]
+    outputs = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, joined)
+    return [piece for output in outputs for piece in torch.chunk(output, len(tensors), -1)]
 
 
 def accumulate(model: DDP, inputs: Sequence[torch.Tensor]) -> None:
