@@ -21,12 +21,11 @@ import torch.distributed as dist
 import joinlab
 from joinlab.cases import CASES
 from joinlab.course.answers import solutions
-from joinlab.course.moving import PLACE, framed, words
-from joinlab.picture.both_themes import in_both_themes
+from joinlab.course.moving import PLACE, words
+from joinlab.picture.both_themes import drawing, in_both_themes
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.svg import svg
-from joinlab.picture.tables import Cell, Table
 from joinlab.picture.theme import FILLS, LIGHT, RowKind, ink_of
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
@@ -40,11 +39,7 @@ def lanes(run: Any) -> str:
 
 def holdings(run: Any) -> str:
     """Who held what before and after the first call of a run."""
-    held = joinlab.who_holds(run)
-    ranks = [f"rank {rank}" for rank in range(len(held.before))]
-    rows = (("before", held.before), ("after", held.after))
-    cells = tuple((Cell((name,)), *(Cell((str(one),)) for one in row)) for name, row in rows)
-    return Table((held.call, *ranks), cells).svg()
+    return joinlab.who_holds(run).svg()
 
 
 def bar(x: float, y: float, wide: float, kind: RowKind = RowKind.FORWARD) -> str:
@@ -66,7 +61,7 @@ def bars(title: str, values: Sequence[tuple[str, float]], digits: int = 2) -> st
                 f"{value:.{digits}f}".rstrip("0").rstrip("."),
             )
         )
-    return framed(left + 500, 56 + 30 * len(values), title, parts)
+    return drawing(left + 500, 56 + 30 * len(values), title, parts)
 
 
 def loops(names: Names) -> str:
@@ -87,7 +82,7 @@ def loops(names: Names) -> str:
             parts.append(
                 words(left + 8 * indent, y, text.strip(), attributes=' font-family="monospace"')
             )
-    return framed(976, 352, "The six loops", parts)
+    return drawing(976, 352, "The six loops", parts)
 
 
 def drift(names: Names) -> str:
@@ -122,7 +117,7 @@ def drift(names: Names) -> str:
     parts += (
         words(60 + 60 * i, 352, str(i) if i else "join()", "soft", "middle") for i in range(9)
     )
-    return framed(680, 368, "The weight of both ranks, with SGD and with Adam", parts)
+    return drawing(680, 368, "The weight of both ranks, with SGD and with Adam", parts)
 
 
 def overlap(names: Names) -> str:
@@ -139,7 +134,7 @@ def overlap(names: Names) -> str:
             bar(x, y, (call["completed_ns"] - call["enqueued_ns"]) * scale, RowKind.REDUCE)
         )
     parts.append(words(150, 190, "time, modelled, runs to the right", "soft"))
-    return framed(660, 206, "The third backward of rank 0", parts)
+    return drawing(660, 206, "The third backward of rank 0", parts)
 
 
 def sizes(names: Names) -> str:

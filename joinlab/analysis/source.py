@@ -98,7 +98,7 @@ class SourceTexts:
         file, _, number = site.rpartition(":")
         if not file or not number.isdecimal():
             return
-        yield self._line(file, int(number))
+        yield self.line(file, int(number))
         matches = filter(None, map(_FRAME.fullmatch, reversed(stack)))
         frames = [match.groups() for match in matches]
         # Frames inside the call site are of libraries. The stack of an autograd thread does not
@@ -108,11 +108,12 @@ class SourceTexts:
             len(frames),
         )
         for file, number, function in frames[inner + 1 :]:
-            line = self._line(file, int(number))
+            line = self.line(file, int(number))
             if line.source.lines or (kind_of(file) == "program" and function != "<module>"):
                 yield line
 
-    def _line(self, file: str, line: int) -> CodeLine:
+    def line(self, file: str, line: int) -> CodeLine:
+        """A line of a file, in the shortest text that has it; of none, in one without lines."""
         holding = [
             source
             for source in self.all

@@ -22,26 +22,15 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
-from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.both_themes import drawing
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
-from joinlab.picture.tables import FONT
 from joinlab.picture.theme import LIGHT, ink_of
 
 PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)|[:;] rank \d+ \w+\.py:\d+")
 """Where a call is made, in a headline or a tip: nobody who sees the picture has that file or cell at hand."""
-
-
-def framed(width: int, height: int, label: str, parts: Sequence[str]) -> str:
-    """A drawing of our own as <svg>."""
-    return in_both_themes(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
-        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
-        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
-    )
 
 
 def words(
@@ -121,7 +110,7 @@ def moving(frames: Sequence[MovingFrame] = README, once: bool = False) -> str:
     parts.append(f'<g class="barrier">{mark} fill="{LIGHT["mark"]}"/>{line}</g>')
     label = "A loop under join() with a barrier: with one more input on a rank, one rank hangs"
     moved = indent - 4 * LETTER * last_barrier.count("\t")
-    return framed(1012, 506, label, [_motion(len(frames), moved, once), *parts])
+    return drawing(1012, 506, label, [_motion(len(frames), moved, once), *parts])
 
 
 def _dots(inputs: tuple[int, int]) -> Iterator[str]:

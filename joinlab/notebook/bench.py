@@ -180,34 +180,23 @@ class Bench(View):
         self._thread: threading.Thread | None = None
         self._asked_to_stop = threading.Event()
         self._fixing: asyncio.TimerHandle | None = None
-        self._loop = (
-            None if torch_is_loaded() else _event_loop()
-        )  # set while torch loads: the loop to notify
+        # set while torch loads: the loop to notify
+        self._loop = None if torch_is_loaded() else _event_loop()
         self._emulations = Emulations()
         self._map = EndingMap(
             self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel])
         )
-
-        if program is None:
-            programs = []
-        else:
-            programs = [(0, program_name(program))]
-        programs += sorted(titles().items())
-        chosen = {
-            "counts": check_counts(inputs),
-            "case": 0 if program is not None and case == 4 else case,
-            "engine": _one_of("engine", engine, ENGINES),
-        }
-        _one_of("case", chosen["case"], [number for number, _ in programs])
-        self._made_with = (
-            program and program_name(program),
-            case,
-            chosen["counts"],
-            engine,
-            predict,
-            cure,
-        )
-        chosen |= _left(self)
+        name = program and program_name(program)
+        programs = sorted(titles().items())
+        if name is not None:
+            programs.insert(0, (0, name))
+        counts = check_counts(inputs)
+        _one_of("engine", engine, ENGINES)
+        self._made_with = name, case, counts, engine, predict, cure
+        if name is not None and case == 4:
+            case = 0
+        _one_of("case", case, [number for number, _ in programs])
+        chosen = {"counts": counts, "case": case, "engine": engine} | _left(self)
         loop = [documented.switches for documented in DOCUMENTED.values()]
         super().__init__(None, programs=programs, loop=loop, predict=bool(predict), **chosen)
         self.add_class("joinlab-bench")
@@ -235,14 +224,22 @@ class Bench(View):
         return ENGINES[self.engine]
 
     @property
+    def _asks(self) -> bool:
+        """Whether the run is hidden until the learner has predicted it."""
+        return self.predict and bool(self.covered)
+
+    @property
+    def _unpredicted(self) -> bool:
+        """Whether a rank of a hidden run has no prediction yet."""
+        return self._asks and "" in self.said
+
+    @property
     def _seen(self) -> Timeline:
         return self._blank or self._trait_values["timeline"]
 
     def _setting(self) -> BenchSetting:
-        program = None if self.case else self.own
-        return BenchSetting(
-            program, self.case, self.counts, self._now, self.barrier_value, self.pad
-        )
+        own = None if self.case else self.own
+        return BenchSetting(own, self.case, self.counts, self._now, self.barrier_value, self.pad)
 
     def _setting_of(self, case: int, counts: tuple[int, ...]) -> BenchSetting:
         """That of another case and other inputs."""
@@ -263,7 +260,7 @@ class Bench(View):
     @traitlets.validate("said")
     def _check_words(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
         words: tuple[str, ...] = proposal["value"]
-        if any(words) and not (self.predict and self.covered):
+        if any(words) and not self._asks:
             raise ProgramError(
                 "no run is hidden, so there is none to predict; use joinlab.bench(predict=True)"
             )
@@ -291,7 +288,7 @@ class Bench(View):
 
     @traitlets.observe("said")
     def _spoken(self, _: Mapping[str, object]) -> None:
-        if not self._held and self.predict and self.covered:
+        if not self._held and self._asks:
             self._tell(self._next_step())
             self._arrange()
 
@@ -316,15 +313,9 @@ class Bench(View):
             self._follow_map()
 
     def _follow_map(self) -> None:
-        hidden = (
-            self.waits
-            or self.predict
-            or not self.cure
-            or self._now.launched
-            or not self.case
-            or len(self.counts) != 2
-        )
-        self._map.follow(None if hidden else self._setting())
+        hidden = self.waits or self.predict or not self.cure or self._now.launched
+        mapped = self.case and len(self.counts) == 2 and not hidden
+        self._map.follow(self._setting() if mapped else None)
 
     def _show_map(self, map_data: dict[str, object]) -> None:
         if self.comm is not None and self.map != map_data:
@@ -334,9 +325,9 @@ class Bench(View):
         reason = missing(self._now, len(self.counts))
         if reason:
             return f"Not on this machine. {reason}"
-        if self.predict and self.covered and "" in self.said:
+        if self._unpredicted:
             return "Predict first: choose for each rank whether it finishes, hangs or raises. Then press Show."
-        if self.predict and self.covered and not self._now.launched:
+        if self._asks and not self._now.launched:
             return "Every rank has a prediction. Press Show."
         return "Not run yet. Press Run: each rank becomes a process of its own."
 
@@ -358,67 +349,51 @@ class Bench(View):
 
     def _arrange(self) -> None:
         """Show only the controls that matter now."""
-        launched, asks = self._now.launched, self.predict and bool(self.covered)
-        if self.loading:
-            reason = ""
-        else:
-            reason = missing(self._now, len(self.counts))
+        launched, can_run = self._now.launched, not (self.running or self.waits)
         with self.hold_sync():
-            self.engines = self._engines()
-            if self.loading:
-                self.knobs = ()
-            else:
+            self.engines, self.knobs = self._engines(), ()
+            if not self.loading:
                 self.knobs = knobs(self._now, self.case or None)
-            self.go = "▶ Run" if launched else "Show" if asks else ""
-            self.can_go = not (self.running or self.waits or reason or (asks and "" in self.said))
+                can_run = can_run and not missing(self._now, len(self.counts))
+            self.go = "▶ Run" if launched else "Show" if self._asks else ""
+            self.can_go = can_run and not self._unpredicted
             self.launches, self.comparing = launched, self.beside is not None
             ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
-            if ships:
-                self.endings = endings(self._now.backend, self._now.era)
-            else:
-                self.endings = ""
+            self.endings = endings(self._now.backend, self._now.era) if ships else ""
 
-    def _engines(self) -> tuple[dict[str, str], ...]:
+    def _engines(self) -> list[dict[str, str]]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
         chose it."""
-        reasons = {
-            engine: "" if self.loading else missing(engine, 2) for engine in ENGINES.values()
-        }
-        return tuple(
-            {"name": engine.name, "label": engine.label, "missing": reason}
-            for engine, reason in reasons.items()
-            if engine.name != "launched nccl"
-            or engine.name == self.engine
-            or not (self.loading or reason)
-        )
+        choices = []
+        for name, engine in ENGINES.items():
+            reason = "" if self.loading else missing(engine, 2)
+            able = not (self.loading or reason)
+            if name != "launched nccl" or name == self.engine or able:
+                choices.append({"name": name, "label": engine.label, "missing": reason})
+        return choices
 
     def _draw(self, timeline: Timeline | None, blank: Timeline | None, **changes: object) -> None:
         with self.hold_sync():
             self._blank, self.selected = blank, None
             self.timeline = timeline
-            if blank:
-                self.covered = list(range(len(self.counts)))
-            else:
-                self.covered = []
+            self.covered = list(range(len(self.counts))) if blank else []
             self._pack()
             for name, value in changes.items():
                 setattr(self, name, value)
 
     def _cover(self) -> None:
         """Show the program and the ranks, but no call and no ending."""
+        engine = "emulated"
+        if self._now.launched:
+            engine = "running" if self.running else "not run yet"
         meta: Meta = {
-            "engine": "emulated",
+            "engine": engine,
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
-        if self._now.launched:
-            meta["engine"] = "running" if self.running else "not run yet"
-        run_recorded = recorded(self.case, (0, 0))
-        if run_recorded:
-            meta["program"], meta["source"] = (
-                run_recorded.meta["program"],
-                run_recorded.meta["source"],
-            )
+        ships = recorded(self.case, (0, 0))
+        if ships:
+            meta["program"], meta["source"] = ships.meta["program"], ships.meta["source"]
         elif self.own is not None:
             meta["program"], meta["source"] = program_name(self.own), source_of(self.own)
         ends = [Ending(EndKind.KILLED, text="not shown yet")] * len(self.counts)
@@ -428,13 +403,10 @@ class Bench(View):
         """Show a run; `key` is that of its setting if the run is repeatable."""
         if not self.cure:
             timeline = without_fixes(timeline)
-        asked = self.predict and bool(self.covered)
-        last = (
-            (rank, "\n".join(text.splitlines()[-LINES:]))
-            for rank, text in enumerate(timeline.output)
-            if text
-        )
-        printed = tuple((rank, shown(text)) for rank, text in last)
+        asked, printed = self._asks, []
+        for rank, text in enumerate(timeline.output):
+            if text:
+                printed.append((rank, shown("\n".join(text.splitlines()[-LINES:]))))
         self._draw(timeline, None, selected=_first(timeline), shown=key, printed=printed)
         self._tell("")
         self._fix_later(timeline)
@@ -447,12 +419,8 @@ class Bench(View):
         if self._fixing is not None:
             self._fixing.cancel()
             self._fixing = None
-        loop = _event_loop()
-        if (
-            loop is not None
-            and (timeline.again or timeline.rerun)
-            and not all(map(good, timeline.ends))
-        ):
+        loop, fixable = _event_loop(), timeline.again or timeline.rerun
+        if loop is not None and fixable and not all(map(good, timeline.ends)):
             self._fixing = loop.call_later(REST_S, self._fix, timeline)
 
     def _fix(self, timeline: Timeline) -> None:
@@ -465,14 +433,11 @@ class Bench(View):
         """Compare the prediction with the run, and show the score."""
         score = Score(self.said, tuple(map(word, timeline.ends)))
         self.scores.append(score)
-        self.results = [
-            "ended by joinlab: not counted"
-            if ended is None
-            else f"✓ it {ended}"
-            if right
-            else f"✗ it {ended}"
-            for ended, right in zip(score.ended, score.right, strict=True)
-        ]
+        results = []
+        for ended, right in zip(score.ended, score.right, strict=True):
+            text = f"✓ it {ended}" if right else f"✗ it {ended}"
+            results.append("ended by joinlab: not counted" if ended is None else text)
+        self.results = results
         self._tell(f"{sum(score.right)} of {len(self.said) - score.ended.count(None)} right.")
 
     def _fail(self, error: BaseException) -> None:
@@ -528,7 +493,7 @@ class Bench(View):
                 return
             if self._must_wait:
                 self._wait_until_loaded()
-            if self.predict and self.covered and "" in self.said:
+            if self._unpredicted:
                 raise ProgramError(
                     "first predict for each rank whether it finishes, hangs or raises: bench.said = (...)"
                 )
@@ -567,14 +532,10 @@ class Bench(View):
         super().close()
 
     def __repr__(self) -> str:
+        name = f"case_{self.case}"
         if not self.case and self.own:
             name = program_name(self.own)
-        else:
-            name = f"case_{self.case}"
-        if self.predict and self.covered:
-            drawn = "covered"
-        else:
-            drawn = repr(self._trait_values.get("timeline"))
+        drawn = "covered" if self._asks else repr(self._trait_values.get("timeline"))
         return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {drawn}>"
 
     # ---------------------------------------------------------------- a fresh kernel
@@ -632,9 +593,8 @@ class Bench(View):
                 self.keep()
             case {"save": form} if not self._blank:  # the browser makes a PNG of the SVG's text
                 meta, counts = self._seen.meta, "-".join(map(str, self.counts))
-                name = (
-                    f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{form.lower()}"
-                )
+                made = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}"
+                name = f"{made}.{form.lower()}"
                 self.send({"save": form, "name": name, "text": drawn(self._seen)})
 
     def _send_positions(self) -> None:
@@ -647,11 +607,8 @@ class Bench(View):
             setting = self._setting_of(case, self.counts)
             timeline = self._emulations.kept.get(setting) or setting.recorded
             if timeline is not None:
-                if self.cure:
-                    drawn_run = timeline
-                else:
-                    drawn_run = without_fixes(timeline)
-                pictures[setting.key] = data.add(drawn_run, False, calls=calls)
+                run = timeline if self.cure else without_fixes(timeline)
+                pictures[setting.key] = data.add(run, False, calls=calls)
         if pictures:
             self.send({"ahead": True}, [data.packed(ahead=pictures)])
 
@@ -697,10 +654,9 @@ class Bench(View):
 
     def _goes_on(self, seconds: int, done: int) -> None:
         """Show the run's progress."""
-        status: dict[str, object] = {
-            "text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."
-        }
-        status |= {"done": done, "of": sum(self.counts)}
+        count = sum(self.counts)
+        text = f"Running for {seconds} s; {done} of {count} inputs done."
+        status = {"text": text, "done": done, "of": count}
         if self.status != status and not self._asked_to_stop.is_set():
             self.status = status
 

@@ -33,17 +33,11 @@ def show_live(view: Any) -> None:
         return
     view._still = view._still or uuid4().hex
     still = _picture(view) + f"<style>{_SILENT}</style>"
-    put(
-        {
-            "text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}</div>',
-            "text/plain": plain,
-        }
-    )
+    html = f'<div class="joinlab-still" data-view="{view._still}">{still}</div>'
+    put({"text/html": html, "text/plain": plain})
     made = view._repr_mimebundle_()
-    put(
-        dict(made[0] if isinstance(made, tuple) else made or {})
-        | {"text/plain": f"The live view {GONE}"}
-    )
+    bundle = made[0] if isinstance(made, tuple) else made
+    put({**(bundle or {}), "text/plain": f"The live view {GONE}"})
 
 
 def _picture(view: Any) -> str:
@@ -59,27 +53,21 @@ def _picture(view: Any) -> str:
     if untried:
         view.refresh(view._calls)  # with the fixes that were tried
     if view.beside is None:
-        sentence, above, pictures = (
-            story.sentence,
-            story._repr_html_() if view.sentences else "",
-            [drawn(view.timeline)],
-        )
+        sentence, pictures = story.sentence, [drawn(view.timeline)]
+        above = story._repr_html_() if view.sentences else ""
     else:
         from joinlab.picture.compared import compared
         from joinlab.picture.svg import svg
 
         both = compared(view.timeline, view.beside)
-        sentence, pictures = (
-            both.sentence,
-            [svg(drawing, behind=both.behind) for drawing in both.scenes],
-        )
+        sentence = both.sentence
+        pictures = [svg(screen, behind=both.behind) for screen in both.scenes]
         above = f"<p><b>{escape(shown(sentence))}</b></p>"
-    encoded = (b64encode(drawing.encode()).decode() for drawing in pictures)
-    images = (
-        f'<img alt="Swimlanes. {escape(shown(sentence))}" src="data:image/svg+xml;base64,{drawing}">'
-        for drawing in encoded
-    )
-    return f"{above}{''.join(images)}<p>{AGAIN}</p>"
+    images = ""
+    for picture in pictures:
+        source = f"data:image/svg+xml;base64,{b64encode(picture.encode()).decode()}"
+        images += f'<img alt="Swimlanes. {escape(shown(sentence))}" src="{source}">'
+    return f"{above}{images}<p>{AGAIN}</p>"
 
 
 def drawn(timeline: Timeline) -> str:
@@ -101,8 +89,7 @@ def is_terminal() -> bool:
     """Whether only text can be shown here."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    if InteractiveShell.initialized():
-        formatter = InteractiveShell.instance().display_formatter
-    else:
-        formatter = None
+    if not InteractiveShell.initialized():
+        return True
+    formatter = InteractiveShell.instance().display_formatter
     return formatter is None or formatter.active_types == ["text/plain"]

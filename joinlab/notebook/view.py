@@ -86,10 +86,9 @@ class View(anywidget.AnyWidget):
     @property
     def calls(self) -> pl.DataFrame:
         """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
-        run = self._drawn_run
         if self.selected is None:
-            return run.calls.clear()
-        return read(run).calls_of(self.selected)
+            return self._drawn_run.calls.clear()
+        return read(self._drawn_run).calls_of(self.selected)
 
     @property
     def _count(self) -> int:
@@ -118,10 +117,9 @@ class View(anywidget.AnyWidget):
     @traitlets.validate("selected")
     def _check_selected(self, proposal: Mapping[str, Any]) -> int | None:
         value: int | None = proposal["value"]
-        count = self._count if value is not None else 0
-        if value is not None and not 0 <= value < count:
+        if value is not None and not 0 <= value < self._count:
             raise traitlets.TraitError(
-                f"selected= is a slot from 0 to {count - 1}, or None; got {value}"
+                f"selected= is a slot from 0 to {self._count - 1}, or None; got {value}"
             )
         return value
 
@@ -163,9 +161,7 @@ class View(anywidget.AnyWidget):
 
     def _pack(self) -> None:
         wanted = self._seen, None if self.covered else self.beside, self._folds
-        if self._drawn is None or any(
-            now is not before for now, before in zip(wanted, self._drawn, strict=True)
-        ):
+        if wanted != self._drawn:
             self._drawn = wanted
             self.refresh(self._calls or self.axis != "logical")
 

@@ -4,8 +4,12 @@ one where the reader's system asks for it, as an <img>, too."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from html import escape
 
 from joinlab.picture.theme import DARK, LIGHT
+
+FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
 
 _NAMES: dict[str, str] = {}
 for _name, _color in LIGHT.items():  # of equal colours the first one: white is the paper
@@ -33,3 +37,13 @@ def in_both_themes(svg: str) -> str:
     style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
     head, bracket, body = text.partition(">")
     return head + bracket + style + body
+
+
+def drawing(width: float, height: float, label: str, parts: Iterable[str]) -> str:
+    """A drawing of our own as <svg>."""
+    return in_both_themes(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
+        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
+        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
+    )

@@ -75,70 +75,53 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     the columns."""
     # Of each lane, its first rank's calls: no copy of the columns where every rank has a lane.
     reading, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
-    all_calls = timeline.calls
-    is_drawn = pl.Series(np.isin(all_calls["rank"].to_numpy(), lanes))
-    whole = bool(is_drawn.all())
-    calls = all_calls if whole else all_calls.filter(is_drawn)
-    slot = reading.slot if whole else reading.slot[is_drawn.to_numpy()]
+    calls, slot = timeline.calls, reading.slot
+    if len(lanes) < timeline.world_size:
+        drawn = np.isin(reading.ranks, lanes)
+        calls, slot = calls.filter(drawn), slot[drawn]
+    spans = timeline.spans.filter(pl.col("rank").is_in(lanes))
+    spans = spans.sort("rank", "begin_ns", maintain_order=True)
     lane_of = np.full(timeline.world_size, -1)
     lane_of[lanes] = np.arange(len(lanes))
-    lane = lane_of[calls["rank"].to_numpy()]
+    lane, span_lane = (lane_of[table["rank"].to_numpy()] for table in (calls, spans))
+
+    # -1 is what never came, or is unknown. Times are counted from the first one that is known.
     begun, ended, waited, let_go, issued = call_times(calls)
-    late = np.where(issued < 0, 0, np.maximum(begun - issued, 0))
-    times = [part[part >= 0] for part in (begun, ended, waited, let_go, issued)]
-    spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort(
-        "rank", "begin_ns", maintain_order=True
-    )
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
-    times += [span_from, span_to[span_to >= 0]]
-    begin = min((int(part.min()) for part in times if len(part)), default=0)
-    end = max((int(part.max()) for part in times if len(part)), default=0)
-    until = end - begin + max(end - begin, LEAST) * MARGIN
-    begun, span_from = (
-        begun - begin,
-        span_from - begin,
-    )  # from here on, times are counted from there
+    late = np.where(issued < 0, 0, np.maximum(begun - issued, 0))
+    parts = (ended, waited, let_go, issued, span_from, span_to)
+    times = np.concatenate([begun, *(part[part >= 0] for part in parts)])
+    begin, length = (int(times.min()), int(np.ptp(times))) if len(times) else (0, 0)
+    until = length + max(length, LEAST) * MARGIN  # what never ends is drawn on to there
+    begun, span_from = begun - begin, span_from - begin
     ended, waited, let_go, span_to = (
         np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to)
     )
 
     # What each call looks like. It is queued if it never began, on a backend that says when others did.
-    open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
+    open_ = (ended < 0) & ~failed
     not_begun = calls["started_ns"].is_null().to_numpy()
     queued = open_ & not_begun & (not not_begun.all())
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
-    bad = mistaken(timeline, folding)[slot] if len(slot) else open_
-    flags = open_ * OPEN + bad * BAD + failed * FAILED + queued * QUEUED
-    flags += waits * WAITS + waits_on * WAITS_ON
-    # By lane: where it stops, and where its host is over. What never ends is drawn on to `until`.
-    stops, over = [], []
-    if spans.height:
-        span_lane = lane_of[spans["rank"].to_numpy()]
-    else:
-        span_lane = np.zeros(0, np.int64)
-    for lane_index in range(len(lanes)):
-        in_lane, mine_too = lane == lane_index, span_lane == lane_index
-        if (open_ | waits_on)[in_lane].any() or (span_to[mine_too] < 0).any():
-            stops.append(until)
-        else:
-            last = [part[in_lane].max() for part in (begun, ended, let_go) if in_lane.any()]
-            stops.append(float(max([0, *last, span_to[mine_too].max(initial=0)])))
-        still = (span_to[mine_too] < 0).any() or waits_on[in_lane].any()
-        host = [part[in_lane].max(initial=0) for part in (begun - late, waited, let_go)]
-        over.append(until if still else float(max([*host, span_to[mine_too].max(initial=0)])))
+    flags = open_ * OPEN + mistaken(timeline, folding)[slot] * BAD + failed * FAILED
+    flags += queued * QUEUED + waits * WAITS + waits_on * WAITS_ON
+
+    # When the calls of each lane end, and when its program does.
+    stops, over = np.zeros(len(lanes)), np.zeros(len(lanes))
+    host = (begun - late, waited, let_go)
+    for last, moments in ((stops, (begun, ended, let_go)), (over, host)):
+        for part in moments:
+            np.maximum.at(last, lane, part)
+        np.maximum.at(last, span_lane, span_to)
+        last[lane[waits_on]] = last[span_lane[span_to < 0]] = until
+    stops[lane[open_]] = until
 
     # The smallest unit, a power of ten in ns, in which every difference fits into MOST.
     unit = 1
-    lengths = (
-        _steps(begun, lane),
-        ended - begun,
-        waited - begun,
-        let_go - waited,
-        late,
-        _steps(span_from, span_lane),
-    )
-    far = max(int(np.abs(part).max(initial=0)) for part in (*lengths, span_to - span_from))
+    lengths = (_steps(begun, lane), ended - begun, waited - begun, let_go - waited, late)
+    span_lengths = (_steps(span_from, span_lane), span_to - span_from)
+    far = max(int(np.abs(part).max(initial=0)) for part in (*lengths, *span_lengths))
     while far // unit > MOST:
         unit *= 10
     at_begun, at_span = begun // unit, span_from // unit
@@ -162,19 +145,19 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "spanInput": spans["input"].fill_null(-1).to_numpy() + 1,
         "spanCode": np.array(span_codes, np.int64),
     }
-    written = [(name, *_plane(column)) for name, column in planes.items()]
+    written = {name: _plane(column) for name, column in planes.items()}
     data = {
-        "planes": [(name, size, len(planes[name])) for name, size, _ in written],
+        "planes": [(name, size, len(planes[name])) for name, (size, _) in written.items()],
         "unit": unit,
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
         "names": [(name, texts.lines_of({"call_site": site})) for name, site in names],
-        "stops": list(map(round, stops)),
-        "over": list(map(round, over)),
-        "end": round(until) if any(map(len, times[1:])) else 0,  # 0: no time is known
+        "stops": list(map(round, stops.tolist())),
+        "over": list(map(round, over.tolist())),
+        "end": round(until) if len(times) > len(begun) else 0,  # 0: no time is known
         "rows": reading.count,
     }
-    return data, codes, begin, b"".join(column for _, _, column in written)
+    return data, codes, begin, b"".join(column for _, column in written.values())
 
 
 def mistaken(timeline: Timeline, folding: Folding) -> npt.NDArray[np.bool_]:
@@ -187,18 +170,16 @@ def mistaken(timeline: Timeline, folding: Folding) -> npt.NDArray[np.bool_]:
 def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Column]:
     """When each call began and ended, when its host's wait began and ended, and when the host issued
     it; -1 if unknown."""
-    begun = pl.coalesce(
-        "started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns"
-    ).fill_null(0)
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
+    begun = pl.coalesce("started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns")
     times = calls.select(
-        begun=begun,
-        ended=pl.coalesce("completed_ns", failed).fill_null(-1),
-        waited=pl.col("host_wait_begin_ns").fill_null(-1),
-        let_go=pl.col("host_wait_end_ns").fill_null(-1),
-        issued=pl.col("enqueued_ns").fill_null(-1),
+        begun=begun.fill_null(0),
+        ended=pl.coalesce("completed_ns", failed),
+        waited="host_wait_begin_ns",
+        let_go="host_wait_end_ns",
+        issued="enqueued_ns",
     )
-    begun_, ended, waited, let_go, issued = (times[name].to_numpy() for name in times.columns)
+    begun_, ended, waited, let_go, issued = (part.fill_null(-1).to_numpy() for part in times)
     return begun_, ended, waited, let_go, issued
 
 

@@ -8,7 +8,7 @@ A column that only one run has leaves a gap in the other:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from joinlab.analysis.comparison import Comparison, compare, distinct_names
@@ -32,52 +32,46 @@ class Compared:
 
 def compared(first: Timeline, second: Timeline) -> Compared:
     """Two runs on one axis."""
-    comparison, both = (
-        compare(first, second),
-        (first_screen(first, ranks=False), first_screen(second, ranks=False)),
-    )
-    left, right = (
-        _spans(screen, comparison, side)
-        for screen, side in zip(both, ("left", "right"), strict=True)
-    )
-    pairs = _pairs(left, right)
+    comparison = compare(first, second)
+    both = first_screen(first, ranks=False), first_screen(second, ranks=False)
+    spans = [_spans(screen, comparison, side) for side, screen in enumerate(both)]
+    pairs = list(_pairs(*spans))
     if comparison.parting is not None:
-        both = _parting_marked(both, (left, right), comparison.parting)
-    names = distinct_names(first, second)
-    made = [_laid(both, side, pairs, name) for side, name in enumerate(names)]
-    return Compared((made[0], made[1]), comparison.sentence, max(map(behind, made)))
+        both = _parting_marked(both, spans, comparison.parting)
+    left, right = (
+        _on_one_axis(both, side, pairs, name)
+        for side, name in enumerate(distinct_names(first, second))
+    )
+    return Compared((left, right), comparison.sentence, max(behind(left), behind(right)))
 
 
+Both = tuple[FirstScreen, FirstScreen]
 Span = tuple[float, float]
 Pair = tuple[int | None, int | None]
 
 
-def _spans(screen: FirstScreen, comparison: Comparison, side: str) -> list[Span]:
+def _spans(screen: FirstScreen, comparison: Comparison, side: int) -> list[Span]:
     """By column: its first and last row on the common axis; for a missing call, the place just
     before it."""
-    slots = [getattr(row_compared, side) for row_compared in comparison.rows]
-    row = {slot: index for index, slot in enumerate(slots) if slot is not None}
-    return [
-        (row[column.slot] - bool(column.missing) / 2, row[column.until] - bool(column.missing) / 2)
-        for column in screen.columns
-    ]
+    row_of = {row[side]: index for index, row in enumerate(comparison.rows)}
+    spans = []
+    for column in screen.columns:
+        before = 0.5 if column.missing else 0
+        spans.append((row_of[column.slot] - before, row_of[column.until] - before))
+    return spans
 
 
-def _pairs(first: Sequence[Span], second: Sequence[Span]) -> list[Pair]:
+def _pairs(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Pair]:
     """Columns that share a place: those with rows in common, in the order of both runs."""
-    pairs: list[Pair] = []
     i = j = 0
     while i < len(first) or j < len(second):
-        ours = j == len(second) or (i < len(first) and first[i][0] <= second[j][1])
+        takes_left = j == len(second) or (i < len(first) and first[i][0] <= second[j][1])
         takes_right = i == len(first) or (j < len(second) and second[j][0] <= first[i][1])
-        pairs.append((i if ours else None, j if takes_right else None))
-        i, j = i + ours, j + takes_right
-    return pairs
+        yield i if takes_left else None, j if takes_right else None
+        i, j = i + takes_left, j + takes_right
 
 
-def _parting_marked(
-    both: tuple[FirstScreen, FirstScreen], spans: tuple[list[Span], list[Span]], parting: int
-) -> tuple[FirstScreen, FirstScreen]:
+def _parting_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -> Both:
     """Both, where they part within stacks: each stack says so, and how many calls it holds."""
     marked = []
     for screen, columns in zip(both, spans, strict=True):
@@ -92,42 +86,34 @@ def _parting_marked(
     return marked[0], marked[1]
 
 
-def _laid(
-    both: tuple[FirstScreen, FirstScreen], side: int, pairs: Sequence[Pair], name: str
-) -> FirstScreen:
-    """The first screen of one side, with a column for each slot, as long as the longer of the two."""
-    screen = both[side]
-    column_of = {pair[side]: index for index, pair in enumerate(pairs)}
-    columns = [_column(both, side, pair) for pair in pairs]
-    ends = []
+def _on_one_axis(both: Both, side: int, pairs: Sequence[Pair], name: str) -> FirstScreen:
+    """The first screen of one side, with a column for each slot of both."""
+    screen, place = both[side], {pair[side]: index for index, pair in enumerate(pairs)}
+    headline = [ScreenPiece(f"{name}: ")]
     for piece in screen.headline:
         if piece.tone == "good":  # only that all finished, not what met
             piece = replace(piece, text=piece.text.partition(";")[0].rstrip(".") + ".")
         if piece.tone:
-            ends.append(piece)
+            headline.append(piece)
     return replace(
         screen,
-        headline=(ScreenPiece(f"{name}: "), *ends),
-        columns=tuple(columns),
-        focus=None if screen.focus is None else column_of[screen.focus],
-        meant=tuple(
-            (column_of[a], lane, column_of[b], other_lane)
-            for a, lane, b, other_lane in screen.meant
-        ),
+        headline=tuple(headline),
+        columns=tuple(_column(both, side, pair) for pair in pairs),
+        focus=None if screen.focus is None else place[screen.focus],
+        meant=tuple((place[a], lane_a, place[b], lane_b) for a, lane_a, b, lane_b in screen.meant),
         readings=tuple(
-            replace(reading, column=column_of[reading.column]) for reading in screen.readings
+            reading._replace(column=place[reading.column]) for reading in screen.readings
         ),
     )
 
 
-def _column(both: tuple[FirstScreen, FirstScreen], side: int, pair: Pair) -> Column:
-    candidates = []
+def _column(both: Both, side: int, pair: Pair) -> Column:
+    """The column of one side at a place, as large as that of the other; an empty one without."""
+    columns = []
     for screen, index in zip(both, pair, strict=True):
-        candidates.append(None if index is None else screen.columns[index])
-    columns = [column for column in candidates if column is not None]
-    size = max((column.size for column in columns), key=lambda size: SIZES["row"][size])
-    far = any(column.far for column in columns)
-    own = candidates[side]
-    if own is not None:
-        return replace(own, size=size, far=far)
-    return Column(-1, -1, "", [None] * len(both[side].ranks), size=size, far=far)
+        if index is not None:
+            columns.append(screen.columns[index])
+    largest = max(columns, key=lambda column: SIZES["row"][column.size])
+    far, own = any(column.far for column in columns), pair[side]
+    column = Column(-1, -1, "", {}) if own is None else both[side].columns[own]
+    return replace(column, size=largest.size, far=far)

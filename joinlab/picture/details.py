@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,14 +21,17 @@ from joinlab.timeline import Meta
 Details = tuple[tuple[str, str], ...]
 
 _NO_META: Meta = {}
-_LIBRARY = re.compile(
-    r"^.*[/\\](site|dist)-packages[/\\]"
-)  # where pip puts things says nothing to a reader
+# where pip puts things says nothing to a reader
+_LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")
 
 MADE, OUTSIDE = "what the rank made of it", "none: before the first or after the last"
 
 MAX_FRAMES = 8
 """A tooltip shows at most this many frames of a stack, the innermost ones."""
+
+
+UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
+"""Names of units and how many ns they are, the longest first."""
 
 
 def duration(ns: int) -> str:
@@ -38,7 +41,7 @@ def duration(ns: int) -> str:
     ('850 ns', '12.3 µs', '85.2 ms', '1800 s')
     """
     size = abs(ns)
-    for unit, per in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
+    for unit, per in UNITS:
         if size >= per:
             if size < 1000 * per:
                 return f"{ns / per:.3g} {unit}"
@@ -76,61 +79,52 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     tells_start  whether the backend says when it begins a call; gloo does not
     meta         of its Timeline: it says what the column `input` counts
     """
-    point_to_point = row["op"] in POINT_TO_POINT
-    done = row["completed_ns"] is not None
-    if (elements_of(row["shape"]) or 0) > MAX_VALUES:
+    done, peer = row["completed_ns"] is not None, None
+    if row["op"] in POINT_TO_POINT:
+        peer = "any rank" if row["peer"] is None else f"rank {row['peer']}"
+    unknown = "not known" if row["dtype"] else "none"
+    if row["dtype"] and (elements_of(row["shape"]) or 0) > MAX_VALUES:
         unknown = f"not kept (over {MAX_VALUES} elements)"
-    else:
-        unknown = "not known"
-    unknown = unknown if row["dtype"] else "none"
-    facts: list[tuple[str, str]] = [
-        ("call", str(row["origin"] or row["op"])),
-        ("rank", str(row["rank"])),
+    value_out, made = "never: the call did not complete", None
+    if done:
+        value_out = values(row["value_out"]) or unknown
+        if row["dtype"]:  # gloo's barrier has no value
+            made = conclusion(row["origin"], row["value_out"])
+    facts = (
+        ("call", row["origin"] or row["op"]),
+        ("rank", row["rank"]),
         ("group, number", _numbered(row)),
-        ("op", str(row["op"])),
+        ("op", row["op"]),
         (input_or_step(meta), OUTSIDE if row["input"] is None else at_input(row["input"], meta)),
-        ("dtype", str(row["dtype"] or "none")),
+        ("dtype", row["dtype"] or "none"),
         ("shape", shapes(row["shape"])),
-    ]
-    if row["reduce_op"] is not None:
-        facts.append(("reduced by", str(row["reduce_op"])))
-    if row["root"] is not None:
-        facts.append(("root", f"rank {row['root']}"))
-    if point_to_point:
-        facts.append(("peer", "any rank" if row["peer"] is None else f"rank {row['peer']}"))
-    if row["tag"] is not None:
-        facts.append(("tag", str(row["tag"])))
-    facts.append(("value in", values(row["value_in"]) or unknown))
-    facts.append(
-        (
-            "value out",
-            (values(row["value_out"]) or unknown) if done else "never: the call did not complete",
-        )
+        ("reduced by", row["reduce_op"]),
+        ("root", None if row["root"] is None else f"rank {row['root']}"),
+        ("peer", peer),
+        ("tag", row["tag"]),
+        ("value in", values(row["value_in"]) or unknown),
+        ("value out", value_out),
+        (MADE, made and f"it {made}"),
+        *_times(row, tells_start),
+        ("error", row["error"]),
+        ("called from", row["call_site"] or "not known"),
+        ("stack", _stack(row["stack"] or [])),
     )
-    made = (
-        conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None
-    )  # gloo's barrier has no value
-    if made:
-        facts.append((MADE, f"it {made}"))
-    facts += _times(row, tells_start)
-    if row["error"] is not None:
-        facts.append(("error", str(row["error"])))
-    facts.append(("called from", str(row["call_site"] or "not known")))
-    frames = row["stack"] or []
-    if frames:  # kept innermost last, as a traceback is read
-        if len(frames) > MAX_FRAMES:
-            cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"]
-        else:
-            cut = []
-        facts.append(("stack", "\n".join(cut + list(map(_shorter, frames[-MAX_FRAMES:])))))
-    return tuple(facts)
+    return tuple((name, str(fact)) for name, fact in facts if fact is not None)
+
+
+def _stack(frames: Sequence[str]) -> str | None:
+    """The innermost frames, which come last, as in a traceback."""
+    if not frames:
+        return None
+    lines = list(map(_shorter, frames[-MAX_FRAMES:]))
+    if len(frames) > MAX_FRAMES:
+        lines.insert(0, f"({len(frames) - MAX_FRAMES} outer frames left out)")
+    return "\n".join(lines)
 
 
 def _numbered(row: Mapping[str, Any]) -> str:
-    if row["number"] is None:
-        number = "none: it was refused"
-    else:
-        number = row["number"]
+    number = "none: it was refused" if row["number"] is None else row["number"]
     return f"{row['group']}, {number} (seq {row['seq']})"
 
 
@@ -140,26 +134,17 @@ def _shorter(frame: str) -> str:
 
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
-    enqueued, started = row["enqueued_ns"], row["started_ns"]
-    if tells_start:
-        not_started = "not known"
-    else:
-        not_started = "the backend does not say when it began"
+    enqueued, completed = row["enqueued_ns"], row["completed_ns"]
+    unknown = "not known" if tells_start else "the backend does not say when it began"
+    ended = "never" if completed is None else moment(completed)
+    if enqueued is not None and completed is not None:
+        ended += f" ({duration(completed - enqueued)} after it was enqueued)"
     return (
         ("enqueued", "not known" if enqueued is None else moment(enqueued)),
-        ("started", not_started if started is None else moment(started)),
-        ("completed", _completed(row)),
+        ("started", unknown if row["started_ns"] is None else moment(row["started_ns"])),
+        ("completed", ended),
         ("host waited", _waited(row)),
     )
-
-
-def _completed(row: Mapping[str, Any]) -> str:
-    enqueued, completed = row["enqueued_ns"], row["completed_ns"]
-    if None in (enqueued, completed):
-        since = ""
-    else:
-        since = f" ({duration(completed - enqueued)} after it was enqueued)"
-    return "never" if completed is None else moment(completed) + since
 
 
 def _waited(row: Mapping[str, Any]) -> str:

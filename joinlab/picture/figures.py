@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from math import inf
-from operator import attrgetter
 from textwrap import wrap
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 import polars as pl
 
@@ -23,12 +23,11 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
 from joinlab.picture.columns import LEAST, MARGIN, call_times, mistaken
-from joinlab.picture.details import call_details, duration
-from joinlab.picture.first_screen import FirstScreen, folded, screen_of
+from joinlab.picture.details import UNITS, call_details, duration
+from joinlab.picture.first_screen import FirstScreen, first_screen, folded
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
-from joinlab.story.evidence import Evidence
-from joinlab.story.judge import look
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Timeline, expect_timeline
 
 CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
@@ -44,7 +43,8 @@ OUTLINED = 300  # bars of a kind; of more, an outline would be all that one sees
 
 
 class FigureBar(NamedTuple):
-    """A call, or what the program did: when, in ns, and where across time. `end`: -1: never."""
+    """A call, or what the program did: when, in ns, and where across time. `end`: -1: never; `slot`: of
+    a call."""
 
     kind: RowKind
     begin: int
@@ -54,6 +54,7 @@ class FigureBar(NamedTuple):
     label: str
     hover: str
     wrong: bool = False
+    slot: int = -1
 
 
 def figure(timeline: Timeline) -> go.Figure:
@@ -65,36 +66,34 @@ def figure(timeline: Timeline) -> go.Figure:
         joinlab.figure(timeline).show()
     """
     expect_timeline(timeline, "figure")
-    evidence = Evidence(timeline, folded(timeline))
-    look(evidence)  # it tries fixes, which the screen then shows
-    reading, screen = read(timeline), screen_of(evidence)
-    slots: dict[tuple[int, int], FigureBar] = {}  # the call of a lane in a slot
-    bars = [bar for row in range(len(screen.ranks)) for bar in _bars(timeline, screen, row, slots)]
+    folding = folded(timeline)
+    diagnose(timeline, folding)  # it tries fixes, which the screen then shows
+    reading, screen = read(timeline), first_screen(timeline)
+    bad = mistaken(timeline, folding)
+    lanes = [[*_bars(timeline, ranks[0], row, bad)] for row, ranks in enumerate(screen.ranks)]
+    bars = [bar for lane in lanes for bar in lane]
     begin = min((bar.begin for bar in bars), default=0)
     end = max((max(bar.begin, bar.end) for bar in bars), default=0)
     whole = max(end - begin, LEAST)
     until = end + int(whole * MARGIN)
-    units = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
-    unit, per = next((unit for unit in units if until - begin >= 2 * unit[1]), ("ns", 1.0))
-    bars.sort(
-        key=lambda bar: ([*FILLS].index(bar.kind), bar.wrong)
-    )  # a legend has the first's edge
-    by_kind = groupby(bars, lambda bar: bar.kind)
-    traces = [_trace(bar_kind, list(group), until, per) for bar_kind, group in by_kind]
-    thin = min(map(attrgetter("high"), bars), default=1)
-    lanes_px = len(screen.names) * max(LANE, round(NAMED / thin))
+    unit, per = next((unit for unit in UNITS if until - begin >= 2 * unit[1]), ("ns", 1))
+    bars.sort(key=lambda bar: bar.wrong)  # a legend has the first's edge
+    traces: list[go.Bar | go.Scatter] = []
+    for bar_kind in FILLS:
+        of_kind = [bar for bar in bars if bar.kind is bar_kind]
+        if of_kind:
+            traces.append(_trace(bar_kind, of_kind, until, per))
+    thin = min((bar.high for bar in bars), default=1)
+    lanes_px = len(lanes) * max(LANE, round(NAMED / thin))
     part = f" · {len(reading.listed):,} of {reading.count:,} rows" * reading.is_part
     names = []
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
-        ending = html.escape(f"{sign} {word}") + f"<br>{html.escape(detail)}" * bool(detail)
-        names.append(f"<b>{html.escape(name)}</b><br>{ending}")
-    if timeline.meta.get("engine") == "emulated":
-        how = "modelled"
-    else:
-        how = "recorded"
+        lines = f"<b>{html.escape(name)}</b>", html.escape(f"{sign} {word}"), html.escape(detail)
+        names.append("<br>".join(filter(None, lines)))
     timed = timeline.calls["enqueued_ns"].null_count() < timeline.calls.height
     subtitle = [html.escape(title(timeline) + part), *_cited(screen)]
     above = 74 + CITED * len(subtitle)
+    axis = f"{unit}, {screen.provenance}" if timed else "no times on record"
     plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
@@ -104,13 +103,13 @@ def figure(timeline: Timeline) -> go.Figure:
                "subtitle": {"text": "<br>".join(subtitle)}},
         uniformtext={"minsize": 10, "mode": "hide"},
         legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + lanes_px)},
-        xaxis=plain | {"title": {"text": f"{unit}, {how}" if timed else "no times on record"}, "showticklabels": timed,
+        xaxis=plain | {"title": {"text": axis}, "showticklabels": timed,
                        "range": [(begin - whole / 200) / per, until / per], "gridcolor": "rgba(128,128,128,0.25)"},
         yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
                        "range": [len(names), 0], "fixedrange": True, "showgrid": False},
         height=150 + above + lanes_px,
     )  # fmt: skip
-    return go.Figure([*traces, *_signs(screen, slots, until, per)], layout)
+    return go.Figure([*traces, *_signs(screen, lanes, until, per)], layout)
 
 
 def _cited(screen: FirstScreen) -> Iterator[str]:
@@ -125,39 +124,37 @@ def _cited(screen: FirstScreen) -> Iterator[str]:
 
 
 def _bars(
-    timeline: Timeline, screen: FirstScreen, row: int, slots: dict[tuple[int, int], FigureBar]
+    timeline: Timeline, rank: int, row: int, bad: npt.NDArray[np.bool_]
 ) -> Iterator[FigureBar]:
-    """The bars of a lane; notes in `slots` those of its calls."""
-    reading, (rank, *_) = read(timeline), screen.ranks[row]
+    """The bars of a rank in a row of the figure. `bad`: by slot, whether its calls met by mistake."""
+    reading = read(timeline)
     calls = timeline.calls.with_columns(pl.Series("slot", reading.slot, dtype=pl.Int64))
     calls = calls.filter((pl.col("rank") == rank) & pl.col("slot").is_in([*reading.listed]))
-    bad, (top, room) = mistaken(timeline, folded(timeline)), CALLS
     program = row + PROGRAM[0], PROGRAM[1]
     begun, ended, waited, let_go, _ = (times.tolist() for times in call_times(calls))
     failed = calls["error"].is_not_null()  # when is not always known
     ended = [max(end, begun[index]) if failed[index] else end for index, end in enumerate(ended)]
-    places = _track_rows(begun, ended)
+    track_rows = _track_rows(begun, ended)
     rows: list[CallRow] = calls.drop("slot").rows(named=True)  # type: ignore[assignment]
     for index, (call, slot) in enumerate(zip(rows, calls["slot"], strict=True)):
-        (place, shared), label = places[index], asks_of(call)
-        slots[row, slot] = FigureBar(
-            kind(call), begun[index], ended[index], row + top + place * room / shared,
-            room / shared * 0.96, label,
-            hover(call), wrong=bool(bad[slot] or failed[index] or ended[index] < 0),
+        (track_row, shared), label = track_rows[index], asks_of(call)
+        high = CALLS[1] / shared
+        wrong = bool(bad[slot] or failed[index] or ended[index] < 0)
+        yield FigureBar(
+            kind(call), begun[index], ended[index], row + CALLS[0] + track_row * high, high * 0.96,
+            label, hover(call), wrong, slot,
         )  # fmt: skip
-        yield slots[row, slot]
         if waited[index] >= 0:
             times = waited[index], let_go[index]
-            yield FigureBar(
-                RowKind.WAIT, *times, *program, "", _duration_text(f"waits in {label}", *times)
-            )
+            text = _duration_text(f"waits in {label}", *times)
+            yield FigureBar(RowKind.WAIT, *times, *program, "", text)
     spans = timeline.spans.filter(pl.col("rank") == rank)
     for span in spans.rows(named=True) if not reading.is_part else ():
-        begin, end = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
+        times = span["begin_ns"], -1 if span["end_ns"] is None else span["end_ns"]
         label = work = span["name"]
         if span["input"] is not None:
             work = f"{label} of input {span['input'] + 1}"
-        yield FigureBar(RowKind.SPAN, begin, end, *program, label, _duration_text(work, begin, end))
+        yield FigureBar(RowKind.SPAN, *times, *program, label, _duration_text(work, *times))
 
 
 def _duration_text(what: str, begin: int, end: int) -> str:
@@ -166,19 +163,16 @@ def _duration_text(what: str, begin: int, end: int) -> str:
 
 def _track_rows(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[int, int]]:
     """Of each call its row, and how many share the track: calls in flight at once, below each other."""
-    places: list[tuple[int, int]] = []  # the row, and which calls share the track
-    most: list[int] = []  # rows of those that share it
+    rows: list[tuple[int, list[float]]] = []  # and the ends of all rows that share the track
     row_ends: list[float] = []
     for begin, end in zip(begun, ended, strict=True):
         if all(row_end <= begin for row_end in row_ends):
             row_ends = []
-            most.append(0)
-        free = [row for row, row_end in enumerate(row_ends) if row_end <= begin]
-        row = free[0] if free else len(row_ends)
+        free = (row for row, row_end in enumerate(row_ends) if row_end <= begin)
+        row = next(free, len(row_ends))
         row_ends[row : row + 1] = [inf if end < 0 else end]
-        most[-1] = min(len(row_ends), MOST_AT_ONCE)
-        places.append((min(row, MOST_AT_ONCE - 1), len(most) - 1))
-    return [(row, most[shared]) for row, shared in places]
+        rows.append((min(row, MOST_AT_ONCE - 1), row_ends))
+    return [(row, min(len(sharing), MOST_AT_ONCE)) for row, sharing in rows]
 
 
 def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float) -> go.Bar:
@@ -201,28 +195,42 @@ def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float)
 
 
 def _signs(
-    screen: FirstScreen, slots: Mapping[tuple[int, int], FigureBar], until: int, per: float
+    screen: FirstScreen, lanes: Sequence[Sequence[FigureBar]], until: int, per: float
 ) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together, where the ranks part."""
     if screen.focus is None:
         return
     column = screen.columns[screen.focus]
     for lane, other in column.clashes:
-        above, below = slots.get((lane, column.slot)), slots.get((other, column.slot))
-        if above and below:
-            end = min(until if bar.end < 0 else bar.end for bar in (above, below))
-            x = (max(above.begin, below.begin) + end) / 2 / per
-            names = f"<b>{html.escape(f'{above.label} ≠ {below.label}')}</b>{' ' * 5}"
-            yield go.Scatter(
-                x=[x], y=[other - 0.02], mode="text", text=[names], textposition="middle left",
-                textfont={"size": 12}, showlegend=False, hoverinfo="skip",
-            )  # fmt: skip
-            yield go.Scatter(
-                x=[x], y=[other - 0.02],
-                mode="markers+text", text=["≠"], textfont={"color": BLACK, "size": 15}, showlegend=False,
-                marker={"size": 20, "color": WHITE, "line": {"color": EDGE, "width": 2}},
-                customdata=[_lines(column.said)], hovertemplate="%{customdata}<extra></extra>",
-            )  # fmt: skip
+        bars = [
+            bar
+            for lane_bars in (lanes[lane], lanes[other])
+            for bar in lane_bars
+            if bar.slot == column.slot
+        ]
+        if len(bars) < 2:
+            continue
+        above, below = bars
+        end = min(until if bar.end < 0 else bar.end for bar in bars)
+        place = {
+            "x": [(max(above.begin, below.begin) + end) / 2 / per],
+            "y": [other - 0.02],
+            "showlegend": False,
+        }
+        names = f"<b>{html.escape(f'{above.label} ≠ {below.label}')}</b>{' ' * 5}"
+        yield go.Scatter(
+            mode="text",
+            text=[names],
+            textposition="middle left",
+            textfont={"size": 12},
+            hoverinfo="skip",
+            **place,
+        )
+        yield go.Scatter(
+            mode="markers+text", text=["≠"], textfont={"color": BLACK, "size": 15},
+            marker={"size": 20, "color": WHITE, "line": {"color": EDGE, "width": 2}},
+            customdata=[_lines(column.said)], hovertemplate="%{customdata}<extra></extra>", **place,
+        )  # fmt: skip
 
 
 def hover(row: CallRow) -> str:

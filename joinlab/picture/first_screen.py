@@ -11,9 +11,9 @@ lane that takes part. All pictures draw these boxes: the scripts in static/, in 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from typing import Literal, NamedTuple
@@ -22,8 +22,7 @@ from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
-from joinlab.analysis.source import SourceText, SourceTexts
-from joinlab.analysis.wording import input_or_step, ranks_text
+from joinlab.analysis.wording import by_key, input_or_step, ranks_text
 from joinlab.ops import COUNTERPART, CallRow, decode_values
 from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan, unlike
 from joinlab.story.evidence import Evidence
@@ -40,6 +39,9 @@ Flag = Literal["met", "wrong", "apart", "open"]
 came."""
 
 Tone = Literal["", "good", "warn", "bad"]
+
+LaneEnd = tuple[str, str, Tone, str]
+"""How the ranks of a lane ended: a sign, a word, its tone, and a detail."""
 
 Size = Literal["stack", "slim", "mid", "big", "ghost"]
 """How much room a column has: what agrees is slim, what does not has room for words, and the
@@ -68,7 +70,6 @@ class Box(NamedTuple):
     """One lane of a column: a call, or a stack of calls.
 
     open    it never ended
-    bad     it met a call that it should not have met, or can never meet the one that it faces
     failed  the backend raised instead of completing it
     stack   what a stack holds in this lane, if not what its column says
     line    of the program shown, from which it comes, of a stack its last call; 0: unknown
@@ -78,7 +79,6 @@ class Box(NamedTuple):
     kind: RowKind
     label: str
     open: bool = False
-    bad: bool = False
     failed: bool = False
     stack: str = ""
     line: int = 0
@@ -100,7 +100,7 @@ class Column:
 
     slot     the first that it holds, as `joinlab.match` counts; `until` the last
     number   of its calls: "28", of a stack "0-24"
-    boxes    one a lane; None: it issued no call here
+    boxes    by lane; none where it issued no call here
     stack    what a stack holds: "5 inputs"; "" for calls
     said     what differs between its calls, or who never came
     clashes  pairs of lanes, one below the other, whose calls do not belong together
@@ -114,7 +114,7 @@ class Column:
     slot: int
     until: int
     number: str
-    boxes: list[Box | None]
+    boxes: dict[int, Box]
     flag: Flag = "met"
     stack: str = ""
     said: str = ""
@@ -128,12 +128,11 @@ class Column:
 
     @property
     def drawn(self) -> list[Box]:
-        """The boxes that there are."""
-        return [box for box in self.boxes if box is not None]
+        """Its boxes, from the first lane on."""
+        return [self.boxes[lane] for lane in sorted(self.boxes)]
 
 
-@dataclass(frozen=True, slots=True)
-class MisreadValue:
+class MisreadValue(NamedTuple):
     """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own
     answer."""
 
@@ -178,7 +177,7 @@ class FirstScreen:
     meant: tuple[tuple[int, int, int, int], ...]
     readings: tuple[MisreadValue, ...]
     odd: int | None
-    ends: tuple[tuple[str, str, Tone, str], ...]
+    ends: tuple[LaneEnd, ...]
     file: str
     code: tuple[ScreenLine, ...]
     tried: ScreenPiece
@@ -224,34 +223,32 @@ class FirstScreen:
         number = f"call{'s' * bool(column.stack)} {column.number}: " if column.number else ""
         if column.stack:
             return f"{number}{' · '.join(labels)}, {column.said}"
-        if len(column.drawn) > 1 and (column.flag != "open" or len(labels) < 2):
+        if len(column.boxes) > 1 and (column.flag != "open" or len(labels) < 2):
             return number + (" faces " if column.flag == "apart" else " meets ").join(labels)
         calls = []
-        for name, box in zip(self.names, column.boxes, strict=True):
-            if box is not None:
-                of_many = name.endswith("s")
-                calls.append(f"{box.label} of {name}" if of_many else f"{name}'s {box.label}")
+        for lane, box in sorted(column.boxes.items()):
+            name = self.names[lane]
+            of_many = name.endswith("s")
+            calls.append(f"{box.label} of {name}" if of_many else f"{name}'s {box.label}")
         return number + ", ".join(calls)
 
     def fate(self, column: Column, lane: int) -> str:
         """What became of a lane's call there, if it did not complete."""
-        box = column.boxes[lane]
-        if box is None or not box.open:
-            return "fails" * (box is not None and box.failed)
-        return fate_of(self.ends[lane][0])
+        box = column.boxes.get(lane)
+        if box is None or not (box.open or box.failed):
+            return ""
+        return "fails" if box.failed else fate_of(self.ends[lane][0])
 
     def below(self, index: int, lane: int) -> str:
         """The text below the label of a lane's big box. The renderers drop the part behind ": ", what
         the value was taken for, where it does not fit."""
         column = self.columns[index]
-        box = column.boxes[lane]
-        if column.size != "big" or box is None:
+        if column.size != "big" or lane not in column.boxes:
             return ""
         for reading in self.readings:
             if reading.column != index:
                 continue
-            asker = column.boxes[reading.to]
-            alike = asker is not None and asker.label == box.label
+            alike = column.boxes[reading.to].label == column.boxes[lane].label
             if lane == reading.to or (lane != reading.of and alike):
                 return f"reads {reading.value}: {reading.taken}".removesuffix(": ")
             return f"puts in {reading.sent}" if lane == reading.of else ""
@@ -273,7 +270,7 @@ def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -
     ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
     unfold  True: no rounds are stacked, and DDP's own setup is shown
     """
-    return screen_of(Evidence(timeline, folded(timeline, ranks)), ranks, unfold)
+    return _ScreenBuilder(Evidence(timeline, folded(timeline, ranks)), ranks, unfold).made()
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
@@ -282,34 +279,31 @@ def folded(timeline: Timeline, ranks: bool = True) -> Folding:
     return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
 
 
-def screen_of(evidence: Evidence, ranks: bool = True, unfold: bool = False) -> FirstScreen:
-    """The same, of evidence that is at hand."""
-    return _ScreenBuilder(evidence, ranks, unfold).made()
-
-
 class _ScreenBuilder:
+    """Lays the lanes, which each hold some classes of ranks, and makes the columns of their calls.
+
+    lanes  of each the classes, by their first ranks; `ranks`: all of them
+    lane   by the first rank of a class: its lane
+    rest   the lane of all ranks that the story does not name, where there are too many lanes
+    """
+
     def __init__(self, evidence: Evidence, share: bool, unfold: bool) -> None:
-        self.evidence, self.story, self.folding, self.difference = (
-            evidence,
-            story_of(evidence),
-            evidence.folding,
-            evidence.difference,
-        )
-        self.timeline, self.unfold = evidence.timeline, unfold
+        self.evidence, self.story, self.unfold = evidence, story_of(evidence), unfold
+        self.timeline, self.difference = evidence.timeline, evidence.difference
+        self.folding, self.matched = evidence.folding, evidence.folding.matched
+        self.numbers, self.classes = self.folding.numbers, self.folding.lanes
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
-        self.odd = tuple(self.unknown) or tuple(self.difference.outliers)
-        self.numbers, self.drawn_slots = (
-            self.folding.numbers,
-            plan(self.folding.matched, self.folding.lanes),
-        )
-        folds = () if unfold else (part for part in self.folding.parts if isinstance(part, Fold))
-        self.fold_of = {index: part for part in folds for index in range(part.begin, part.end)}
+        self.odd = tuple(self.unknown) or self.difference.outliers
+        self.drawn_slots = plan(self.matched, self.classes)
+        self.fold_of: dict[int, Fold] = {}
+        for part in self.folding.parts:
+            if isinstance(part, Fold) and not unfold:
+                self.fold_of.update(dict.fromkeys(range(part.begin, part.end), part))
         self.rest: int | None = None
         known = self._known()
-        focus = self._laid([(ranks[0],) for ranks in self.folding.classes if known & {*ranks}])
+        self._lay([(rank,) for rank, ranks in self.classes.items() if known & {*ranks}])
         if share and len(self.lanes) > NARROW and not unfold:
-            focus = self._laid(self._shared(focus))
-        self.focus = focus
+            self._lay(self._shared())
 
     def _known(self) -> set[int]:
         """The ranks of which there is something to draw: all, but for those of which a text tells no call
@@ -317,91 +311,79 @@ class _ScreenBuilder:
         ranks = set(range(self.timeline.world_size))
         if self.timeline.meta.get("format") != FROM_TEXT or self.unknown:
             return ranks
-        called = {row["rank"] for row in self.folding.matched.rows}
+        called = {row["rank"] for row in self.matched.rows}
         called.update(*(slot.absent for slot in self.folding.slots))
         return called | {*self.odd, *self.story.headline.ranks} if called else ranks
 
-    def _laid(self, lanes: Sequence[tuple[int, ...]]) -> int | None:
-        """Make the columns, for lanes of ranks that each stand for a class; returns the one where
-        they part."""
-        self.lanes = lanes
-        self.ranks = [
-            tuple(sorted(rank for class_rank in lane for rank in self.folding.lanes[class_rank]))
-            for lane in lanes
-        ]
+    def _lay(self, lanes: Sequence[tuple[int, ...]]) -> None:
+        """Make the columns of these lanes, and find the one where they part."""
+        self.lanes, self.ranks = lanes, [self.difference.ranks(lane) for lane in lanes]
         self.lane = {rank: index for index, lane in enumerate(lanes) for rank in lane}
         self.columns = list(self._columns())
-        focus = self._mark()
-        return focus if self.unfold else self._shortened(focus)
+        self.focus = self._mark()
+        if not self.unfold and (len(self.columns) > MOST or self.folding.every.is_part):
+            self._shorten()
 
-    def _shared(self, focus: int | None) -> list[tuple[int, ...]]:
+    def _shared(self) -> list[tuple[int, ...]]:
         """Lanes that look the same are one; of too many, those that the story does not name are the
         last one."""
-        named, ranks = {*self.odd}, self.story.headline.ranks
-        named |= {*ranks} if len(ranks) < LANES else set()
-        classes_by_look: dict[object, list[int]] = {}
+        by_look: dict[object, list[int]] = {}
         for lane, (first,) in enumerate(self.lanes):
-            boxes = [column.boxes[lane] for column in self.columns]
-            absent = tuple(lane in column.absent for column in self.columns)
             sign, _, tone, detail = self._end((first,))
-            drawn = tuple(box and box[:-1] for box in boxes)  # less their rows
-            look = sign, tone, detail, first in self.odd, absent, drawn
-            classes_by_look.setdefault(look, []).append(first)
-        groups = [*map(tuple, classes_by_look.values())]
+            look: list[object] = [sign, tone, detail, first in self.odd]
+            for column in self.columns:
+                box = column.boxes.get(lane)
+                look += [lane in column.absent, box and box._replace(row=None)]
+            by_look.setdefault(tuple(look), []).append(first)
+        groups = [*map(tuple, by_look.values())]
         if len(groups) <= LANES:
             return groups
-        largest = max(groups, key=lambda lane: sum(len(self.folding.lanes[rank]) for rank in lane))
-
-        def tells(lane: tuple[int, ...]) -> tuple[bool, bool, bool]:
-            lane_index = self.lane[lane[0]]
-            in_focus = focus is not None and (
-                self.columns[focus].boxes[lane_index] or lane_index in self.columns[focus].absent
-            )
-            ended = self._end(lane[:1])[0] != self._end(largest[:1])[0]
-            return not named & {*self.folding.lanes[lane[0]]}, not ended, not in_focus
-
-        shown_lanes = sorted(groups, key=tells)[: LANES - 1]
         self.rest = LANES - 1
-        return [
-            *(lane for lane in groups if lane in shown_lanes),
-            tuple(chain(*(lane for lane in groups if lane not in shown_lanes))),
-        ]
+        named = {*self.odd}
+        if len(self.story.headline.ranks) < LANES:
+            named |= {*self.story.headline.ranks}
+        largest = max(groups, key=lambda lane: len(self.difference.ranks(lane)))
+        usual = self._end(largest[:1])[0]
+
+        def tells_nothing(lane: tuple[int, ...]) -> tuple[bool, bool, bool]:
+            first, in_focus = self.lane[lane[0]], False
+            if self.focus is not None:
+                column = self.columns[self.focus]
+                in_focus = first in column.boxes or first in column.absent
+            as_usual = self._end(lane[:1])[0] == usual
+            return named.isdisjoint(self.classes[lane[0]]), as_usual, not in_focus
+
+        shown_lanes = sorted(groups, key=tells_nothing)[: self.rest]
+        rest_lanes = [lane for lane in groups if lane not in shown_lanes]
+        return [*(lane for lane in groups if lane in shown_lanes), tuple(chain(*rest_lanes))]
 
     def made(self) -> FirstScreen:
-        counts, focus = self.timeline.meta.get("inputs") or (), self.focus
-        input_counts = [
-            {counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks
-        ]
         meant, ends = tuple(self._meant()), tuple(map(self._end, self.lanes))
-        for index, column in enumerate(
-            self.columns
-        ):  # whose partner comes one call later is not alone
-            if meant and index != focus:
+        for index, column in enumerate(self.columns):
+            if meant and index != self.focus:  # whose partner comes one call later is not alone
                 column.absent = ()
-        self._give_sizes(focus)
-        self._count_up(focus)
+        self._give_sizes()
+        self._count_up()
+        names, counts = list(map(ranks_text, self.ranks)), self.timeline.meta.get("inputs") or ()
+        if self.rest is not None:
+            names[self.rest] = f"{len(self.ranks[self.rest])} others"
+        inputs: list[int | None] = []
+        odd = None
+        for lane, ranks in enumerate(self.ranks):
+            of_ranks = {counts[rank] if rank < len(counts) else None for rank in ranks}
+            inputs.append(of_ranks.pop() if len(of_ranks) == 1 else None)
+            if ranks == tuple(sorted(self.odd)) and ends[lane][2] != "good":
+                odd = lane
         return FirstScreen(
             tuple(self.ranks),
-            tuple(
-                ranks_text(ranks) if index != self.rest else f"{len(ranks)} others"
-                for index, ranks in enumerate(self.ranks)
-            ),
-            tuple(
-                lane_counts.pop() if len(lane_counts) == 1 else None for lane_counts in input_counts
-            ),
+            tuple(names),
+            tuple(inputs),
             self._headline(),
             tuple(self.columns),
-            focus,
+            self.focus,
             meant,
             tuple(self._readings()),
-            next(
-                (
-                    lane
-                    for lane, ranks in enumerate(self.ranks)
-                    if ranks == tuple(sorted(self.odd)) != () and ends[lane][2] != "good"
-                ),
-                None,
-            ),
+            odd,
             ends,
             *self._code(),
             self._tried(),
@@ -412,209 +394,179 @@ class _ScreenBuilder:
     # ---- columns
 
     def _columns(self) -> Iterator[Column]:
-        for stacked, drawn_slots in groupby(
-            self.drawn_slots, lambda drawn_slot: drawn_slot.slot in self.fold_of
-        ):
+        in_fold = groupby(self.drawn_slots, lambda drawn_slot: drawn_slot.slot in self.fold_of)
+        for stacked, drawn_slots in in_fold:
             if stacked:
                 yield self._stack(list(drawn_slots))
                 continue
             before: Column | None = None
             for column in map(self._drawn_column, drawn_slots):
-                if before and not self.unfold and self._side_by_side(before, column):
-                    before.until, before.said = column.until, "Nothing meets these calls."
-                    both = zip(before.boxes, column.boxes, strict=True)
-                    before.boxes = [box or next_box for box, next_box in both]
-                    absent = {*before.absent, *column.absent}
-                    before.absent = tuple(lane for lane in absent if before.boxes[lane] is None)
-                else:
+                if before is None or self.unfold or not self._side_by_side(before, column):
                     before = column
                     yield column
+                    continue
+                before.until, before.said = column.until, "Nothing meets these calls."
+                before.boxes = column.boxes | before.boxes
+                absent = {*before.absent, *column.absent} - before.boxes.keys()
+                before.absent = tuple(absent)
 
     def _side_by_side(self, before: Column, column: Column) -> bool:
         """Whether two columns are one: ranks that wait at the same time in sends, or in recvs, that
         nothing meets."""
-        both = enumerate(zip(before.boxes, column.boxes, strict=True))
-        free = all(not all(boxes) or lane == self.rest for lane, boxes in both)
-        return (
-            bool(column.lacks)
-            and before.lacks == column.lacks
-            and before.until + 1 == column.slot
-            and free
-        )
+        free = before.boxes.keys() & column.boxes.keys() <= {self.rest}
+        follows = before.until + 1 == column.slot
+        return bool(column.lacks) and before.lacks == column.lacks and follows and free
 
     def _drawn_column(self, drawn_slot: DrawnSlot) -> Column:
-        rows = [self.folding.matched.rows[call] for call in drawn_slot.calls]
+        rows = drawn_slot.rows
         slot = self.folding.slots[drawn_slot.slot]
-        bad = not slot.expected
-        boxes: list[Box | None] = [None] * len(self.lanes)
+        bad, open_or_failed = not slot.expected, False
+        boxes: dict[int, Box] = {}
+        first_rows: dict[int, CallRow] = {}
         for row in rows:
-            open_ = row["completed_ns"] is None and row["error"] is None
-            lane_index = self.lane[row["rank"]]
-            text = asks_of(row) if lane_index == self.rest else label(row)
-            boxes[lane_index] = boxes[lane_index] or Box(
-                kind(row), text, open_, bad, row["error"] is not None, row=row
-            )
-        drawn = [
-            (lane_index, box.row)
-            for lane_index, box in enumerate(boxes)
-            if box is not None and box.row is not None
-        ]
-        clashes = tuple(
-            (a, b)
-            for (a, first), (b, second) in pairwise(drawn)
-            if bad and unlike(first, second, slot.differs)
-        )
-        flag: Flag = "wrong" if slot.met and clashes else "apart" if bad else "met"
-        if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
-            flag = "open"
-        gone = slot.absent if flag == "open" else ()
-        absent = tuple(
-            lane_index
-            for lane_index, ranks in enumerate(self.ranks)
-            if boxes[lane_index] is None and {*gone} & {*ranks}
-        )
-        numbers = {row["number"] for row in rows if row["number"] is not None}
-        number = "/".join(map(str, sorted(numbers)))
-        lane_index = self.numbers[drawn_slot.slot]
+            lane, failed = self.lane[row["rank"]], row["error"] is not None
+            if lane in boxes:
+                continue
+            open_ = row["completed_ns"] is None and not failed
+            text = asks_of(row) if lane == self.rest else label(row)
+            boxes[lane] = Box(kind(row), text, open_, failed, row=row)
+            first_rows[lane] = row
+            open_or_failed |= open_ or failed
+        clashes = []
+        for (above, first), (below, second) in pairwise(sorted(first_rows.items())):
+            if bad and unlike(first, second, slot.differs):
+                clashes.append((above, below))
+        flag: Flag = "open" if open_or_failed else "met"
+        if bad:
+            flag = "wrong" if slot.met and clashes else "apart"
+        gone = {*slot.absent} if flag == "open" else set()
+        absent = []
+        for lane, ranks in enumerate(self.ranks):
+            if lane not in boxes and not gone.isdisjoint(ranks):
+                absent.append(lane)
+        number = "/".join(map(str, _numbers_of(rows)))
         lacks = f"no {COUNTERPART[rows[0]['op']]}" if slot.pair and gone else ""
+        index = self.numbers[drawn_slot.slot]
         return Column(
-            lane_index, lane_index, number, boxes, flag, "", drawn_slot.text, clashes, absent, lacks
+            index,
+            index,
+            number,
+            boxes,
+            flag,
+            "",
+            drawn_slot.text,
+            tuple(clashes),
+            tuple(absent),
+            lacks,
         )
 
     def _stack(self, drawn_slots: Sequence[DrawnSlot]) -> Column:
         """Neighbouring folds are one stack."""
-        folds = [
-            *{
-                part.begin: part
-                for part in (self.fold_of[drawn_slot.slot] for drawn_slot in drawn_slots)
-            }.values()
-        ]
-        rows = [
-            self.folding.matched.rows[call]
-            for drawn_slot in drawn_slots
-            for call in drawn_slot.calls
-        ]
+        folds = [*dict.fromkeys(self.fold_of[drawn_slot.slot] for drawn_slot in drawn_slots)]
+        rows = [row for drawn_slot in drawn_slots for row in drawn_slot.rows]
         inputs = {row["input"] for row in rows if row["input"] is not None}
-        unit = input_or_step(self.timeline.meta)
         times = sum(part.times for part in folds if part.times > 1)  # the others are setup
         if inputs and times in (0, len(inputs)):
-            label = f"{len(inputs)} {unit}{'s' * (len(inputs) > 1)}"
+            unit = input_or_step(self.timeline.meta)
+            stack = f"{len(inputs)} {unit}{'s' * (len(inputs) > 1)}"
         elif times:
-            label = f"{times} rounds"
+            stack = f"{times} rounds"
+        elif kind(rows[0]) is RowKind.SETUP:
+            stack = "setup"
         else:
-            if kind(rows[0]) is RowKind.SETUP:
-                label = "setup"
-            else:
-                label = f"{sum(map(len, folds))} calls"
-        numbers = sorted({row["number"] for row in rows if row["number"] is not None})
+            stack = f"{sum(map(len, folds))} calls"
+        numbers = _numbers_of(rows)
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
-        ranks = {row["rank"] for row in rows}
-        stack_ranks = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
-        boxes: list[Box | None] = [None] * len(self.lanes)
-        for lane, rank in enumerate(stack_ranks):
+        rows_of = by_key((row["rank"], row) for row in rows)
+        boxes = {}
+        for lane, classes in enumerate(self.lanes):
+            rank = next((rank for rank in classes if rank in rows_of), None)
             if rank is None:
                 continue
-            lane_rows = [row for row in rows if row["rank"] == rank]
+            labels = dict.fromkeys(self.folding.label(part, rank) for part in folds)
             # a rank that shadows the others' calls has none of their inputs
-            shadows = bool(inputs) and all(row["input"] is None for row in lane_rows)
-            boxes[lane] = self._stack_box(folds, rank)._replace(
-                stack=f"{len(lane_rows)} calls" * shadows
-            )
-        first, last = (
-            self.numbers[drawn_slot.slot] for drawn_slot in (drawn_slots[0], drawn_slots[-1])
-        )
-        return Column(first, last, span, boxes, stack=label, said="all matched")
+            shadows = inputs and all(row["input"] is None for row in rows_of[rank])
+            content = f"{len(rows_of[rank])} calls" if shadows else ""
+            boxes[lane] = Box(RowKind.FOLD, "; ".join(filter(None, labels)), stack=content)
+        first, last = self.numbers[drawn_slots[0].slot], self.numbers[drawn_slots[-1].slot]
+        return Column(first, last, span, boxes, stack=stack, said="all matched")
 
-    def _stack_box(self, folds: Sequence[Fold], rank: int) -> Box:
-        labels = dict.fromkeys(self.folding.label(fold_drawn, rank) for fold_drawn in folds)
-        return Box(RowKind.FOLD, "; ".join(filter(None, labels)))
-
-    def _shortened(self, focus: int | None) -> int | None:
+    def _shorten(self) -> None:
         """Of many columns, keep those that tell where the lanes part and end; the others become
         stacks, too."""
         columns, part = self.columns, self.folding.every.is_part
-        if len(columns) <= MOST and not part:
-            return focus
-        first_open = self._first_open()
-        if focus is None:
-            near = range(0)
-        else:
-            near = range(focus - BEFORE, focus + BEHIND)
+        telling = self._first_open() | {*range(len(columns) - BEFORE, len(columns))}
+        if self.focus is not None:
+            telling |= {*range(self.focus - BEFORE, self.focus + BEHIND)}
         shown: list[Column] = []
-        hidden: list[Column] = []
-        begin, focus_at = 0, None  # the slot behind the last column that is kept
+        begin, hidden, focus = (
+            0,
+            False,
+            None,
+        )  # `begin`: the slot behind the last column that is kept
         for index, column in enumerate(columns):
-            mark = column.missing is not None or column.extra is not None
-            if not (mark or index in near or index in first_open or index >= len(columns) - BEFORE):
-                hidden.append(column)
+            if index not in telling and column.missing is None and column.extra is None:
+                hidden = True
                 continue
             if hidden or (part and column.slot > begin):
-                shown.append(
-                    self._stack_of_slots(shown[-1:], column, begin, max(column.slot, begin + 1))
-                )
-                hidden = []
-            if index == focus:
-                focus_at = len(shown)
+                end = max(column.slot, begin + 1)
+                shown.append(self._stack_of_slots(shown[-1:], column, begin, end))
+                hidden = False
+            if index == self.focus:
+                focus = len(shown)
             shown.append(column)
             begin = column.until + 1
-        self.columns = shown
-        return focus_at
+        self.columns, self.focus = shown, focus
 
     def _stack_of_slots(
         self, before: Sequence[Column], behind: Column, begin: int, end: int
     ) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
-        bad = int(wrong(self.timeline)[begin:end].sum())
+        bad, count = int(wrong(self.timeline)[begin:end].sum()), end - begin
+        flag: Flag = "wrong" if bad else "met"
+        remark = "all matched"
         if bad:
-            label = f"{bad:,} did not match"
+            remark = f"{bad:,} did not match"
         elif self.unknown:
-            label = "all that is recorded matched"
-        else:
-            label = "all matched"
-        pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
-        boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
-        first, last = (
-            [*(column.number.split("-")[-1] for column in before), "0"][0],
-            behind.number.split("-")[0],
-        )
+            remark = "all that is recorded matched"
+        pile = Box(RowKind.FOLD, f"{count:,} rows")
+        boxes = {}
+        for lane, ranks in enumerate(self.ranks):
+            if not self.unknown.issuperset(ranks):
+                boxes[lane] = pile
+        first = before[0].number.split("-")[-1] if before else "0"
+        last = behind.number.split("-")[0]
+        number = ""
         if first.isdigit() and last.isdigit():
             number = f"{int(first) + 1}-{int(last) - 1}"
-        else:
-            number = ""
-        stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
-        return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, label)
+        stack = f"{count:,} {'rows' if count > 1 else 'row'}"
+        return Column(begin, end - 1, number, boxes, flag, stack, remark)
 
     def _first_open(self) -> set[int]:
-        """The first column of each lane with a call that never ends; -1 where all end."""
-        first = set()
-        for lane in range(len(self.lanes)):
-            boxes = (column.boxes[lane] for column in self.columns)
-            open_ = (index for index, box in enumerate(boxes) if box is not None and box.open)
-            first.add(next(open_, -1))
-        return first
-
-    def _give_sizes(self, focus: int | None) -> None:
-        ends = self._first_open()
+        """The first column of each lane with a call that never ends."""
+        first: dict[int, int] = {}
         for index, column in enumerate(self.columns):
-            column.far = index == focus
-            loud = column.flag in ("wrong", "apart") or any(box.failed for box in column.drawn)
-            loud = (
-                index in ends
-                or index == focus
-                or (loud and (focus is None or index <= focus + AFTER))
-            )
+            for lane, box in column.boxes.items():
+                if box.open:
+                    first.setdefault(lane, index)
+        return {*first.values()}
+
+    def _give_sizes(self) -> None:
+        loud = self._first_open()
+        last = len(self.columns) if self.focus is None else self.focus + AFTER
+        for index, column in enumerate(self.columns):
+            column.far = index == self.focus
+            fails = column.flag in ("wrong", "apart") or any(box.failed for box in column.drawn)
             if column.stack:
                 column.size = "stack"
             elif column.missing:
                 column.size = "ghost"
-            elif index == focus and column.extra is None:
+            elif column.far and column.extra is None:
                 column.size = "big"
-            elif loud:
+            elif column.far or index in loud or (fails and index <= last):
                 column.size = "mid"
-            else:
-                column.size = "slim"
 
-    def _count_up(self, focus: int | None) -> None:
+    def _count_up(self) -> None:
         """Drop the numbers that do not count up: those of sends, and of calls in several groups.
 
         The column where the lanes part keeps its number, by which the headline may name it.
@@ -625,7 +577,7 @@ class _ScreenBuilder:
             numbers = list(map(int, re.findall(r"\d+", column.number)))
             if numbers and not sends and numbers[0] > last:
                 last = numbers[-1]
-            elif index != focus:
+            elif index != self.focus:
                 column.number = ""
 
     # ---- where they part
@@ -650,12 +602,8 @@ class _ScreenBuilder:
             self.columns[index].extra = self.lane[extra["rank"]]
             return index
         if index is not None and odd == self.difference.ranks(lead.behind):
-            slot_there = self.columns[index].slot
-            none: list[Box | None] = [None] * len(self.lanes)
-            missing = (self.lane[lead.behind[0]], asks_of(extra))
-            self.columns.insert(
-                index, Column(slot_there, slot_there, "", none, "open", missing=missing)
-            )
+            slot, missing = self.columns[index].slot, (self.lane[lead.behind[0]], asks_of(extra))
+            self.columns.insert(index, Column(slot, slot, "", {}, "open", missing=missing))
             return index
         return focus
 
@@ -669,10 +617,8 @@ class _ScreenBuilder:
 
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
-        lane = self.lane[row["rank"]]
         for index, column in enumerate(self.columns):
-            box = column.boxes[lane]
-            if box is not None and box.row is row:
+            if any(box.row is row for box in column.drawn):
                 return index
         return None
 
@@ -684,18 +630,17 @@ class _ScreenBuilder:
             pairs = [(first, like_first), (like_second, second)]
         elif lead is not None:
             ahead, behind = lead.ahead[0], lead.behind[0]
-            gap = next((index for index, column in enumerate(self.columns) if column.missing), None)
             extra_column = self._column_of(difference.extra[0])
-            if gap is not None and extra_column is not None:
-                yield gap, self.lane[behind], extra_column, self.lane[ahead]
+            for gap, column in enumerate(self.columns):
+                if column.missing and extra_column is not None:
+                    yield gap, self.lane[behind], extra_column, self.lane[ahead]
             late = difference.collectives(behind)[lead.at :]
             early = difference.collectives(ahead)[lead.at + lead.by :]
             pairs = [*zip(late, early, strict=False)]
         for call, other_call in pairs:
             index, other_index = self._column_of(call), self._column_of(other_call)
             if index is not None and other_index is not None:
-                lanes = self.lane[call["rank"]], self.lane[other_call["rank"]]
-                yield index, lanes[0], other_index, lanes[1]
+                yield index, self.lane[call["rank"]], other_index, self.lane[other_call["rank"]]
 
     def _readings(self) -> Iterator[MisreadValue]:
         """What ranks took for an answer, which was another call's data: first the one that asked,
@@ -705,12 +650,13 @@ class _ScreenBuilder:
             if column.flag != "wrong":
                 continue
             pairs = [(to, sender) for pair in column.clashes for to, sender in (pair, pair[::-1])]
-            answers = (_reading(index, column, to, sender) for to, sender in pairs if to != last)
-            reading = next((answer for answer in answers if answer is not None), None)
-            if reading is not None:
-                yield reading
-                last = reading.to
-            elif last is None:
+            for to, sender in pairs:
+                reading = _reading(index, to, sender, column)
+                if reading is not None and to != last:
+                    yield reading
+                    last = to
+                    break
+            if last is None:
                 return
 
     # ---- words
@@ -719,14 +665,9 @@ class _ScreenBuilder:
         """The words of a line of the story, each noun with the kind of the call that it names."""
         pieces = []
         for piece in line.pieces():
-            if piece.call is None:
-                call = None
-            else:
-                call = line.calls[piece.call]
-            if call is None:
-                row = None
-            else:
-                row = self.folding.matched.row_of.get(call.key)
+            row = None
+            if piece.call is not None:
+                row = self.matched.row_of.get(line.calls[piece.call].key)
             text = f"`{piece.text}`" if piece.code else piece.text
             pieces.append(ScreenPiece(text, None if row is None else kind(row)))
         return tuple(pieces)
@@ -736,22 +677,18 @@ class _ScreenBuilder:
         well = all(group.good for group in line.ends)
         if well and isinstance(line, Even):
             return (ScreenPiece(self.story.sentence, tone="good"),)
-        without_endings = replace(line, ends=())
-        cause = "".join(piece.text for piece in self._pieces(without_endings))
-        if not line.sentence.startswith(without_endings.sentence):  # its words are its endings
-            cause = ""
-        plain: Tone = (
-            "warn" if well and not line.calls else ""
-        )  # replicas that differ: no noun has a colour
+        cause, whole = (
+            "".join(piece.text for piece in self._pieces(form))
+            for form in (replace(line, ends=()), line)
+        )
+        # of replicas that differ, no noun has a colour
+        plain: Tone = "warn" if well and not line.calls else ""
         tone: Tone = "warn" if all(group.pending for group in line.bad_ends()) else "bad"
-        pieces, length = [], 0
+        pieces, length = [], len(cause) if whole.startswith(cause) else 0
         for piece in self._pieces(line):
-            cut = max(0, min(len(piece.text), len(cause) - length))
-            pieces += [
-                ScreenPiece(piece.text[:cut], piece.kind, plain),
-                ScreenPiece(piece.text[cut:], tone=tone),
-            ]
-            length += len(piece.text)
+            pieces.append(replace(piece, text=piece.text[:length], tone=plain))
+            pieces.append(ScreenPiece(piece.text[length:], tone=tone))
+            length = max(0, length - len(piece.text))
         return tuple(piece for piece in pieces if piece.text)
 
     @property
@@ -763,80 +700,72 @@ class _ScreenBuilder:
     def _tried(self) -> ScreenPiece:
         """The result of the edit shown in the code; the story has the details."""
         if self._edit is None:
-            line = next(iter(self.story.of(LineKind.FIX)), None)
-            pieces = self._pieces(line) if line else ()
-            return ScreenPiece("".join(piece.text for piece in pieces))
-        many = self.timeline.world_size > 2
-        if self.timeline.meta.get("engine") == "launched":
-            how = "Tried, emulated"
-        else:
-            how = "Tried"
-        finish = "every rank finishes" if many else "both finish"
+            pieces = [self._pieces(line) for line in self.story.of(LineKind.FIX)[:1]]
+            return ScreenPiece("".join(piece.text for piece in chain(*pieces)))
+        launched = self.timeline.meta.get("engine") == "launched"
+        how = "Tried, emulated" if launched else "Tried"
+        finish = "every rank finishes" if self.timeline.world_size > 2 else "both finish"
         if any(end.pending for end in self.timeline.ends):
             finish += ", no call pending"
         return ScreenPiece(f"{how}: {finish}.", tone="good")
 
-    def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
+    def _end(self, lane: Sequence[int]) -> LaneEnd:
         """How most ranks of a lane ended."""
-        ranks = [rank for class_rank in lane for rank in self.folding.lanes[class_rank]]
+        ranks = self.difference.ranks(lane)
         ends = [self.timeline.ends[rank] for rank in ranks]
-        kind, count = Counter(end.kind for end in ends).most_common(1)[0]
+        ((kind, count),) = Counter(end.kind for end in ends).most_common(1)
         end = next(end for end in ends if end.kind is kind)
         many = f"{count} " if count > 1 else ""
         if self.unknown.issuperset(ranks):
             return "?", f"{many}no record", "warn", ""
         if end.runs:
             return "…", f"{many}running", "", ""
-        match end.kind:
+        word, detail, s = "", "", "s" if count == 1 else ""
+        match kind:
+            case EndKind.FINISHED if end.pending:
+                return "✓", f"{many}finished", "warn", "call pending"
             case EndKind.FINISHED:
-                return (
-                    "✓",
-                    f"{many}finished",
-                    "warn" if end.pending else "good",
-                    "call pending" if end.pending else "",
-                )
+                return "✓", f"{many}finished", "good", ""
+            case EndKind.UNKNOWN:
+                return "?", f"{many}not known", "warn", ""
             case EndKind.HUNG:
-                verb = "waits" if count == 1 else "wait"
-                key = self.timeline.ended_in(ranks[0])
-                row = self.folding.matched.row_of.get(key) if key and count == 1 else None
-                waits_for = "" if row is None or row["peer"] is None else f"for rank {row['peer']}"
-                detail = waits_for if end.proven else "as far as is seen"
-                return "✕", f"{many}{verb}", "bad", detail
+                word, key = f"wait{s}", self.timeline.ended_in(ranks[0])
+                row = self.matched.row_of.get(key) if key and count == 1 else None
+                if not end.proven:
+                    detail = "as far as is seen"
+                elif row is not None and row["peer"] is not None:
+                    detail = f"for rank {row['peer']}"
             case EndKind.RAISED:
-                return "✕", f"{many}raise{'s' * (count == 1)}", "bad", end.text.partition(":")[0]
+                word, detail = f"raise{s}", end.text.partition(":")[0]
             case EndKind.KILLED:
-                verb = "stopped" if end.how == STOPPED else "killed"
-                return "✕", f"{many}{verb}", "bad", ""
-        return "?", f"{many}not known", "warn", ""
+                word = "stopped" if end.how == STOPPED else "killed"
+        return "✕", many + word, "bad", detail
 
-    def _lines_of_boxes(self, texts: SourceTexts, file: str, body: Mapping[int, str]) -> set[int]:
+    def _lines_of_boxes(self, file: str, body: Mapping[int, str]) -> set[int]:
         """The lines of `body` from which the boxes come; each box gets its own, a stack that of its
         last call."""
         issued: set[int] = set()
         for column in self.columns:
-            for lane, box in enumerate(column.boxes):
-                if box is None:
-                    row = None
-                else:
-                    row = box.row or self._last_row(column, lane)
-                if box is None or row is None:
+            for lane, box in column.boxes.items():
+                row = box.row or self._last_row(column, lane)
+                if row is None:
                     continue
-                sites = (line for line in texts.lines_of(row) if line.source.file == file)
-                line_number = next((line.line for line in sites if line.line in body), 0)
-                column.boxes[lane] = box._replace(line=line_number)
+                sites = self.evidence.sources.lines_of(row)
+                lines = (site.line for site in sites if site.source.file == file)
+                number = next((line for line in lines if line in body), 0)
+                column.boxes[lane] = box._replace(line=number)
                 if box.row is not None:
-                    issued.add(line_number)
+                    issued.add(number)
         return issued - {0}
 
     def _last_row(self, column: Column, lane: int) -> CallRow | None:
         """The last call of a lane in a stack, if the stack's last slot is known."""
-        index = bisect_right(self.numbers, column.until)
-        while index and column.slot <= self.numbers[index - 1] <= column.until:
-            index -= 1
-            calls = self.folding.matched.calls_of(self.folding.slots[index])
-            row = next((row for rank, row in calls.items() if self.lane[rank] == lane), None)
-            if row is not None:
-                return row
+        begin = bisect_left(self.numbers, column.slot)
+        end = bisect_right(self.numbers, column.until)
+        for slot in reversed(self.folding.slots[begin:end]):
+            for rank, row in self.matched.calls_of(slot).items():
+                if self.lane[rank] == lane:
+                    return row
         return None
 
     def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
@@ -850,96 +779,83 @@ class _ScreenBuilder:
         text = ranks_text(ranks)
         return text if len(text) < 32 else f"{len(ranks)} ranks"
 
+    def _cited(self, file: str) -> tuple[str, dict[tuple[int, str], ScreenPiece]]:
+        """Who stands at which lines that the story rests on, and the file of these lines: `file`, or
+        that of the first one."""
+        marks: dict[tuple[int, str], ScreenPiece] = {}
+        kinds = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
+        lines = [line for line in self.story.lines if line.kind in kinds]
+        lines += [line for line in self.story.of(LineKind.FATE) if isinstance(line, Raised)]
+        for line in lines:
+            for source in line.lines:
+                site_file, _, number = source.site.rpartition(":")
+                if not number.isdigit() or (file and site_file != file):
+                    continue
+                file, ranks, row = site_file, source.ranks, None
+                if isinstance(line, Raised) and all(int(number) != marked for marked, _ in marks):
+                    ranks = line.ranks  # nothing else says who raised there
+                for call in line.calls:
+                    if row is None and call.site == source.site and call.rank in source.ranks:
+                        row = self.matched.row_of.get(call.key)
+                who = self._who(ranks, line.kind)
+                mark = ScreenPiece(who, kind(row) if row else None, "" if row else "bad")
+                if ranks:
+                    marks.setdefault((int(number), who), mark)
+        return file, marks
+
     def _code(self) -> tuple[str, tuple[ScreenLine, ...]]:
         """The lines that the story rests on, with who stands there, and the edit; else those that
         make DDP's calls."""
-        marks: dict[int, dict[str, ScreenPiece]] = {}
-        lines = [
-            line
-            for line in self.story.lines
-            if line.kind in (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
-        ]
-        lines += [line for line in self.story.of(LineKind.FATE) if isinstance(line, Raised)]
-        edit = self._edit
-        file = edit.file if edit else ""
-        for line in lines:
-            for source in line.lines:
-                site, _, line_number = source.site.rpartition(":")
-                if not line_number.isdigit() or (file and site != file):
-                    continue
-                file = site
-                call = next(
-                    (
-                        call_cited
-                        for call_cited in line.calls
-                        if call_cited.site == source.site and call_cited.rank in source.ranks
-                    ),
-                    None,
-                )
-                row = call and self.folding.matched.row_of.get(call.key)
-                ranks = source.ranks
-                if (
-                    line.kind is LineKind.FATE and int(line_number) not in marks
-                ):  # nothing else says who raised there
-                    ranks = line.ranks
-                subject = self._who(ranks, line.kind)
-                mark = ScreenPiece(subject, kind(row) if row else None, "" if row else "bad")
-                if ranks:
-                    marks.setdefault(int(line_number), {}).setdefault(mark.text, mark)
-        texts = self.evidence.sources
-        wanted = set(marks) | (
-            set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set()
-        )
-        holding = [
-            text_held
-            for text_held in texts.all
-            if text_held.file == file and min(wanted, default=0) in _numbers(text_held)
-        ]
-        source_text = min(
-            holding, key=lambda text_held: len(text_held.lines), default=texts.program
-        )
-        if source_text is None or not source_text.lines:
-            return file, ()
-        body = dict(enumerate(source_text.lines, source_text.first_line))
-        for text_held in texts.all:  # of a script, each statement is a text
-            if text_held.file == source_text.file:
-                for number in wanted.intersection(_numbers(text_held)) - body.keys():
-                    body[number] = text_held.lines[number - text_held.first_line]
+        edit, texts = self._edit, self.evidence.sources
+        file, marks = self._cited(edit.file if edit else "")
+        wanted = {number for number, _ in marks}
+        if edit:
+            wanted |= {*range(edit.begin, edit.begin + len(edit.removed))}
+        source = texts.line(file, min(wanted, default=0)).source
+        if not source.lines:
+            if texts.program is None or not texts.program.lines:
+                return file, ()
+            source = texts.program
+        body = dict(enumerate(source.lines, source.first_line))
+        for line_number in wanted - body.keys():  # of a script, each statement is a text
+            text_held = texts.line(source.file, line_number).source
+            if text_held.lines:
+                body[line_number] = text_held.lines[line_number - text_held.first_line]
         if edit and edit.removed and edit.begin in body:  # a method's text is kept dedented
             indent = len(edit.removed[0]) - len(body[edit.begin])
             removed, added = (
                 tuple(text[indent:] for text in texts) for texts in (edit.removed, edit.added)
             )
             edit = replace(edit, removed=removed, added=added)
-        issued = self._lines_of_boxes(texts, source_text.file, body)
+        issued = self._lines_of_boxes(source.file, body)
         loop = {number for number, text in body.items() if _CALLS.match(text)}
         wanted &= body.keys()
         choices = (wanted | issued | loop, wanted | issued, wanted or loop)
         wanted = next((lines for lines in choices if len(lines) <= MOST_LINES), choices[-1])
         wanted |= {number for number in body if {number - 1, number + 1} <= wanted}
-        code_lines = [
-            ScreenLine("", number, body[number], tuple(marks.get(number, {}).values()))
-            for number in sorted(wanted)
-        ]
-        return source_text.name, tuple(code_lines if edit is None else _edited(code_lines, edit))
+        lines = []
+        for line_number in sorted(wanted):
+            ranks_here = tuple(mark for (marked, _), mark in marks.items() if marked == line_number)
+            lines.append(ScreenLine("", line_number, body[line_number], ranks_here))
+        return source.name, tuple(lines if edit is None else _edited(lines, edit))
 
 
-def _reading(index: int, column: Column, to: int, sender: int) -> MisreadValue | None:
+def _reading(index: int, to: int, sender: int, column: Column) -> MisreadValue | None:
     """What lane `to` took for an answer in a column, of which lane `sender` sent it; None if it asked nothing."""
-    asking, answering = column.boxes[to], column.boxes[sender]
-    if asking is None or answering is None or asking.row is None or answering.row is None:
+    row, sent_row = column.boxes[to].row, column.boxes[sender].row
+    if row is None or sent_row is None or row["completed_ns"] is None:
         return None
-    row = asking.row
-    if row["completed_ns"] is not None:
-        made = conclusion(row["origin"], row["value_out"])
-    else:
-        made = None
-    value, sent = _single(row["value_out"]), _single(answering.row["value_in"])
-    if made is None or " concluded that " not in made or value is None or sent is None:
+    made = conclusion(row["origin"], row["value_out"]) or ""
+    value, sent = _single(row["value_out"]), _single(sent_row["value_in"])
+    if " concluded that " not in made or value is None or sent is None:
         return None
-    return MisreadValue(
-        index, to, sender, value, sent, "nobody" * made.endswith("all ranks have joined")
-    )
+    answer = "nobody" if made.endswith("all ranks have joined") else ""
+    return MisreadValue(index, to, sender, value, sent, answer)
+
+
+def _numbers_of(rows: Iterable[CallRow]) -> list[int]:
+    """The numbers of calls in their groups, each once."""
+    return sorted({row["number"] for row in rows if row["number"] is not None})
 
 
 MOST_LINES = 9
@@ -966,10 +882,6 @@ def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
     yield from (
         line for number, line in by_number.items() if number >= edit.begin + len(edit.removed)
     )
-
-
-def _numbers(source: SourceText) -> range:
-    return range(source.first_line, source.first_line + len(source.lines))
 
 
 def _single(text: str | None) -> str | None:

@@ -5,7 +5,6 @@ small and large from the same boxes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import textwrap
@@ -13,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import good, shown
@@ -46,16 +44,30 @@ class Gallery:
 
 def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
     """Write the page and return its path."""
-    data = LaneData()
-    numbers = {place: data.add(picture.timeline) for place, picture in gallery.pictures.items()}
-    text = document(gallery.heading, _body(gallery, numbers), data, name="gallery")
+    data, runs = LaneData(), dict[str, list[list[tuple[int, str, str]]]]()
+    programs, fabrics, inputs = map(dict.fromkeys, zip(*gallery.pictures, strict=True))
+    for counts in inputs:
+        rows = runs[",".join(map(str, counts))] = []
+        for program in programs:
+            pictures = (gallery.pictures[program, fabric, counts] for fabric in fabrics)
+            rows.append(
+                [(data.add(picture.timeline), picture.ended, picture.note) for picture in pictures]
+            )
+    table = {
+        "programs": list(programs),
+        "fabrics": list(map(", ".join, fabrics)),
+        "start": ",".join(map(str, gallery.start[2])),
+        "runs": runs,
+    }
+    body = _body(gallery, list(programs), list(fabrics))
+    text = document(gallery.heading, body, data, name="gallery", quiet=True, gallery=table)
     return write(Path(path), lambda: shown("".join(text)))
 
 
-def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
-    programs, fabrics, inputs = (
-        list(dict.fromkeys(part)) for part in zip(*gallery.pictures, strict=True)
-    )
+def _body(
+    gallery: Gallery, programs: Sequence[str], fabrics: Sequence[tuple[str, str]]
+) -> Iterator[str]:
+    counts = gallery.start[2]
     yield '<section class="run"><div class="run-view">\n'
     yield from still("run", gallery.pictures[gallery.start].timeline)
     yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
@@ -63,65 +75,38 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
     first = programs[0].partition(" ")[0] + " "
     common = first if all(program.startswith(first) for program in programs) else ""  # said once
     yield f'<span class="loop"><b>{escape(common)}</b></span>'
-    yield (
-        "".join(f"<span><b>{escape(name)}</b> {escape(engine)}</span>" for name, engine in fabrics)
-        + "</div>\n"
-    )
-    texts = [
-        loop(gallery.pictures[program, fabrics[0], inputs[0]].timeline) for program in programs
-    ]
+    for name, engine in fabrics:
+        yield f"<span><b>{escape(name)}</b> {escape(engine)}</span>"
+    yield "</div>\n"
+    texts = [loop(gallery.pictures[program, fabrics[0], counts].timeline) for program in programs]
     for program, lines in zip(programs, side_by_side(texts), strict=True):
         yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(common))}</b><code>'
-        yield "".join(
-            f"<span{' class=differs' * (differs and line != '')}>{escape(line)}</span>"
-            for line, differs in lines
-        )
+        for line, differs in lines:
+            mark = " class=differs" if differs and line else ""
+            yield f"<span{mark}>{escape(line)}</span>"
         yield "</code></div>\n"
         for fabric in fabrics:
-            picture = gallery.pictures[program, fabric, gallery.start[2]]
-            ends = picture.timeline.ends
-            if all(map(good, ends)):
+            picture, sign = gallery.pictures[program, fabric, counts], "✕"
+            if all(map(good, picture.timeline.ends)):
                 sign = "✓"
-            elif {end.kind for end in ends} == {EndKind.FINISHED}:
+            elif all(end.kind is EndKind.FINISHED for end in picture.timeline.ends):
                 sign = "…"
-            else:
-                sign = "✕"
-            yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
+            checked = " checked" if (program, fabric) == gallery.start[:2] else ""
+            yield f'<label><input type="radio" name="run"{checked}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
             yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
         yield "</div>\n"
     yield "</div>\n"
 
-    def facts_of(*at: Any) -> tuple[int, str, str]:
-        return numbers[at], gallery.pictures[at].ended, gallery.pictures[at].note
-
-    runs = {}
-    for counts in inputs:
-        runs[",".join(map(str, counts))] = [
-            [facts_of(program, fabric, counts) for fabric in fabrics] for program in programs
-        ]
-    data = {
-        "programs": programs,
-        "fabrics": [f"{name}, {engine}" for name, engine in fabrics],
-        "start": ",".join(map(str, gallery.start[2])),
-        "runs": runs,
-    }
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    yield f'<script type="application/json" id="gallery">{text}</script>\n'
-
 
 def loop(timeline: Timeline) -> list[str]:
     """The loop of a program: from its first `with` or `for`, without counting and printing,
     indented by tabs."""
-    program = SourceTexts.of(timeline).program
-    if program is None:
-        lines = []
-    else:
-        lines = [line for line in program.lines if line.strip()]
-    begin = next(
-        (i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0
-    )
-    lines_kept = [line for line in lines[begin:] if not _BESIDE.search(line)]
+    program, lines = SourceTexts.of(timeline).program, list[str]()
+    for line in program.lines if program else ():
+        if line.strip() and (lines or line.strip().startswith(("with ", "for "))):
+            lines.append(line)
+    lines_kept = (line for line in lines if not _BESIDE.search(line))
     return textwrap.dedent("\n".join(lines_kept)).replace(" " * 4, "\t").splitlines()
 
 
@@ -139,19 +124,20 @@ def side_by_side(texts: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, boo
     [[('step()', False), ('barrier()', True)], [('step(2)', False), ('', True)]]
     """
     rows: list[tuple[str, int]] = []
-    keyed_lines: list[dict[tuple[str, int], str]] = []
+    texts_by_row: list[dict[tuple[str, int], str]] = []
     for lines in texts:
-        keys = [line.strip().partition("(")[0] for line in lines]
-        line_of = {
-            (key, keys[:index].count(key)): line
-            for index, (key, line) in enumerate(zip(keys, lines, strict=True))
-        }
+        line_of: dict[tuple[str, int], str] = {}
         position = 0
-        for row in line_of:
+        for line in lines:
+            row = line.strip().partition("(")[0], 0
+            while row in line_of:
+                row = row[0], row[1] + 1
+            line_of[row] = line
             if row not in rows:
                 rows.insert(position, row)
             position = rows.index(row) + 1
-        keyed_lines.append(line_of)
-    common = {row for row in rows if all(row in line_of for line_of in keyed_lines)}
-    for line_of in keyed_lines:
-        yield [(line_of.get(row, ""), row not in common) for row in rows]
+        texts_by_row.append(line_of)
+    for line_of in texts_by_row:
+        yield [
+            (line_of.get(row, ""), not all(row in lines for lines in texts_by_row)) for row in rows
+        ]

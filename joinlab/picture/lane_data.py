@@ -14,9 +14,7 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from joinlab.analysis.folding import Folding
-from joinlab.analysis.matching import Matched
-from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
+from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
@@ -26,14 +24,13 @@ from joinlab.picture.first_screen import (
     FirstScreen,
     ScreenPiece,
     fate_of,
+    first_screen,
     folded,
-    screen_of,
 )
 from joinlab.picture.places import GIVES, SIZES, before, behind
 from joinlab.picture.theme import FILLS
-from joinlab.story.evidence import Evidence
 from joinlab.story.writers import TAGS
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import Ending, EndKind, Timeline
 
 SMALL = 2**13
 """Fewest bytes to compress: unpacking fewer takes the browser as long as drawing them."""
@@ -74,56 +71,28 @@ MEANINGS = {
 """What the details of a call say, where nothing more is known of it."""
 
 
-class ColumnTable:
+class ValueTable:
     """Numbers distinct values in order of first use."""
 
     def __init__(self) -> None:
-        self._at: dict[object, int] = {}
+        self._numbers: dict[Any, int] = {}
 
     def __call__(self, value: Hashable) -> int:
         """The number of `value`."""
-        return self._at.setdefault(value, len(self._at))
+        return self._numbers.setdefault(value, len(self._numbers))
 
     @property
     def values(self) -> list[Any]:
-        return list(self._at)
-
-
-class _Cited:
-    """The texts that the boxes of one run refer to, and the lines in them: for each box all lines
-    that led to it."""
-
-    def __init__(self, texts: SourceTexts) -> None:
-        self._texts, self._lines = ColumnTable(), ColumnTable()
-        self._lines(())  # number 0
-        if texts.program is not None:
-            self._texts(texts.program)
-
-    def __call__(self, lines: tuple[CodeLine, ...]) -> int:
-        """The number of these lines, as Box.lines has them; 0 for none."""
-        return self._lines(tuple((self._texts(line.source), line.line) for line in lines))
-
-    def sources(self) -> list[SourceText]:
-        """The program's text first, if it is known."""
-        return self._texts.values
-
-    def lines(self) -> list[list[tuple[int, int]]]:
-        """By number: of each line the number of its text, and its own, innermost first."""
-        return self._lines.values
+        return list(self._numbers)
 
 
 class LaneData:
     """Collects runs, and stores their common parts once."""
 
     def __init__(self) -> None:
-        self._facts = ColumnTable()  # (name, what it says)
-        self._told = ColumnTable()  # of a call: its facts
+        self._facts = ValueTable()  # (name, what it says)
+        self._told = ValueTable()  # of a call: its facts
         self._runs: list[tuple[dict[str, object], bytes]] = []  # each with its columns
-        self._extra = 0  # of these, runs with the fix of another, or beside it
-
-    def __len__(self) -> int:
-        """How many runs were added."""
-        return len(self._runs) - self._extra
 
     def add(
         self,
@@ -141,17 +110,14 @@ class LaneData:
         if beside is None:
             run, packed = self._run(timeline, ranks, calls)
             for mended in timeline.mended:
-                before = len(self._runs)
                 run["mended"] = self._add(*self._run(mended, ranks, calls))
-                self._extra += len(self._runs) - before
             return self._add(run, packed)
         both = compared(timeline, beside)
-        before = len(self._runs)
-        below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
-        self._extra += len(self._runs) - before
-        extra = {"beside": below, "apart": shown(both.sentence)}
-        run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
-        return self._add(run | extra, packed)
+        (run, packed), below = (
+            self._run(side, False, True, screen, both.behind)
+            for side, screen in zip((timeline, beside), both.scenes, strict=True)
+        )
+        return self._add(run | {"beside": self._add(*below), "apart": both.sentence}, packed)
 
     def _add(self, run: dict[str, object], packed: bytes) -> int:
         if (run, packed) not in self._runs:
@@ -163,11 +129,11 @@ class LaneData:
         bytes."""
         parts = {
             "looks": LOOKS,
-            "facts": [(shown(name), shown(value)) for name, value in self._facts.values],
+            "facts": self._facts.values,
             "told": self._told.values,
             "runs": [run for run, _ in self._runs],
         } | extra
-        text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(_safe(parts), ensure_ascii=False, separators=(",", ":")).encode()
         numbers = b"".join(packed for _, packed in self._runs)
         whole = b"\0".join([text, numbers])
         if len(whole) < SMALL:
@@ -179,80 +145,71 @@ class LaneData:
         timeline: Timeline,
         ranks: bool,
         calls: bool = True,
-        made: FirstScreen | None = None,
+        screen: FirstScreen | None = None,
         least: int = 0,
     ) -> tuple[dict[str, object], bytes]:
         folding = folded(timeline, ranks)
-        screen = made or screen_of(Evidence(timeline, folding), ranks)
+        screen = screen or first_screen(timeline, ranks)
         run = {
-            "title": shown(title(timeline)),
-            "measured": shown(measured(timeline)),
+            "title": title(timeline),
+            "measured": measured(timeline),
             "mends": bool(timeline.mended or timeline.rerun)
             and not timeline.meta.get("fixes_hidden")
             and not all(map(good, timeline.ends)),
-            "scene": self._screen(screen, timeline, least),
+            "scene": _screen(screen, timeline, least),
         }
         if not calls:
             return run, b""
-        cited = _Cited(SourceTexts.of(timeline))
-        columns, zero, packed = self._columns_of(timeline, folding, cited)
-        names, ends, fates = list[str](), list[str](), list[str]()
-        for rank, *_ in folding.classes:
-            names.append(shown(folding.name(rank)))
-            ends.append(shown(_ending(timeline, rank)))
-            fates.append(fate_of(sign(timeline.ends[rank])))
-        return run | {
-            "told": self._single_calls(timeline, folding),
-            "names": names,
-            "ends": ends,
-            "fates": fates,
-            "queues": timeline.calls["started_ns"].null_count() < timeline.calls.height,
-            "lanes": [
-                next(index for index, ranks in enumerate(folding.classes) if {*ranks} & {*lane})
-                for lane in screen.ranks
-            ],
-            "columns": columns,
-            "zero": zero if zero < FAR else 0,
-            "sources": [
-                {
-                    "name": shown(source.name),
-                    "first_line": source.first_line,
-                    "text": shown(source.text) if source.lines else None,
-                }
-                for source in cited.sources()
-            ],
-            "lines": cited.lines(),
-        }, packed
+        data, codes, zero, packed = columns(timeline, folding)
+        texts = SourceTexts.of(timeline)
+        sources, lines = ValueTable(), ValueTable()
+        if texts.program is not None:
+            sources(texts.program)  # the first
 
-    def _columns_of(
-        self, timeline: Timeline, folding: Folding, cited: _Cited
-    ) -> tuple[dict[str, object], int, bytes]:
-        """Every call as a number of its code and of its times, and when the clock begins."""
-        data, codes, begin, packed = columns(timeline, folding)
+        def cited(code_lines: tuple[CodeLine, ...]) -> int:
+            """The number of the lines that led to a call."""
+            return lines(tuple((sources(line.source), line.line) for line in code_lines))
+
+        cited(())  # number 0
         data["codes"] = [
             {
                 "kind": KINDS.index(code.kind),
-                "label": shown(code.label),
+                "label": code.label,
                 "lines": cited(code.lines),
                 "facts": self._facts_of(code.facts) if folding.every.is_part else 0,
             }
             for code in codes
         ]
-        data["names"] = [(shown(name), cited(lines)) for name, lines in data["names"]]
-        return data, begin, packed
-
-    def _single_calls(self, timeline: Timeline, folding: Folding) -> list[tuple[int, int, int]]:
-        """(slot, lane, facts) of the calls that are told one by one: of all of them, unless there
-        are many."""
-        lane_of = {ranks[0]: lane for lane, ranks in enumerate(folding.classes)}
-        tells_start = any(row["started_ns"] is not None for row in folding.matched.rows)
-        facts_of_calls = []
+        data["names"] = [(name, cited(code_lines)) for name, code_lines in data["names"]]
+        first_ranks = [members[0] for members in folding.classes]
+        queues = timeline.calls["started_ns"].null_count() < timeline.calls.height
+        single_calls = []
         for number, slot in zip(folding.numbers, folding.slots, strict=True):
-            for rank, seq in slot.calls.items():
-                row = folding.matched.row_of[rank, slot.group, seq]
-                facts = self._facts_of(call_details(row, tells_start, timeline.meta)[2:])
-                facts_of_calls.append((number, lane_of[rank], facts))
-        return facts_of_calls
+            for rank, row in folding.matched.calls_of(slot).items():
+                facts = self._facts_of(call_details(row, queues, timeline.meta)[2:])
+                single_calls.append((number, first_ranks.index(rank), facts))
+        return run | {
+            "told": single_calls,
+            "names": list(map(folding.name, first_ranks)),
+            "ends": [_ending(timeline.ends[rank]) for rank in first_ranks],
+            "fates": [fate_of(sign(timeline.ends[rank])) for rank in first_ranks],
+            "queues": queues,
+            "lanes": [
+                next(index for index, members in enumerate(folding.classes) if {*members} & {*lane})
+                for lane in screen.ranks
+            ],
+            "columns": data,
+            "zero": zero if zero < FAR else 0,
+            "sources": [
+                {
+                    "name": source.name,
+                    "first_line": source.first_line,
+                    "text": source.text if source.lines else None,
+                }
+                for source in sources.values
+            ],
+            "lines": lines.values,
+        }, packed
 
     def _facts_of(self, facts: Details) -> int:
         """The number of a call's facts: what a reader looks for first, the rest, the stack, and what
@@ -262,82 +219,85 @@ class LaneData:
         first = tuple(numbers.pop(name) for name in FIRST if name in numbers)
         return self._told((first, tuple(numbers.values()), stack, made))
 
-    def _screen(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
-        """The first screen, as static/types.d.ts has it."""
 
-        def pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:
-            texts: list[tuple[str, int, str]] = []
-            for piece in pieces:
-                kind = -1 if piece.kind is None else KINDS.index(piece.kind)
-                texts.append((shown(piece.text), kind, piece.tone))
-            return texts
+def _safe(part: object) -> object:
+    """The same with every text as `shown`."""
+    if isinstance(part, str):
+        return shown(part)
+    if isinstance(part, dict):
+        return {name: _safe(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return list(map(_safe, part))
+    return part
 
-        def box(index: int, lane: int) -> dict[str, object] | None:
-            box_drawn = made.columns[index].boxes[lane]
-            if box_drawn is None:
-                return None
-            kind, label = KINDS.index(box_drawn.kind), shown(box_drawn.label)
-            extras = {
-                "open": box_drawn.open,
-                "failed": box_drawn.failed,
-                "stack": box_drawn.stack,
-                "below": made.below(index, lane),
+
+def _screen(screen: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
+    """The first screen, as static/types.d.ts has it."""
+    lanes = range(len(screen.ranks))
+    columns = []
+    for index, column in enumerate(screen.columns):
+        columns.append(
+            {
+                "slot": column.slot,
+                "until": column.until,
+                "n": column.number,
+                "boxes": [_box(screen, index, lane) for lane in lanes],
+                "title": screen.title(column),
+                "how": _how(screen, column),
+                "flag": column.flag,
+                "size": column.size,
+                "stack": column.stack,
+                "said": column.said or MEANINGS["missing" if column.missing else column.flag],
+                "clashes": column.clashes,
+                "absent": column.absent,
+                "lacks": column.lacks,
+                "extra": column.extra,
+                "far": column.far,
+                "missing": column.missing,
             }
-            present = {name: value for name, value in extras.items() if value}
-            return {"kind": kind, "label": label, "line": box_drawn.line} | present
+        )
+    return {
+        "names": screen.names,
+        "short": list(map(screen.short, lanes)),
+        "ranks": screen.ranks,
+        "world": timeline.world_size,
+        "inputs": list(map(screen.had, lanes)),
+        "under": list(map(screen.under, lanes)),
+        "head": _pieces(screen.headline),
+        "columns": columns,
+        "focus": screen.focus,
+        "meant": screen.meant,
+        "readings": [reading[:5] for reading in screen.readings],
+        "odd": screen.odd,
+        "tone": screen.tone,
+        "ends": screen.ends,
+        "before": before(screen),
+        "behind": max(least, behind(screen)),
+        "file": screen.file,
+        "code": [(line.sign, line.number, line.text, _pieces(line.here)) for line in screen.code],
+        "tried": _pieces([screen.tried]),
+        "story": [(TAGS.get(kind, ""), _pieces(pieces)) for kind, pieces in screen.story],
+        "word": screen.provenance,
+    }
 
-        return {
-            "names": list(map(shown, made.names)),
-            "short": list(map(shown, map(made.short, range(len(made.ranks))))),
-            "ranks": made.ranks,
-            "world": timeline.world_size,
-            "inputs": list(map(made.had, range(len(made.ranks)))),
-            "under": list(map(made.under, range(len(made.ranks)))),
-            "head": pieces(made.headline),
-            "columns": [
-                {
-                    "slot": column.slot,
-                    "until": column.until,
-                    "n": column.number,
-                    "boxes": [box(index, lane) for lane in range(len(column.boxes))],
-                    "title": shown(made.title(column)),
-                    "how": _how(made, column),
-                    "flag": column.flag,
-                    "size": column.size,
-                    "stack": shown(column.stack),
-                    "said": shown(
-                        column.said or MEANINGS["missing" if column.missing else column.flag]
-                    ),
-                    "clashes": column.clashes,
-                    "absent": column.absent,
-                    "lacks": column.lacks,
-                    "extra": column.extra,
-                    "far": column.far,
-                    "missing": column.missing and (column.missing[0], shown(column.missing[1])),
-                }
-                for index, column in enumerate(made.columns)
-            ],
-            "focus": made.focus,
-            "meant": made.meant,
-            "readings": [
-                (reading.column, reading.to, reading.of, reading.value, reading.sent)
-                for reading in made.readings
-            ],
-            "odd": made.odd,
-            "tone": made.tone,
-            "ends": [
-                (sign, shown(word), tone, shown(detail)) for sign, word, tone, detail in made.ends
-            ],
-            "before": before(made),
-            "behind": max(least, behind(made)),
-            "file": shown(made.file),
-            "code": [
-                (line.sign, line.number, shown(line.text), pieces(line.here)) for line in made.code
-            ],
-            "tried": pieces([made.tried]),
-            "story": [(TAGS.get(kind, ""), pieces(parts)) for kind, parts in made.story],
-            "word": shown(made.provenance),
-        }
+
+def _pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:
+    kinds = [-1 if piece.kind is None else KINDS.index(piece.kind) for piece in pieces]
+    return [(piece.text, kind, piece.tone) for piece, kind in zip(pieces, kinds, strict=True)]
+
+
+def _box(screen: FirstScreen, index: int, lane: int) -> dict[str, object] | None:
+    box = screen.columns[index].boxes.get(lane)
+    if box is None:
+        return None
+    rare = {
+        "open": box.open,
+        "failed": box.failed,
+        "stack": box.stack,
+        "below": screen.below(index, lane),
+    }
+    present = {name: value for name, value in rare.items() if value}
+    return {"kind": KINDS.index(box.kind), "label": box.label, "line": box.line} | present
 
 
 def pack(
@@ -353,24 +313,14 @@ def _how(screen: FirstScreen, column: Column) -> str:
     """What went wrong in a column, read aloud behind its title."""
     if column.flag in ("wrong", "apart"):
         return ", here the calls do not match"
-    fates = dict.fromkeys(screen.fate(column, lane) for lane in range(len(column.boxes)))
+    fates = dict.fromkeys(screen.fate(column, lane) for lane in sorted(column.boxes))
     return "".join(f", {fate}" for fate in fates if fate)
 
 
-def _ending(timeline: Timeline, rank: int) -> str:
-    end = timeline.ends[rank]
-    if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text:
-        detail = f": {end.text.splitlines()[0]}"
-    else:
-        detail = ""
+def _ending(end: Ending) -> str:
     if end.runs:
         return "… still running"
-    return f"{sign(end)} {end}{detail}"
-
-
-def lines_of_end(matched: Matched, rank: int) -> tuple[CodeLine, ...]:
-    """The lines that led to the call in which a rank ended; none if it ended in no call, or it was
-    not recorded."""
-    key = matched.timeline.ended_in(rank)
-    row = None if key is None else matched.row_of.get(key)
-    return SourceTexts.of(matched.timeline).lines_of(row) if row else ()
+    text = f"{sign(end)} {end}"
+    if end.kind in (EndKind.RAISED, EndKind.KILLED) and end.text:
+        text += f": {end.text.splitlines()[0]}"
+    return text

@@ -11,7 +11,7 @@ import os
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from joinlab.archive import write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
 from joinlab.picture.first_screen import first_screen, folded
-from joinlab.picture.lane_data import LaneData, lines_of_end
+from joinlab.picture.lane_data import LaneData
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.story.writers import html_of
@@ -123,18 +123,16 @@ def _named(
     return named
 
 
-def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
-    """The text of the page, for pairs of title and timeline; above them, `notes` are paragraphs."""
+def page(named: list[tuple[str, Timeline]]) -> str:
+    """The text of the page, for pairs of title and timeline."""
     data = LaneData()
-    for _, timeline in named:
-        diagnose(
-            timeline, folded(timeline)
-        )  # before it is drawn: it tries fixes, which the picture shows
+    for _, timeline in named:  # before it is drawn: it tries fixes, which the picture shows
+        diagnose(timeline, folded(timeline))
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
-    paragraphs = (f"<p>{escape(note)}</p>\n" for note in notes)
-    body = chain(paragraphs, _runs(named, numbers))
-    return shown("".join(document(tab, body, data, HEADING, shown=numbers)))
+    body = _runs(named, numbers)
+    quiet = len(named) == 1
+    return shown("".join(document(tab, body, data, HEADING, quiet=quiet, shown=numbers)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
@@ -169,9 +167,8 @@ def _beside(first: tuple[str, Timeline], second: tuple[str, Timeline]) -> str:
         f'<section class="run">\n<div class="run-view" data-run="{number}">\n{still}'
         '<div class="live"></div>\n</div>\n'
     )
-    return shown(
-        "".join(document(f"{first[0]} and {second[0]}", [view, "</section>\n"], data, HEADING))
-    )
+    tab, body = f"{first[0]} and {second[0]}", [view, "</section>\n"]
+    return shown("".join(document(tab, body, data, HEADING, quiet=True)))
 
 
 def framed(timeline: Timeline) -> str:
@@ -260,7 +257,7 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body class=page>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f"<header{' class=quiet' * (len(data) == 1 or name == 'gallery' or quiet)}>\n"
+        f"<header{' class=quiet' * quiet}>\n"
         f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body
@@ -289,35 +286,28 @@ def still(name: str, timeline: Timeline) -> Iterator[str]:
 
 def _source(timeline: Timeline) -> Iterator[str]:
     """The program, and the other functions in which a rank ended."""
-    sources, matched = SourceTexts.of(timeline), folded(timeline).every
+    sources, calls = SourceTexts.of(timeline), folded(timeline).every.row_of
     ended: dict[CodeLine, list[str]] = {}
     for rank, end in enumerate(timeline.ends):
-        for line in lines_of_end(matched, rank):
-            if end.pending:
-                ending = "left a call pending here"
-            else:
-                ending = f"{end} here"
+        key = timeline.ended_in(rank)
+        ending = "left a call pending here" if end.pending else f"{end} here"
+        for line in sources.lines_of(calls[key]) if key in calls else ():
             ended.setdefault(line, []).append(f"rank {rank} {ending}")
-    sources_shown = dict.fromkeys(
-        [*([sources.program] if sources.program else []), *(line.source for line in ended)]
-    )
-    texts = [source for source in sources_shown if source.lines]
+    texts = dict.fromkeys(line.source for line in ended)
+    if sources.program is not None:
+        texts = {sources.program: None} | texts
     yield "<div>\n"
-    if not texts:
+    if not any(source.lines for source in texts):
         yield '<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n'
     for source in texts:
-        if source is sources.program:
-            heading = "The program"
-        else:
-            heading = "A function"
+        if not source.lines:
+            continue
+        heading = "The program" if source is sources.program else "A function"
         yield f'<h3>{heading}, from {escape(source.name)}</h3>\n<pre tabindex="0"><code>'
         for number, text in enumerate(source.lines, source.first_line):
-            endings = ended.get(CodeLine(source, number))
+            endings, cited, mark = ended.get(CodeLine(source, number)), "", ""
             if endings:
-                mark = f'<span class="said">◂ {escape("; ".join(endings))}</span>'
-            else:
-                mark = ""
-            cited = " cited" if endings else ""
+                cited, mark = " cited", f'<span class="said">◂ {escape("; ".join(endings))}</span>'
             yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(text) or " "}{mark}</span>'
         yield "</code></pre>\n"
     yield "</div>\n"
@@ -327,16 +317,16 @@ def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
     made, reading = first_screen(timeline, unfold=True), read(timeline)
     yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
+    scope = "all of them"
     if reading.is_part:
         scope = f"of {reading.count:,} rows those where ranks part, begin or end"
-    else:
-        scope = "all of them"
     yield f"<table>\n<caption>One row for the calls that met, {scope}.</caption>\n<thead><tr>"
     head = ("call", *made.names, "remark")
     yield "".join(f'<th scope="col">{name}</th>' for name in head) + "</tr></thead>\n<tbody>\n"
     for column in made.columns:
         yield f'<tr{" class=wrong" if column.flag in ("wrong", "apart") else ""}><th scope="row">{column.number}</th>'
-        for box in column.boxes:
+        for lane in range(len(made.names)):
+            box = column.boxes.get(lane)
             cell = "—"
             if box is not None and box.row is not None:
                 done = " (failed)" * box.failed + " (never completes)" * box.open
@@ -351,12 +341,7 @@ def _output(timeline: Timeline) -> Iterator[str]:
         if not text:
             continue
         cut = len(text) - MAX_OUTPUT
-        if cut <= 0:
-            shown_text = text
-        else:
-            shown_text = (
-                f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
-            )
+        left_out = f"({cut} characters left out; timeline.output has them)\n" if cut > 0 else ""
         lines = len(text.splitlines())
         yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
-        yield f'<pre class="printed" tabindex="0">{escape(shown_text)}</pre>\n</details>\n'
+        yield f'<pre class="printed" tabindex="0">{left_out}{escape(text[-MAX_OUTPUT:])}</pre>\n</details>\n'

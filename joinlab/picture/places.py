@@ -9,10 +9,10 @@ static/scene.js and `svg` draw the same boxes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, sqrt
+from typing import NamedTuple
 
-from joinlab.picture.first_screen import Box, FirstScreen
+from joinlab.picture.first_screen import FirstScreen
 
 SIZES = {
     "row": {
@@ -70,12 +70,10 @@ def width_of(text: str, size: float) -> float:
 
 def behind(screen: FirstScreen) -> int:
     """px past the last call, for how each rank ended."""
-    return 30 + round(
-        max(
-            max(width_of(f"{sign} {word} …", 17), width_of(detail, 13))
-            for sign, word, _, detail in screen.ends
-        )
-    )
+    wide = 0.0
+    for sign, word, _, detail in screen.ends:
+        wide = max(wide, width_of(f"{sign} {word} …", 17), width_of(detail, 13))
+    return 30 + round(wide)
 
 
 DOTTED = 64
@@ -92,30 +90,23 @@ def before(screen: FirstScreen) -> int:
     return round(min(wide + 24, 214))
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
-    """A box and where it lies: px from the left and from the top of the picture."""
+class Rect(NamedTuple):
+    """Where a box lies, px from the left and from the top of the picture, and how large it is."""
 
-    column: int
-    lane: int
-    box: Box | None
     x: float
     y: float
     w: float
     h: float
 
 
-def along(
-    screen: FirstScreen, room: float, direction: str = "row"
-) -> tuple[list[tuple[float, float]], float]:
+def along(screen: FirstScreen, room: float) -> tuple[list[tuple[float, float]], float]:
     """Where each column begins along time, and how long it is; and the length of them all, `room`
     if that can be."""
-    sizes, columns = dict[str, float](SIZES[direction]), screen.columns
+    sizes, columns = dict[str, float](SIZES["row"]), screen.columns
 
     def lay() -> tuple[list[tuple[float, float]], float]:
         offset, laid = 0.0, []
-        for i, column in enumerate(columns):
-            before = columns[i - 1] if i else None
+        for before, column in zip((None, *columns), columns, strict=False):
             if before is not None:
                 loud = column.far or before.far
                 calm = column.size == before.size == "slim"
@@ -126,18 +117,16 @@ def along(
 
     places, length = lay()
     for size, least in GIVES:
-        many = sum(column.size == size for column in columns) or len(
-            columns
-        )  # the room between two is no column's size
         if length > room:
+            # the room between two is no column's size
+            many = sum(column.size == size for column in columns) or len(columns)
             sizes[size] = max(least, sizes[size] - (length - room) / many)
             places, length = lay()
     return places, length
 
 
 class Across:
-    """Lanes that run across a picture of some width, as static/scene.js lays them out: all its
-    boxes with places.
+    """Lanes that run across a picture of some width, as static/scene.js lays them out.
 
     least is what `behind` is at least.
 
@@ -147,17 +136,15 @@ class Across:
 
     def __init__(self, screen: FirstScreen, width: float, least: int = 0) -> None:
         self.screen, lanes = screen, len(screen.ranks)
-        self.t0 = before(screen)
-        self.behind = max(least, behind(screen))
+        self.t0, self.behind = before(screen), max(least, behind(screen))
         if lanes < 3:
-            self.between = 68
+            self.thick, self.between = 58, 68
         elif lanes < 5:
-            self.between = 44
+            self.thick, self.between = 50, 44
         elif lanes < 7 or any(column.clashes for column in screen.columns):
-            self.between = 30
+            self.thick, self.between = 40, 30
         else:
-            self.between = 20
-        self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
+            self.thick, self.between = 40, 20
         self.places, self.length = along(screen, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)
         self.height = self.lane(lanes - 1) + self.thick + 20
@@ -167,28 +154,10 @@ class Across:
         return SIDE + lane * (self.thick + self.between)
 
     def box(self, column: int, lane: int) -> Rect:
-        """One box; the big ones stand out."""
-        shape, (t, w) = self.screen.columns[column], self.places[column]
-        grow = 4 if shape.size == "big" else 0
-        return Rect(
-            column,
-            lane,
-            shape.boxes[lane],
-            self.t0 + t,
-            self.lane(lane) - grow,
-            w,
-            self.thick + 2 * grow,
-        )
-
-    def boxes(self) -> list[Rect]:
-        """All of them, column by column."""
-        lanes = range(len(self.screen.ranks))
-        boxes = []
-        for index, column in enumerate(self.screen.columns):
-            for lane in lanes:
-                if column.boxes[lane] is not None:
-                    boxes.append(self.box(index, lane))
-        return boxes
+        """Where one box lies; the big ones stand out."""
+        t, w = self.places[column]
+        grow = 4 if self.screen.columns[column].size == "big" else 0
+        return Rect(self.t0 + t, self.lane(lane) - grow, w, self.thick + 2 * grow)
 
     def centre(self, column: int) -> float:
         """px of the middle of a column."""

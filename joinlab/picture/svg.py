@@ -14,11 +14,13 @@ from html import escape
 from itertools import combinations, pairwise
 
 from joinlab.analysis.wording import shown
-from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece
+from joinlab.picture.first_screen import Box, Column, FirstScreen, ScreenPiece
 from joinlab.picture.places import SIDE, Across, Rect, width_of
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
+INK, SOFT, BAD = LIGHT["ink"], LIGHT["soft"], LIGHT["bad"]
+PAPER, GROUND, THREAD, FAINT = LIGHT["paper"], LIGHT["ground"], LIGHT["line"], LIGHT["faint"]
 NO_CALL = "No call was recorded."
 BESIDE = 150  # px right of the headline, where "modelled" stands
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
@@ -26,6 +28,10 @@ LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 HYPHEN = "(?<=[ -])"  # behind a space or a hyphen
 LEAST = 11  # px: no smaller letters in a box
 LONG = 4  # characters of a value that stand beside ≠
+DASHED = ' stroke-dasharray="6 5"'
+FILL = ' class="fill"'
+
+Point = tuple[float, float]
 
 
 def svg(
@@ -38,357 +44,231 @@ def svg(
     heading  what to say below the headline, in small letters
     behind   px past the last call, at least, for how the ranks ended
     """
-    return shown(
-        "".join(_Picture(screen, escape(name, quote=True), width, heading, behind).parts())
-    )
+    picture = _Picture(screen, width, behind)
+    return shown("".join(picture.parts(escape(name, quote=True), heading)))
 
 
-class _Picture:
-    def __init__(
-        self, screen: FirstScreen, name: str, width: int, heading: str, behind: int
-    ) -> None:
-        self.screen, self.name = screen, name
-        self.across = Across(screen, width, behind)
-        room = self.across.width - BESIDE
-        self.headline = list(_wrapped(screen.headline, room, 20 * BOLD))
-        self.heading = [
-            line for line in _wrapped([ScreenPiece(heading)], self.across.width, 13) if heading
-        ]
-        self.top = 20 + 27 * len(self.headline) + 18 * len(self.heading)
-
-    def parts(self) -> Iterator[str]:
-        wide, high = self.across.width + 2 * LEFT, self.top + self.across.height + LEFT
-        headline = "".join(piece.text for piece in self.screen.headline)
+class _Picture(Across):
+    def parts(self, name: str, heading: str) -> Iterator[str]:
+        screen, self.fade = self.screen, f' mask="url(#{name}-fade)"'
+        headline = list(_wrapped(screen.headline, self.width - BESIDE, 20 * BOLD))
+        headings = list(_wrapped([ScreenPiece(heading)], self.width, 13))
+        top = 20 + 27 * len(headline) + 18 * len(headings)
+        wide, high = self.width + 2 * LEFT, top + self.height + LEFT
+        label = "".join(piece.text for piece in screen.headline)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high:.0f}" width="{wide:.0f}" '
-            f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(headline)}" '
-            f'font-family="Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif">{self._fade()}'
-            f'<rect width="100%" height="100%" rx="8" fill="{LIGHT["paper"]}"/><g transform="translate({LEFT} {LEFT})">'
+            f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
+            f'font-family="Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif">{_fade(name)}'
+            f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/><g transform="translate({LEFT} {LEFT})">'
         )
-        for i, line in enumerate(self.headline):
-            yield self._pieces(line, 0, 20 + 27 * i, 20, bold=True)
-        for i, line in enumerate(self.heading):
-            yield self._pieces(
-                line, 0, 27 * len(self.headline) + 16 + 18 * i, 13, color=LIGHT["soft"]
-            )
-        yield self._text(
-            self.across.width, 14, self.screen.provenance, 13, LIGHT["soft"], anchor="end"
-        )
-        yield f'<g class="lanes" transform="translate(0 {self.top})">'
+        for i, line in enumerate(headline):
+            yield _pieces(line, 20 + 27 * i, 20, ' font-weight="700"')
+        for i, line in enumerate(headings):
+            yield _pieces(line, 27 * len(headline) + 16 + 18 * i, 13, color=SOFT)
+        yield _text(self.width, 14, screen.provenance, 13, SOFT, anchor="end")
+        yield f'<g class="lanes" transform="translate(0 {top})">'
         yield from self._focus()
-        for lane in range(len(self.screen.ranks)):
+        for lane in range(len(screen.ranks)):
             yield from self._head(lane)
             yield from self._end(lane)
-        if not self.screen.columns:
-            yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
-        for index, column in enumerate(self.screen.columns):
+        if not screen.columns:
+            yield _text(self.t0, SIDE - 14, NO_CALL, 14, SOFT)
+        for index, column in enumerate(screen.columns):
             remark = f". {column.said}" if column.said and not column.stack else ""
-            yield f"<g><title>{escape(self.screen.title(column) + remark)}</title>"
+            yield f"<g><title>{escape(screen.title(column) + remark)}</title>"
             yield from self._column(index, column)
             yield "</g>"
-        for index, lane, other_at, other_lane in self.screen.meant:
-            near, far = (0.82, 0.18) if index < other_at else (0.18, 0.82)
-            p, q = (
-                self._edge(index, lane, other_lane, near),
-                self._edge(other_at, other_lane, lane, far),
-            )
-            yield self._line(p, q, LIGHT["soft"], 1.8, "1 5")
+        for index, lane, other_index, other_lane in screen.meant:
+            near, far = (0.82, 0.18) if index < other_index else (0.18, 0.82)
+            begin = self._edge(index, lane, other_lane, near)
+            yield _line(begin, self._edge(other_index, other_lane, lane, far), SOFT, 1.8, "1 5")
         yield "</g></g></svg>"
-
-    def _fade(self) -> str:
-        stops = "".join(
-            f'<stop offset="{stop}" stop-color="#fff" stop-opacity="{opacity}"/>'
-            for stop, opacity in ((0, 1), (0.55, 0.8), (1, 0))
-        )
-        box = f'<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#{self.name}-f)"/>'
-        mask = f'<mask id="{self.name}-fade" maskContentUnits="objectBoundingBox">{box}</mask>'
-        return f'<defs><linearGradient id="{self.name}-f">{stops}</linearGradient>{mask}</defs>'
 
     def _focus(self) -> Iterator[str]:
         """The one loud place."""
         if self.screen.focus is not None:
-            t, w = self.across.places[self.screen.focus]
-            last = self.across.lane(len(self.screen.ranks) - 1) + self.across.thick + 18
-            yield self._rect(self.across.t0 + t - 12, 0, w + 24, last, LIGHT["ground"], 14)
+            t, w = self.places[self.screen.focus]
+            last = self.lane(len(self.screen.ranks) - 1) + self.thick + 18
+            yield _rect(Rect(self.t0 + t - 12, 0, w + 24, last), GROUND, 14)
 
     def _head(self, lane: int) -> Iterator[str]:
-        y, odd = self.across.lane(lane) + self.across.thick / 2, self.screen.odd == lane
-        yield self._text(
-            0, y, self.screen.short(lane), 15, LIGHT["bad" if odd else "ink"], bold=True
-        )
-        under = self.screen.under(lane)
-        yield self._text(
-            0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"]
-        )
+        y, screen = self.lane(lane) + self.thick / 2, self.screen
+        color = BAD if screen.odd == lane else INK
+        yield _text(0, y, screen.short(lane), 15, color, bold=True)
+        under = screen.under(lane)
+        yield _text(0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, SOFT)
 
     def _end(self, lane: int) -> Iterator[str]:
-        sign, word, tone, detail = self.screen.ends[lane]
-        if (
-            len(self.screen.ends) > 4
-            and lane
-            and self.screen.ends[lane] == self.screen.ends[lane - 1]
-        ):
+        ends = self.screen.ends
+        sign, word, tone, detail = ends[lane]
+        if len(ends) > 4 and lane and ends[lane] == ends[lane - 1]:
             word = detail = ""  # of lanes that end alike, the first tells
-        t0, length, middle = (
-            self.across.t0,
-            self.across.length,
-            self.across.lane(lane) + self.across.thick / 2,
-        )
-        x, y = t0 + length + 22, middle + 5 - 8 * bool(detail)
+        middle = self.lane(lane) + self.thick / 2
+        x, y = self.t0 + self.length + 22, middle + 5 - 8 * bool(detail)
         dots = "…" if "wait" in word else ""
-        yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
-        yield self._text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
-        drawn = []
-        for index, column in enumerate(self.screen.columns):
-            if column.boxes[lane] is not None:
-                drawn.append((index, column.boxes[lane]))
-        if drawn and (box := drawn[-1][1]) is not None:
-            if box.open:
-                end = self.across.places[drawn[-1][0]][0]
-            else:
-                end = length + 6
-            yield self._line((t0 + 20, middle), (t0 + end, middle), LIGHT["line"], 2)
+        yield _text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
+        yield _text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
+        end = None
+        for column, (t, _) in zip(self.screen.columns, self.places, strict=True):
+            box = column.boxes.get(lane)
+            if box is not None:
+                end = t if box.open else self.length + 6
+        if end is not None:
+            yield _line((self.t0 + 20, middle), (self.t0 + end, middle), THREAD, 2)
 
     def _column(self, index: int, column: Column) -> Iterator[str]:
-        lanes = [lane for lane, box in enumerate(column.boxes) if box is not None]
+        centre, slim = self.centre(index), column.size == "slim"
         if column.flag == "met" or column.extra is not None:
-            t = self.across.centre(index)
-            for a, b in pairwise(lanes):
-                begin, end = (
-                    self.across.lane(a) + self.across.thick + 9,
-                    self.across.lane(b) - (17 if column.stack else 9),
-                )
-                yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
-        for lane in range(len(column.boxes)):
-            rect, label = self.across.box(index, lane), self._box_texts(index, lane)
-            if rect.box is None:
-                yield self._ghost(rect, label[0]) if any(label) and column.size != "slim" else ""
-            else:
-                yield from (
-                    self._stack(rect, column, label[0])
-                    if column.stack
-                    else self._call(rect, column, *label)
-                )
-        loud = index == self.screen.focus
-        if loud or (
-            not column.stack
-            and (
-                column.size != "slim" or self.across.places[index][1] > width_of(column.number, 12)
-            )
-        ):
-            if loud and column.number:
-                number = f"call {column.number}"
-            else:
-                number = column.number
+            for above, below in pairwise(sorted(column.boxes)):
+                end = self.lane(below) - (17 if column.stack else 9)
+                yield _line((centre, self.lane(above) + self.thick + 9), (centre, end), FAINT, 6)
+        for lane in range(len(self.screen.ranks)):
+            rect, box = self.box(index, lane), column.boxes.get(lane)
+            if box is not None and column.stack:
+                yield from _stack(rect, column, box.stack or column.stack)
+            elif box is not None:
+                yield from self._call(index, column, lane, box, rect)
+            elif column.missing and column.missing[0] == lane:
+                yield from _ghost(rect, column.missing[1])
+            elif lane in column.absent and not slim:
+                yield from _ghost(rect, column.lacks or "nobody")
+        if index == self.screen.focus:
+            number = f"call {column.number}" if column.number else ""
             number = "missing" if column.missing else number
-            color = LIGHT["bad" if loud else "soft"]
-            y = SIDE - (24 if loud else 14)
-            yield self._text(
-                self.across.centre(index),
-                y,
-                number,
-                13 if loud else 12,
-                color,
-                bold=loud,
-                anchor="middle",
-            )
+            yield _text(centre, SIDE - 24, number, 13, BAD, bold=True, anchor="middle")
+        elif not column.stack:
+            number = "missing" if column.missing else column.number
+            if not slim or self.places[index][1] > width_of(number, 12):
+                yield _text(centre, SIDE - 14, number, 12, SOFT, anchor="middle")
         yield from self._between(index, column)
 
-    def _box_texts(self, index: int, lane: int) -> tuple[str, str]:
-        """What a column says in a lane, and below it."""
-        column = self.screen.columns[index]
-        box = column.boxes[lane]
-        if box is None:
-            if column.missing and column.missing[0] == lane:
-                missing = column.missing[1]
-            else:
-                missing = ""
-            return missing or (column.lacks or "nobody") * (lane in column.absent), ""
-        sub = "extra" if column.extra == lane else self.screen.below(index, lane)
-        return box.stack or column.stack or box.label, sub
-
-    def _stack(self, rect: Rect, column: Column, label: str) -> Iterator[str]:
-        for by in (8, 4, 0):
-            yield self._rect(
-                rect.x + by,
-                rect.y - by,
-                rect.w - 8,
-                rect.h,
-                LIGHT["faint"],
-                8,
-                LIGHT["line"],
-                1,
-                "fill",
-            )
-        yield from self._words(
-            replace(rect, w=rect.w - 8),
-            label,
-            LIGHT["bad" if column.flag == "wrong" else "soft"],
-            14,
-        )
-
-    def _call(self, rect: Rect, column: Column, label: str, sub: str) -> Iterator[str]:
-        box, big, extra = rect.box, column.size == "big", column.extra == rect.lane
-        assert box is not None
-        loud = big and column.flag != "met"
-        if box.open and loud:
-            overhang = 26
-        elif box.open and rect.column == len(self.screen.columns) - 1:
-            overhang = 14
-        else:
-            overhang = 0
-        edge = LIGHT["bad"] if extra or loud or box.failed else ""
-        fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
-        style = f' stroke-dasharray="6 5"{fade}' if extra else fade
+    def _call(self, index: int, column: Column, lane: int, box: Box, rect: Rect) -> Iterator[str]:
+        big, slim, extra = column.size == "big", column.size == "slim", column.extra == lane
+        focus, loud = index == self.screen.focus, big and column.flag != "met"
+        style, overhang = FILL, 0
+        if extra:
+            style += DASHED
         if box.open:
-            ground = LIGHT["ground" if rect.column == self.screen.focus else "paper"]
-            under = rect.w + (min(overhang, 12) if rect.column == self.screen.focus else overhang)
-            yield self._rect(rect.x, rect.y, under, rect.h, ground, 8)
-        slim, fill = column.size == "slim", FILLS[box.kind]
-        yield self._rect(
-            rect.x,
-            rect.y,
-            rect.w + overhang,
-            rect.h,
-            fill,
-            6 if slim else 8,
-            edge,
-            2.4,
-            "fill",
-            style,
-        )
+            style += self.fade
+            if loud:
+                overhang = 26
+            elif index == len(self.screen.columns) - 1:
+                overhang = 14
+            under = min(overhang, 12) if focus else overhang
+            yield _rect(rect._replace(w=rect.w + under), GROUND if focus else PAPER, 8)
+        edge = BAD if extra or loud or box.failed else ""
+        whole = rect._replace(w=rect.w + overhang)
+        yield _rect(whole, FILLS[box.kind], 6 if slim else 8, edge, 2.4, style)
         size = 17 if big else 12 if slim else 14
-        yield from self._words(rect, label, ink_of(box.kind), size, loud or extra, sub)
-
-    def _ghost(self, rect: Rect, label: str) -> str:
-        bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
-        dashed = self._rect(*place, LIGHT["ground"], 8, bad, 2.4, "", ' stroke-dasharray="6 5"')
-        return dashed + "".join(self._words(rect, label, bad, 14, True))
+        sub = "extra" if extra else self.screen.below(index, lane)
+        yield from _words(rect, box.label, ink_of(box.kind), size, loud or extra, sub)
 
     def _between(self, index: int, column: Column) -> Iterator[str]:
         """≠, and the value that goes wrong."""
+        big = column.size == "big"
         first = next(iter(self.screen.readings), None)
-        reads = first is not None and first.column == index and column.size == "big"
-        radius = (
-            17
-            if column.size == "big" and self.across.between > 40
-            else min(11, self.across.between / 2 - 5)
-        )
-        for a, b in column.clashes:
-            x = self.across.centre(index) + (self.across.places[index][1] * 0.2 if reads else 0)
-            y = (self.across.lane(a) + self.across.thick + self.across.lane(b)) / 2
-            look = f'fill="{LIGHT["paper"]}" stroke="{LIGHT["bad"]}" stroke-width="2"'
+        reads = big and first is not None and first.column == index
+        radius = min(11, self.between / 2 - 5)
+        if big and self.between > 40:
+            radius = 17
+        for above, below in column.clashes:
+            x = self.centre(index) + (self.places[index][1] * 0.2 if reads else 0)
+            y = (self.lane(above) + self.thick + self.lane(below)) / 2
+            look = f'fill="{PAPER}" stroke="{BAD}" stroke-width="2"'
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look}/>'
-            yield self._text(
-                x, y + radius * 0.42, "≠", radius * 1.2, LIGHT["bad"], bold=True, anchor="middle"
-            )
+            y += radius * 0.42
+            yield _text(x, y, "≠", radius * 1.2, BAD, bold=True, anchor="middle")
         if first is not None and reads:
-            p, q = (
-                self._edge(index, first.of, first.to, 0.3),
-                self._edge(index, first.to, first.of, 0.3),
-            )
-            down = 1 if q[1] > p[1] else -1
-            yield self._line(p, q, LIGHT["bad"], 2.5, "1 6")
-            yield self._line((q[0] - 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
-            yield self._line((q[0] + 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
-            x, y = p[0] + 8 + len(first.value) * 5, (p[1] + q[1]) / 2 + 6
-            value = first.value if len(first.value) <= LONG else ""  # the box says what it reads
-            yield self._text(x, y, value, 17, LIGHT["bad"], bold=True, anchor="middle")
+            begin = self._edge(index, first.of, first.to, 0.3)
+            tip = self._edge(index, first.to, first.of, 0.3)
+            back = tip[1] + (-9 if tip[1] > begin[1] else 9)
+            yield _line(begin, tip, BAD, 2.5, "1 6")
+            for wing in (-6, 6):
+                yield _line((tip[0] + wing, back), tip, BAD, 2.5)
+            if len(first.value) <= LONG:  # else the box says what it reads
+                x, y = begin[0] + 8 + len(first.value) * 5, (begin[1] + tip[1]) / 2 + 6
+                yield _text(x, y, first.value, 17, BAD, bold=True, anchor="middle")
 
-    def _edge(self, index: int, lane: int, towards: int, part: float) -> tuple[float, float]:
+    def _edge(self, index: int, lane: int, towards: int, part: float) -> Point:
         """A point on the edge of a box that faces another lane."""
-        t, w = self.across.places[index]
-        return self.across.t0 + t + w * part, self.across.lane(lane) + (
-            self.across.thick + 4 if towards > lane else -4
-        )
+        t, w = self.places[index]
+        y = self.lane(lane) + (self.thick + 4 if towards > lane else -4)
+        return self.t0 + t + w * part, y
 
-    # ---- marks
 
-    def _words(
-        self, rect: Rect, text: str, color: str, size: float, bold: bool = False, sub: str = ""
-    ) -> Iterator[str]:
-        """A label in a box, in up to three lines; nothing where it would have to be cut or too
-        small."""
-        room = (rect.w - (4 if size < 13 else 10)) / (BOLD if bold else 1)
-        lines, fits = _broken(text, size, room, rect.h - 20 * bool(sub))
-        if fits < LEAST:
-            return
-        sub = sub if width_of(sub, 13) < rect.w - 4 else ""
-        x, middle = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
-        top = middle + fits * 0.35 - (len(lines) - 1) * fits * 0.59
-        for i, line in enumerate(lines):
-            yield self._text(
-                x, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle"
-            )
-        yield self._text(
-            x, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle"
-        )
+def _fade(name: str) -> str:
+    stops = ""
+    for stop, opacity in ((0, 1), (0.55, 0.8), (1, 0)):
+        stops += f'<stop offset="{stop}" stop-color="#fff" stop-opacity="{opacity}"/>'
+    box = f'<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#{name}-f)"/>'
+    mask = f'<mask id="{name}-fade" maskContentUnits="objectBoundingBox">{box}</mask>'
+    return f'<defs><linearGradient id="{name}-f">{stops}</linearGradient>{mask}</defs>'
 
-    def _text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        color: str,
-        *,
-        bold: bool = False,
-        anchor: str = "start",
-    ) -> str:
-        weight = ' font-weight="700"' if bold else ""
-        look = f'font-size="{size:.3g}" fill="{color}" text-anchor="{anchor}"{weight}'
-        if text:
-            return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>'
-        return ""
 
-    def _pieces(
-        self,
-        pieces: Sequence[ScreenPiece],
-        x: float,
-        y: float,
-        size: float,
-        bold: bool = False,
-        color: str = "",
-    ) -> str:
-        spans = ""
-        for piece in pieces:
-            if piece.kind is None:
-                ink = LIGHT[TONES[piece.tone]]
-            else:
-                ink = ink_of(piece.kind)
-            spans += f'<tspan fill="{color or ink}">{escape(piece.text.replace("`", ""))}</tspan>'
-        weight = ' font-weight="700"' if bold else ""
-        return (
-            f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{spans}</text>'
-        )
+def _stack(rect: Rect, column: Column, label: str) -> Iterator[str]:
+    sheet = rect._replace(w=rect.w - 8)
+    for by in (8, 4, 0):
+        yield _rect(sheet._replace(x=rect.x + by, y=rect.y - by), FAINT, 8, THREAD, 1, FILL)
+    yield from _words(sheet, label, BAD if column.flag == "wrong" else SOFT, 14)
 
-    def _rect(
-        self, x: float, y: float, w: float, h: float, fill: str, radius: float, edge: str = "", width: float = 1,
-        name: str = "", attributes: str = "",
-    ) -> str:  # fmt: skip
-        if edge:
-            stroke = f' stroke="{edge}" stroke-width="{width}"'
-        else:
-            stroke = ""
-        called = f' class="{name}"' if name else ""
-        return (
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}"'
-            f"{stroke}{called}{attributes}/>"
-        )
 
-    def _line(
-        self,
-        p: tuple[float, float],
-        q: tuple[float, float],
-        color: str,
-        width: float,
-        dashes: str = "",
-    ) -> str:
-        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-        ends = f'x1="{p[0]:.1f}" y1="{p[1]:.1f}" x2="{q[0]:.1f}" y2="{q[1]:.1f}"'
-        return (
-            f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
-        )
+def _ghost(rect: Rect, label: str) -> Iterator[str]:
+    yield _rect(rect, GROUND, 8, BAD, 2.4, DASHED)
+    yield from _words(rect, label, BAD, 14, True)
+
+
+def _words(
+    rect: Rect, text: str, color: str, size: float, bold: bool = False, sub: str = ""
+) -> Iterator[str]:
+    """A label in a box, in up to three lines; nothing where it would have to be cut or too small."""
+    room = (rect.w - (4 if size < 13 else 10)) / (BOLD if bold else 1)
+    lines, fits = _broken(text, size, room, rect.h - 20 * bool(sub))
+    if fits < LEAST:
+        return
+    sub = sub if width_of(sub, 13) < rect.w - 4 else ""
+    x, y = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
+    y += fits * 0.35 - (len(lines) - 1) * fits * 0.59
+    for i, line in enumerate(lines):
+        yield _text(x, y + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
+    yield _text(x, y + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")
+
+
+def _text(
+    x: float, y: float, text: str, size: float, color: str, *, bold: bool = False,
+    anchor: str = "start",
+) -> str:  # fmt: skip
+    weight = ' font-weight="700"' if bold else ""
+    look = f'font-size="{size:.3g}" fill="{color}" text-anchor="{anchor}"{weight}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>' if text else ""
+
+
+def _pieces(
+    pieces: Sequence[ScreenPiece], y: float, size: float, weight: str = "", color: str = ""
+) -> str:
+    """Words in the colours of their kinds and tones, or in one `color`."""
+    spans = ""
+    for piece in pieces:
+        ink = LIGHT[TONES[piece.tone]] if piece.kind is None else ink_of(piece.kind)
+        spans += f'<tspan fill="{color or ink}">{escape(piece.text.replace("`", ""))}</tspan>'
+    return f'<text x="0" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{spans}</text>'
+
+
+def _rect(
+    rect: Rect, fill: str, radius: float, edge: str = "", width: float = 1, attributes: str = ""
+) -> str:
+    stroke = f' stroke="{edge}" stroke-width="{width}"' if edge else ""
+    x, y, w, h = rect
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}"'
+        f"{stroke}{attributes}/>"
+    )
+
+
+def _line(begin: Point, end: Point, color: str, width: float, dashes: str = "") -> str:
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    ends = f'x1="{begin[0]:.1f}" y1="{begin[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"'
+    return f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
 
 
 def _broken(
@@ -419,15 +299,14 @@ def _wrapped(
     line: list[ScreenPiece] = []
     used = 0.0
     for piece in pieces:
-        parts = piece.text.replace(" ", " \0").split("\0")
-        for word in parts:
+        for word in piece.text.replace(" ", " \0").split("\0"):
             wide = width_of(word, size)
             if line and used + wide > width:
                 yield line
                 line, used = [], 0.0
             if line and (line[-1].kind, line[-1].tone) == (piece.kind, piece.tone):
                 word = line.pop().text + word
-            line.append(ScreenPiece(word, piece.kind, piece.tone))
+            line.append(replace(piece, text=word))
             used += wide
-    if line:
+    if used:
         yield line

@@ -16,13 +16,12 @@ from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.thread import BesideThread
 from joinlab.ops import decode_values
-from joinlab.picture.both_themes import in_both_themes
+from joinlab.picture.both_themes import drawing
 from joinlab.picture.rows import RowKind
 from joinlab.picture.rows import kind as kind_of
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
 from joinlab.timeline import Timeline, expect_timeline
 
-FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
 LETTER, LINE, PAD = 7.4, 19, 9
 """Of the picture: px of a letter, of a line and around the text of a cell."""
 
@@ -32,11 +31,13 @@ MOST_VALUES = 6
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The lines of one cell. The first is bold and in the colour of `kind`, if there is one."""
+    """The lines of one cell. The first is bold and in the colour of `kind`, if there is one. `html`: the
+    same for a page that can show more of it."""
 
     lines: tuple[str, ...]
     kind: RowKind | None = None
     wrong: bool = False
+    html: str = ""
 
     def __str__(self) -> str:
         return ", ".join(self.lines)
@@ -53,79 +54,69 @@ class Table:
     def __str__(self) -> str:
         texts = [self.columns, *(tuple(map(str, row)) for row in self.rows)]
         wide = [max(map(len, column)) for column in zip(*texts, strict=True)]
-        lines = (
-            "  ".join(f"{cell:{width}}" for cell, width in zip(row, wide, strict=True)).rstrip()
-            for row in texts
-        )
-        return "\n".join(filter(None, [self.caption, *lines]))
+        lines = [self.caption] if self.caption else []
+        for row in texts:
+            cells = map(str.ljust, row, wide)
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         pad = "padding:.3em .8em;text-align:left;vertical-align:top"
-        head = "".join(
-            f'<th scope="col" style="{pad}">{escape(name)}</th>' for name in self.columns
-        )
-        body = ""
-        for row in self.rows:
-            cells = "".join(f'<td style="{pad};{_style(cell)}">{_html(cell)}</td>' for cell in row)
-            body += f'<tr style="background:transparent">{cells}</tr>'
-        caption = f'<caption style="text-align:left;caption-side:top;color:inherit">{escape(self.caption)}</caption>'
+        head, body, caption = "", "", ""
+        for name in self.columns:
+            head += f'<th scope="col" style="{pad}">{escape(name)}</th>'
+        for first, *cells in self.rows:
+            body += '<tr style="background:transparent">'
+            body += f'<th scope="row" style="{pad};{_style(first)}">{_html(first)}</th>'
+            for cell in cells:
+                body += f'<td style="{pad};{_style(cell)}">{_html(cell)}</td>'
+            body += "</tr>"
+        if self.caption:
+            look = "text-align:left;caption-side:top;color:inherit"
+            caption = f'<caption style="{look}">{escape(self.caption)}</caption>'
         return (
-            f'<table style="border-collapse:separate;border-spacing:3px">{caption * bool(self.caption)}'
+            f'<table style="border-collapse:separate;border-spacing:3px">{caption}'
             f'<thead><tr style="background:transparent">{head}</tr></thead><tbody>{body}</tbody></table>'
         )
 
     def svg(self) -> str:
         """The table as a picture, with the colours of a light and of a dark page."""
-        return in_both_themes("".join(self._drawn()))
-
-    def _drawn(self) -> Iterator[str]:
-        wide = [
-            2 * PAD + LETTER * max(map(len, (name, *(_lines(row[index] for row in self.rows)))))
-            for index, name in enumerate(self.columns)
-        ]
-        lefts = [PAD + sum(wide[:index]) + 4 * index for index in range(len(wide))]
-        heights = [2 * PAD + LINE * max(len(cell.lines) for cell in row) for row in self.rows]
+        lefts, wide, x = [], [], float(PAD)
+        for index, name in enumerate(self.columns):
+            lines = [name, *(line for row in self.rows for line in row[index].lines)]
+            lefts.append(x)
+            wide.append(2 * PAD + LETTER * max(map(len, lines)))
+            x += wide[-1] + 4
+        width = x - 4
+        parts = [_text(PAD, PAD + 13, self.caption, LIGHT["soft"])] if self.caption else []
         top = PAD + LINE * (1 + bool(self.caption)) + 6
-        width = lefts[-1] + wide[-1] + PAD
-        height = top + sum(height + 4 for height in heights) + PAD
-        yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-            f'width="{width:.0f}" height="{height:.0f}" style="max-width:100%;height:auto" role="img" '
-            f'aria-label="{escape(self.caption or ", ".join(self.columns))}" font-family="{FONT}" '
-            f'font-size="13"><rect width="100%" height="100%" rx="8" fill="{LIGHT["paper"]}"/>'
-        )
-        if self.caption:
-            yield _text(PAD, PAD + 13, self.caption, LIGHT["soft"])
         for x, name in zip(lefts, self.columns, strict=True):
-            yield _text(x + PAD, top - 10, name, LIGHT["ink"], bold=True)
-        for row, high in zip(self.rows, heights, strict=True):
+            parts.append(_text(x + PAD, top - 10, name, LIGHT["ink"], bold=True))
+        for row in self.rows:
+            high = 2 * PAD + LINE * max(len(cell.lines) for cell in row)
             for x, cell_width, cell in zip(lefts, wide, row, strict=True):
-                yield from _box(cell, x, top, cell_width, high)
+                parts.append(_box(cell, x, top, cell_width, high))
             top += high + 4
-        yield "</svg>"
+        label = self.caption or ", ".join(self.columns)
+        return drawing(width + PAD, top + PAD, label, parts)
 
 
-def _lines(cells: Iterable[Cell]) -> Iterator[str]:
-    for cell in cells:
-        yield from cell.lines
-
-
-def _box(cell: Cell, x: float, top: float, wide: float, high: float) -> Iterator[str]:
-    fill = LIGHT["card"] if cell.kind is None else FILLS[cell.kind]
+def _box(cell: Cell, x: float, top: float, wide: float, high: float) -> str:
+    fill, ink, edge = LIGHT["card"], LIGHT["ink"], ""
+    if cell.kind is not None:
+        fill, ink = FILLS[cell.kind], ink_of(cell.kind)
     if cell.wrong:
         edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"'
-    else:
-        edge = ""
-    yield (
+    box = (
         f'<rect x="{x:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
         f'fill="{fill}"{edge}/>'
     )
-    ink = LIGHT["ink"] if cell.kind is None else ink_of(cell.kind)
     for index, line in enumerate(cell.lines):
         bold = index == 0 and cell.kind is not None
-        yield _text(x + PAD, top + PAD + 13 + LINE * index, line, ink, bold)
+        box += _text(x + PAD, top + PAD + 13 + LINE * index, line, ink, bold)
+    return box
 
 
 def _text(x: float, y: float, text: str, fill: str, bold: bool = False) -> str:
@@ -134,13 +125,15 @@ def _text(x: float, y: float, text: str, fill: str, bold: bool = False) -> str:
 
 
 def _style(cell: Cell) -> str:
-    edge = f"outline:2px solid {LIGHT['bad']};" * cell.wrong
+    edge = f"outline:2px solid {LIGHT['bad']};" if cell.wrong else ""
     if cell.kind is None:
         return edge
     return f"{edge}border-radius:6px;background:{FILLS[cell.kind]};color:{ink_of(cell.kind)}"
 
 
 def _html(cell: Cell) -> str:
+    if cell.html:
+        return cell.html
     lines = list(map(escape, cell.lines))
     if cell.kind is not None:
         lines[0] = f"<b>{lines[0]}</b>"
@@ -173,10 +166,7 @@ def thread_table(beside: BesideThread) -> Table:
     rows = []
     for row in beside.rows:
         pairs = zip(row.here or (None, None), row.there or (None, None), strict=True)
-        cells = []
-        for pair in pairs:
-            for call in pair:
-                cells.append(Cell((call or "-",), wrong=not row.alike))
+        cells = [Cell((_words(call),), wrong=not row.alike) for pair in pairs for call in pair]
         rows.append((Cell((_words(row.input),)), *cells, Cell(("✓" if row.alike else "✗",))))
     return Table(("input", *columns, "alike"), tuple(rows), " ".join(beside.sentences))
 

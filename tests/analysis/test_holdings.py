@@ -9,13 +9,22 @@ import pytest
 import joinlab
 from joinlab import scenarios
 from joinlab.picture.holdings import MAX_CHIPS
+from joinlab.picture.tables import Table
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 
+def lines(table: Table) -> list[str]:
+    """Its call, and what each rank holds before and after, in words."""
+    told = [table.columns[0]]
+    for name, *cells in table.rows:
+        holdings = (f"rank {rank}: {cell}" for rank, cell in enumerate(cells))
+        told.append(f"{name!s:6}  " + ";  ".join(holdings))
+    return told
+
+
 def held(name: str, backend: str = "nccl") -> list[str]:
-    return str(
-        joinlab.who_holds(joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend))
-    ).splitlines()
+    run = joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend)
+    return lines(joinlab.who_holds(run))
 
 
 OWN = "before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]"
@@ -48,7 +57,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_before_and_after(name):
     title, before, after = TABLES[name]
-    assert held(name) == [title, f"  {before}", f"  {after}"]
+    assert held(name) == [title, before, after]
 
 
 def test_a_gloo_barrier_holds_nothing():
@@ -94,8 +103,10 @@ def test_what_two_ranks_held_alike_is_claimed_for_neither():
 
 
 def test_incomplete_and_too_large_values_are_labelled():
-    assert "rank 0: never completed" in str(joinlab.who_holds(made("[[1.0]]", None, done=False)))
-    assert "before  rank 0: too large to show" in str(joinlab.who_holds(made(None, None)))
+    assert (
+        "rank 0: never completed" in lines(joinlab.who_holds(made("[[1.0]]", None, done=False)))[2]
+    )
+    assert "before  rank 0: too large to show" in lines(joinlab.who_holds(made(None, None)))[1]
 
 
 def test_many_values_are_cut():
@@ -108,7 +119,7 @@ def test_many_values_are_cut():
 def test_an_unknown_slot_is_refused():
     with pytest.raises(IndexError, match="1 slots, so there is no slot 1"):
         joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), 1)
-    assert joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), -1).call == "all-gather"
+    assert joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), -1).columns[0] == "all-gather"
 
 
 def test_text_from_a_program_cannot_become_markup():

@@ -33,7 +33,8 @@ def test_every_box_and_every_fact_arrives(timeline):
             one.size,
         )
         assert sent["title"] == made.title(one)
-        for lane, (arrived, box) in enumerate(zip(sent["boxes"], one.boxes, strict=True)):
+        for lane, arrived in enumerate(sent["boxes"]):
+            box = one.boxes.get(lane)
             expected = box and {
                 "kind": KINDS.index(box.kind),
                 "label": box.label,

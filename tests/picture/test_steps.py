@@ -16,6 +16,10 @@ from tests.timelines import Writer, case_timeline, documented_rows
 DONE = Ending("finished")
 
 
+def planned(matched):
+    return plan(matched, {})
+
+
 def rows(timeline):
     return timeline.calls.to_dicts()
 
@@ -23,11 +27,11 @@ def rows(timeline):
 @given(timelines())
 def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeline):
     calls = rows(timeline)
-    drawn = [index for step in plan(Matched(timeline)) for index in step.calls]
-    assert sorted(drawn) == list(range(len(calls)))
+    drawn = [row for step in planned(Matched(timeline)) for row in step.rows]
+    assert len(drawn) == len(calls)
     for rank in range(3):
-        of_rank = [index for index in drawn if calls[index]["rank"] == rank]
-        assert of_rank == sorted(of_rank)
+        of_rank = [row for row in drawn if row["rank"] == rank]
+        assert of_rank == [row for row in calls if row["rank"] == rank]
 
 
 def test_setup_that_went_wrong_is_not_stacked():
@@ -45,10 +49,8 @@ def test_setup_that_went_wrong_is_not_stacked():
 @pytest.mark.parametrize("case", DOCUMENTED)
 def test_unfolded_rows_are_those_of_the_matching(case):
     timeline = case_timeline(case, backend="nccl", era="1.9")
-    calls = rows(timeline)
     ours = [
-        {calls[index]["rank"]: calls[index]["origin"] for index in step.calls}
-        for step in plan(Matched(timeline))
+        {row["rank"]: row["origin"] for row in step.rows} for step in planned(Matched(timeline))
     ]
     assert [(row.get(0), row.get(1)) for row in ours] == [
         row[1:] for row in documented_rows(timeline, setup=True)
@@ -62,19 +64,19 @@ def test_calls_issued_crosswise_get_a_row_each():
     writer.call(1, "all_reduce", "b", group="other", done=False)
     writer.call(1, "all_reduce", "a", done=False)
     timeline = writer.timeline([Ending("hung", proven=True)] * 2)
-    assert len(plan(Matched(timeline))) == 3  # one slot whole, the other in two rows
-    assert sorted(len(step.calls) for step in plan(Matched(timeline))) == [1, 1, 2]
+    assert len(planned(Matched(timeline))) == 3  # one slot whole, the other in two rows
+    assert sorted(len(step.rows) for step in planned(Matched(timeline))) == [1, 1, 2]
 
 
 def test_a_wrong_meeting_says_what_boxes_do_not_show():
     matched = Matched(case_timeline(4, 2, backend="nccl", era="1.9"))
-    steps = [step for step in plan(matched) if not matched.slots[step.slot].expected]
+    steps = [step for step in planned(matched) if not matched.slots[step.slot].expected]
     assert len(steps) == 4
     assert steps[0].text == "Met, but should not have: rank 0 float32[1]; rank 1 uint8[1]."
 
 
 def test_a_rank_that_never_came_is_named_once():
-    texts = [step.text for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9")))]
+    texts = [step.text for step in planned(Matched(case_timeline(4, 2, backend="nccl", era="1.9")))]
     assert [text for text in texts if "Nothing" in text] == [
         "Nothing meets this call: rank 1 never issued one."
     ]
@@ -85,7 +87,7 @@ def test_alike_calls_of_other_ranks_are_grouped():
     for rank in range(3):
         writer.call(rank, "all_reduce", "mine", done=False)
     writer.call(3, "all_reduce", "mine", shape=[[2]], done=False)
-    (step,) = plan(Matched(writer.timeline([Ending("hung", proven=True)] * 4)))
+    (step,) = planned(Matched(writer.timeline([Ending("hung", proven=True)] * 4)))
     assert step.text.endswith(": ranks 0-2 float32[1]; rank 3 float32[2].")
 
 
@@ -96,7 +98,7 @@ def test_a_slot_that_is_taken_apart_names_what_stands_elsewhere():
     writer.call(1, "all_reduce", group="h", done=False)
     writer.call(1, "all_reduce", group="g")
     matched = Matched(writer.timeline([Ending("hung", proven=True)] * 2))
-    assert {step.text for step in plan(matched) if not matched.slots[step.slot].expected} == {
+    assert {step.text for step in planned(matched) if not matched.slots[step.slot].expected} == {
         "Faces rank 1's all-reduce, but can never meet it.",
         "Faces rank 0's broadcast, but can never meet it.",
     }
@@ -107,7 +109,7 @@ def test_calls_that_met_from_different_lines_say_so_once():
     for _ in range(2):
         for rank in range(3):
             writer.call(rank, "broadcast", call_site=f"a/p.py:{4 if rank == 1 else 7}")
-    steps = plan(Matched(writer.timeline([DONE] * 3)))
+    steps = planned(Matched(writer.timeline([DONE] * 3)))
     assert [step.text for step in steps] == [
         "Met from different lines: rank 1 p.py:4; ranks 0, 2 p.py:7.",
         "",

@@ -107,5 +107,4 @@ class Gallery extends First {
   }
 }
 
-const told = JSON.parse(find(document, "#gallery").textContent);
-follow(new Gallery(find(document, ".live"), told));
+follow(new Gallery(find(document, ".live"), data.gallery));

@@ -80,6 +80,7 @@ interface LaneData {
   // The numbers of a page's runs, from top to bottom.
   shown?: number[];
   ahead?: Record<string, number>;
+  gallery?: any;
 }
 
 // A call, or a stack of them, in a lane.
