@@ -299,7 +299,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     still = evidence.ranks_that(lambda end: STUCK in end.text)
     headline = (
         _failed(evidence)
-        or _parted(evidence, open_)
+        or _waiting(evidence, open_)
         or (TextStuck(ranks=tuple(still)) if still else None)
         or _victims(evidence)
         or (None if rows else _stood(evidence) or _hints(evidence))
@@ -422,52 +422,54 @@ def _hints(evidence: Evidence) -> Line | None:
     return None
 
 
-def _parted(evidence: Evidence, open_: list[CallRow]) -> Line | None:
+def _waiting(evidence: Evidence, open_: list[CallRow]) -> Line | None:
     """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
     more is told."""
     if not open_:
         return None
     refused = [row for row in open_ if NOT_MET in (row["error"] or "")]
-    kinds = _kinds(refused, numbers=True)
-    if len(kinds) > 1:
-        return _calls(evidence, TextDiffer, kinds)
     if refused:
-        return _calls(evidence, TextRefused, kinds)
+        kinds = _kinds(refused, numbers=True)
+        return _calls(evidence, TextDiffer if kinds[1:] else TextRefused, kinds)
     group = mode(row["group"] for row in open_)
-    by = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
-    for number in sorted(by):
-        kinds = _kinds(by[number])
-        if number and len(kinds) > 1:
+    by_number = by_key((row["number"] or 0, row) for row in open_ if row["group"] == group)
+    for number in sorted(by_number):
+        kinds = _kinds(by_number[number])
+        if number and kinds[1:]:
             return _calls(evidence, TextDiffer, kinds)
+    rows_of_group = [*chain(*by_number.values())]
     failed = any(row["error"] for row in open_)
-    untold = any(evidence.ends[row["rank"]].text in (UNTOLD, WROTE) for row in chain(*by.values()))
+    untold = any(evidence.ends[row["rank"]].text in (UNTOLD, WROTE) for row in rows_of_group)
     text_ends = untold and not failed
     exact = _exact(evidence, group)
-    for number in sorted(by):
-        ranks_here = {row["rank"] for row in by[number]}
-        behind = [
-            rank
-            for rank, count in exact.items()
-            if count < (number or 1) and rank not in ranks_here
-        ]
+    for number in sorted(by_number):
+        waiting = by_number[number]
+        reached = {row["rank"] for row in waiting}
+        reached.update(rank for rank, count in exact.items() if count >= (number or 1))
+        behind = [rank for rank in exact if rank not in reached]
         if behind:
             of_log = text_ends and group in evidence.meta.get("counted", {})
-            return _calls(evidence, TextFurther if of_log else TextBehind, [by[number]], [behind])
-    if len({row["rank"] for row in chain(*by.values())}) == 1:
-        # each rank has a name of its own for its group
-        by = by_key((row["number"] or 0, row) for row in open_)
-    first: dict[int, int] = {}
-    for number in sorted(by):
-        for row in by[number]:
-            first.setdefault(row["rank"], number)
-    places: list[list[CallRow]] = []
-    for number in sorted(set(first.values())):
-        places += _kinds([row for row in by[number] if first[row["rank"]] == number])
+            return _calls(evidence, TextFurther if of_log else TextBehind, [waiting], [behind])
+    # where the text has one rank of the group, each rank has a name of its own for its group
+    one_rank = len({row["rank"] for row in rows_of_group}) == 1
+    kinds = _first_calls(open_ if one_rank else rows_of_group)
     if text_ends:
-        return _calls(evidence, TextLast, places)
+        return _calls(evidence, TextLast, kinds)
     if any("of its group failed" in (row["error"] or "") for row in open_):
-        return _calls(evidence, TextAwaited, places)
-    return _calls(evidence, TextApart if places[1:] else TextWaits, places)
+        return _calls(evidence, TextAwaited, kinds)
+    return _calls(evidence, TextApart if kinds[1:] else TextWaits, kinds)
+
+
+def _first_calls(rows: Sequence[CallRow]) -> list[list[CallRow]]:
+    """The call of lowest number of each rank: ranks of one call together, by number."""
+    in_order = sorted(rows, key=lambda row: row["number"] or 0)
+    first: dict[int, int | None] = {}
+    for row in in_order:
+        first.setdefault(row["rank"], row["number"])
+    by_number = by_key(
+        (row["number"], row) for row in in_order if first[row["rank"]] == row["number"]
+    )
+    return [*chain(*map(_kinds, by_number.values()))]
 
 
 def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
