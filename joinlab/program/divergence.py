@@ -46,7 +46,8 @@ class Read(TypedDict):
 class Branch(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
-    how  "line", "in" (a comprehension of the test), "call" (of a function of the program), "return", "leave" (the
+    how  "line", "in" (a comprehension of the test), "call" (of a function of the program), "resume" (a generator or
+         coroutine at its `yield` or `await`), "return", "leave" (the
          block of a `with` that begins at `line`), "raise" (then `text` is the exception's type), "issue": the next call
          came from the test's own line, "over": its comprehension there had ended, "end": its later steps are unknown;
          for an `if` on one line, "block": it ran the block, "past": it did not. "round": it began another round of the
@@ -1020,8 +1021,14 @@ def _went(fork: _Fork) -> tuple[str, int, str]:
         and step.line == around.first < test.line <= around.last
     ):
         return "leave", step.line, around.text
+    text = linecache.getline(step.file, step.line).strip()
+    how = step.event
     if step.depth == fork.depth and step.event == "line":
         how = "line"
-    else:
-        how = step.event
-    return how, step.line, linecache.getline(step.file, step.line).strip()
+    elif step.event == "call" and not _BEGINS_CODE.search(text):
+        how = "resume"
+    return how, step.line, text
+
+
+_BEGINS_CODE = re.compile(r"^(@|(async )?def |class )|\blambda\b")
+"""The first line of a function or class."""

@@ -96,7 +96,7 @@ def _at_test(evidence: Evidence) -> Iterator[Line]:
     for line in parted.find(evidence):
         if isinstance(line, parted.Parted):
             is_loop = line.lines[0].text.startswith(("for ", "while "))
-            is_loop &= all(side["how"] not in ("raise", "call") for side in line.went)
+            is_loop &= all(side["how"] not in ("raise", "call", "resume") for side in line.went)
             form = SameRounds if is_loop else SameWay
             yield form(is_loop and _can_join(evidence), ranks=line.ranks, lines=line.lines)
 

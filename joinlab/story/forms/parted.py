@@ -102,6 +102,7 @@ def _stands_there(evidence: Evidence, test: Test) -> bool:
                 side["how"] == "issue"
                 and evidence.awaited(rank) is None
                 and evidence.ends[rank].kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+                and evidence.timeline.calls.filter(rank=rank).height <= side.get("issued", 0)
             ):
                 return True
     return False
@@ -197,6 +198,7 @@ def _side(line: AtTest, side: Branch) -> Text:
 _WENT = {
     "line": "went to line {line}",
     "call": "called the function at line {line}",
+    "resume": "resumed the function at line {line}",
     "return": "returned",
     "leave": "left the block of line {line}",
     "raise": "raised {text}",
