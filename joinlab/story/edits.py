@@ -598,8 +598,10 @@ def _out(target: FixTarget) -> Iterator[Edited]:
         kind = "out" if whole and not through else "block"
         if test:
             kind, change = f"{kind}, shared", (*target.span(branch.test), test)
-        else:
+        elif by_rank or kind == "out":
             change = (*target.span(branch), block.lstrip())
+        else:
+            return  # what else is in the block may be right only where the test holds
         yield Edited(kind, target, target.changed(change), moves=through)
 
 
@@ -732,7 +734,7 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     choice.
     """
     if not _leaves(branch):
-        lines = range(branch.lineno + 1, (branch.end_lineno or 0) + 1)
+        lines = range(branch.body[0].lineno, (branch.end_lineno or 0) + 1)
         if target.sites.intersection(lines) and not branch.orelse:
             calls = (call for call in target.own_calls(branch) if call.lineno in target.sites)
             filled = itertools.chain(*(call.value.args[:1] for call in calls))  # type: ignore[attr-defined]

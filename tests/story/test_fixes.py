@@ -23,7 +23,11 @@ from joinlab.story.judge import mend
 from joinlab.story.lines import Edit, LineKind
 from joinlab.story.writers import diff_of
 from tests.material.unseen import px, reports
-from tests.material.users import r09_zero_consolidate_best, r10_manual_grad_none
+from tests.material.users import (
+    r09_zero_consolidate_best,
+    r10_manual_grad_none,
+    r15_two_optimizers_clip,
+)
 from tests.nightly import sampled
 from tests.program.test_divergence import checkpoint_on_one_rank, two_epochs
 from tests.unseen import edited
@@ -818,6 +822,7 @@ def counts_by_class(rank, inputs):
             (returns_too_early, "late", (2, None)),
             (downloads_until_all_have_it, "all ready", (b"data", b"data")),
             (restores_where_one_has_to, "where one does", (1, 1)),
+            (r15_two_optimizers_clip.program, "where one does", (1, 1)),
         ]
     ),
     ids=lambda value: getattr(value, "__name__", ""),

@@ -41,7 +41,7 @@ def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
 
 USERS = (
     *("m02", "m03", "m05", "m06", "m07", "m08", "m10", "m11", "m12"),
-    *("r01", "r04", "r05", "r08"),
+    *("r01", "r04", "r05", "r08", "r13", "r14", "r16"),
     "f09",
     "f18",
     "f62",

@@ -14,8 +14,8 @@ from joinlab.analysis.wording import by_key, good
 from joinlab.ops import CallRow, Op, decode_values
 from joinlab.showing import site_text
 from joinlab.story.evidence import Evidence
-from joinlab.story.lines import Fix, Headline, Line, RankEnds, SourceLine, form
-from joinlab.story.words import Text, every_rank, listing, say
+from joinlab.story.lines import Fix, Headline, Line, Note, RankEnds, SourceLine, form
+from joinlab.story.words import Text, as_sentence, every_rank, listing, say
 from joinlab.timeline import EndKind
 
 
@@ -238,22 +238,46 @@ class OutsideGroup(Headline):
     name: str
 
     def words(self) -> Text:
-        template = (
-            "{} finished, but {} called {}{} for a group that [it is|they are] not in: it did "
-            "nothing."
-        )
-        where = site_text(self.lines[0].site)
-        return say(template, every_rank(self.world), self.ranks, self.name, where)
+        return say("{} finished, but {}.", every_rank(self.world), _did_nothing(self, self.name))
+
+
+@form
+class DidNothing(Note):
+    """Such a call from a line in whose call others wait. name: of the function"""
+
+    name: str
+
+    def words(self) -> Text:
+        return say("{}.", as_sentence(_did_nothing(self, self.name)))
+
+
+def _did_nothing(line: Line, name: str) -> Text:
+    template = "{} called {}{} for a group that [it is|they are] not in: it did nothing"
+    return say(template, line.ranks, name, site_text(line.lines[0].site))
 
 
 def _outside(evidence: Evidence) -> tuple[Line, ...]:
-    outside = evidence.meta.get("outside", ())
-    if not outside:
-        return ()
-    first = outside[0]
-    ranks = tuple(sorted({one["rank"] for one in outside if one["site"] == first["site"]}))
-    lines = (SourceLine(first["site"], "", ranks),)
-    return (OutsideGroup(len(evidence.ends), first["name"], ranks=ranks, lines=lines),)
+    for name, line in _outsiders(evidence):
+        return (OutsideGroup(len(evidence.ends), name, ranks=line.ranks, lines=(line,)),)
+    return ()
+
+
+def waited_for(evidence: Evidence) -> Iterator[Line]:
+    """The ranks that called a group that they are not in from a line in whose call others wait."""
+    keys = filter(None, map(evidence.awaited, range(len(evidence.ends))))
+    sites = {evidence.matched.row_of[key]["call_site"] for key in keys}
+    for name, line in _outsiders(evidence):
+        if line.site in sites:
+            yield DidNothing(name, ranks=line.ranks, lines=(line,))
+
+
+def _outsiders(evidence: Evidence) -> Iterator[tuple[str, SourceLine]]:
+    """The functions that ranks called for a group that they are not in, with the line."""
+    calls = evidence.meta.get("outside", ())
+    for (name, site), ranks in by_key(
+        ((one["name"], one["site"]), one["rank"]) for one in calls
+    ).items():
+        yield name, SourceLine(site, "", tuple(sorted({*ranks})))
 
 
 @form

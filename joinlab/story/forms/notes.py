@@ -10,6 +10,7 @@ from joinlab.documentation import DOCUMENTED, documented_case
 from joinlab.ops import Op
 from joinlab.program.replicas import Replica
 from joinlab.story.evidence import Evidence
+from joinlab.story.forms import misused
 from joinlab.story.forms.kept_waiting import Shows, unclear_first
 from joinlab.story.forms.pasted import waited
 from joinlab.story.forms.silent import differing
@@ -21,6 +22,7 @@ from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 def find(evidence: Evidence) -> tuple[Line, ...]:
     """All notes on a run."""
     return (
+        *misused.waited_for(evidence),
         *_documented(evidence.timeline),
         *_unclear(evidence),
         *_tags(evidence),
