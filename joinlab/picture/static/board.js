@@ -1,12 +1,12 @@
 // The bench: the first screen with dots for the inputs, the controls above it, and pictures that Python sent
 // ahead of the dots (joinlab/notebook/ending_map.py): a move is drawn from them.
 
-import { Controls } from "./controls.js";
+import { controls } from "./controls.js";
 import { unpack } from "./data.js";
 import { element, write } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First, widget } from "./first.js";
-import { Hand } from "./hand.js";
+import { hand } from "./hand.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
 
@@ -15,9 +15,9 @@ const SHIPPED = 9; // counts of inputs of each of two ranks for which the ending
 export class Board extends First {
   makeElements() {
     super.makeElements();
-    this.controls = new Controls(this);
+    this.controls = controls(this);
     this.view.classList.add("jl-board");
-    this.hand = new Hand(this);
+    this.hand = hand(this);
     const { above, below, program } = this.controls;
     below[0].prepend(this.turner);
     this.own.append(...above);
@@ -44,7 +44,7 @@ export class Board extends First {
     let due = false;
     this.follow("change", () => {
       // once for all that a message changes
-      this.controls.asks = false;
+      this.controls.answered();
       if (!due)
         queueMicrotask(() => {
           due = false;
@@ -142,14 +142,14 @@ export class Board extends First {
       early = this.sent(key);
     if (!early || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
-    this.controls.asks = false;
+    this.controls.answered();
     this.show(early.data, early.run);
   }
 
   // Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
   // the dots.
   has() {
-    if (this.hand.aloft !== null) {
+    if (this.hand.isAloft()) {
       this.missed = true; // it is drawn once the line has landed
       return true;
     }
@@ -247,7 +247,7 @@ export class Board extends First {
       disabled: (!this.covered.length || this.busy) && "disabled",
     };
     return (
-      `${row}<span class="jl-say">will ${tag("select", look, words)} ` +
+      `${row}<span>will ${tag("select", look, words)} ` +
       `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`
     );
   }

@@ -8,9 +8,8 @@ export const OPEN = 1,
   WAITS_ON = 32; // flags of a call
 export const WRONG = OPEN | BAD | FAILED;
 
-/** Read the columns of a run from the bytes behind the JSON, `at` where they begin, and return their end:
- * every one byte by byte of significance, which packs well.
- * @param {RawColumns} columns @param {Uint8Array} bytes */
+// Read the columns of a run from the bytes behind the JSON, `at` where they begin, and return their end:
+// every one byte by byte of significance, which packs well.
 export function decode(columns, bytes, at) {
   columns.read = {};
   for (const [name, size, n] of columns.planes) {
@@ -43,14 +42,14 @@ export const callsOf = (run) => (run.calls ??= everyCall(run.columns));
 /** Every call by index, lane by lane in order of issue. @param {RawColumns} columns */
 export function everyCall(columns) {
   const { read, unit, counts, stops } = columns,
-    n = read.slot.length;
-  const starts = edges(counts),
-    slot = Int32Array.from(summed(read.slot, counts, 1));
-  const begun = summed(read.begun, counts, 0),
+    n = read.slot.length,
+    starts = edges(counts),
+    slot = Int32Array.from(summed(read.slot, counts, 1)),
+    begun = summed(read.begun, counts, 0),
     ended = new Float64Array(n),
-    { flags, code } = read;
-  const wrong = new Uint8Array(columns.rows);
-  const hosts = counts.map(() => /** @type {Span[]} */ ([]));
+    { flags, code } = read,
+    wrong = new Uint8Array(columns.rows),
+    hosts = counts.map(() => []);
   for (let lane = 0, i = 0, w = 0; lane < counts.length; lane++)
     for (; i < starts[lane + 1]; i++) {
       begun[i] *= unit;
@@ -67,8 +66,8 @@ export function everyCall(columns) {
   hosts.forEach((of, lane) => {
     for (let i = first[lane]; i < first[lane + 1]; i++) {
       const from = spans[i] * unit,
-        to = read.spanTook[i] === 0xffffffff ? stops[lane] : from + read.spanTook[i] * unit;
-      const [name, lines] = columns.names[read.spanCode[i]];
+        to = read.spanTook[i] === 0xffffffff ? stops[lane] : from + read.spanTook[i] * unit,
+        [name, lines] = columns.names[read.spanCode[i]];
       of.push({ from, to, name, call: -1, input: read.spanInput[i], lines });
     }
     of.sort((a, b) => a.from - b.from);
@@ -81,7 +80,7 @@ export function everyCall(columns) {
     flags,
     code,
     kind: Uint8Array.from(code, (at) => columns.codes[at].kind),
-    hosts, // by lane, what its program did
+    hosts, // by lane, what its program did, ns; `call`: the one that it waited for, or -1
     late: Float64Array.from(read.late, (steps) => steps * unit), // ns from its issue until it began
     input: read.input, // counted from 1; 0: none
     wrong,
@@ -93,14 +92,13 @@ export function everyCall(columns) {
         of.map(({ to }) => to),
       ),
     ),
-    bySlot: /** @type {Int32Array[]} */ ([]),
-    inputs: /** @type {Span[][]} */ ([]),
+    bySlot: [],
+    inputs: [],
   };
 }
 
 // For a search among intervals that are almost in order: the last end up to each, and the first begin from
-// each on, part by part.
-// starts: of the parts
+// each on, part by part; `starts`: of the parts.
 function bounds(starts, from, to) {
   const last = new Float64Array(from.length),
     first = new Float64Array(from.length);
@@ -127,7 +125,7 @@ export function touching({ last, first }, begin, behind, from, to) {
   return [least((i) => last[i] >= from), least((i) => first[i] > to)];
 }
 
-/** The calls of a lane by slot, -1 where it has none. @param {Calls} calls */
+// The calls of a lane by slot, -1 where it has none.
 export function slotsOf(calls, lane) {
   const { bySlot } = calls;
   if (bySlot[lane]) return bySlot[lane];
@@ -136,20 +134,17 @@ export function slotsOf(calls, lane) {
   return (bySlot[lane] = found);
 }
 
-/** When a lane's rank was at each of its inputs, which are counted from 1. A wait belongs to the input
- * that its rank was at when it began, whatever call it is for.
- * @param {Calls} calls */
+// When a lane's rank was at each of its inputs, which are counted from 1. A wait belongs to the input
+// that its rank was at when it began, whatever call it is for.
 export function inputsOf(calls, lane) {
   const { begun, late, input, inputs, starts, hosts } = calls;
   if (inputs[lane]) return inputs[lane];
-  /** @type {Span[]} */
   const seen = [];
   for (let i = starts[lane]; i < starts[lane + 1]; i++) {
     const issued = begun[i] - late[i];
-    seen.push({ from: issued, to: issued, name: "", call: -1, input: input[i], lines: 0 });
+    seen.push({ from: issued, to: issued, call: -1, input: input[i] });
   }
   seen.push(...hosts[lane]);
-  /** @type {Span[]} */
   const bands = [];
   let now = 0;
   for (const piece of seen.sort((a, b) => a.from - b.from)) {
@@ -165,5 +160,4 @@ export function inputsOf(calls, lane) {
   return (inputs[lane] = bands);
 }
 
-/** @param {Calls} calls */
 export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < starts[lane + 1]);

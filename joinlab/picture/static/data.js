@@ -5,10 +5,10 @@ import { decode } from "./columns.js";
 
 export const bytesOf = (packed) => Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
 
-/** @param {Uint8Array | DataView} bytes @returns {Promise<LaneData>} */
+/** @returns {Promise<LaneData>} */
 export async function unpack(bytes) {
-  const sent = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const whole = sent[0] === 0x1f ? await unzip(sent) : sent; // small data is not compressed
+  const sent = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength),
+    whole = sent[0] === 0x1f ? await unzip(sent) : sent; // small data is not compressed
   const behind = whole.indexOf(0); // JSON holds no NUL; the columns follow one
   const data = JSON.parse(new TextDecoder().decode(whole.subarray(0, behind)));
   data.size = sent.length;
@@ -17,11 +17,10 @@ export async function unpack(bytes) {
   return data;
 }
 
-/** @param {Uint8Array} bytes */
 async function unzip(bytes) {
   const { writable, readable } = new DecompressionStream("gzip"),
     writer = writable.getWriter(); // out of a Blob it waits for other threads, six times as long
-  writer.write(/** @type {any} */ (bytes));
+  writer.write(bytes);
   writer.close();
   return new Uint8Array(await new Response(readable).arrayBuffer());
 }

@@ -4,7 +4,7 @@
  * left out.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K | `${K}.${string}`} tag with its class, as in "div.jl-bar"
- * @param {Record<string, any>} attributes @param {...(Node | string)} children */
+ * @param {...(Node | string)} children */
 export function element(tag, attributes = {}, ...children) {
   const [name, ...look] = tag.split("."),
     made = document.createElement(/** @type {K} */ (name));
@@ -78,23 +78,21 @@ export const findAll = (root, selector) => [...root.querySelectorAll(selector)];
 // What was last written into an element.
 const written = new WeakMap();
 
-/** Write HTML into an element. What is there already stays, and keeps the focus.
- * @param {Element} place @param {...any} pieces texts, and lists of them */
+// Write HTML, texts and lists of them, into an element. What is there already stays, and keeps the focus.
 export function write(place, ...pieces) {
   const html = pieces.flat(9).join("");
   if (written.get(place) === html) return;
   written.set(place, html);
-  const wanted = /** @type {Element} */ (place.cloneNode(false));
+  const wanted = place.cloneNode(false);
   wanted.innerHTML = html;
   change(place, wanted);
 }
 
-/** Make the children of an element like those of another, which loses them. A drawing is replaced whole:
- * its parts would fade from one place into another.
- * @param {Element} place @param {Element} wanted */
+// Make the children of an element like those of another, which loses them. A drawing is replaced whole:
+// its parts would fade from one place into another.
 function change(place, wanted) {
   const here = [...place.childNodes],
-    wants = /** @type {Element[]} */ ([...wanted.childNodes]);
+    wants = [...wanted.childNodes];
   for (const [i, want] of wants.entries()) {
     const was = here[i];
     if (!was) place.append(want);

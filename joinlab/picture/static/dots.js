@@ -10,11 +10,11 @@ const SHOWN = 8; // dots of a rank, unless it has more inputs
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
   const row = Array.from({ length: last + 1 }, (_, n) => {
-    const how = ending(n),
-      look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
-    const shine =
-      how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
-    return tag("i", { class: look }, shine ?? "");
+    const look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" "),
+      end = ending(n),
+      shine =
+        end && `<u style="background:${end.color}"></u><em aria-hidden="true">${end.sign}</em>`;
+    return tag("i", { class: look }, shine);
   });
   const look = {
     class: `jl-dotrow${last > SHOWN ? " jl-many" : ""}`,
@@ -33,9 +33,9 @@ export function dots(rank, count, most, busy, ending) {
 
 /** @param {import("./board.js").Board | import("./positions.js").Positions} view */
 export function wireDots(view) {
-  const { stage } = view;
-  const row = (rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`);
-  const shine = (rank, on) => row(rank)?.classList.toggle("jl-shine", on);
+  const { stage } = view,
+    row = (rank) => find(stage, `.jl-dotrow[data-rank="${rank}"]`),
+    shine = (rank, on) => row(rank)?.classList.toggle("jl-shine", on);
   const move = (rank, to) => {
     const n = clamp(to, 0, view.most);
     if (n !== view.counts[rank]) view.go(view.counts.with(rank, n));

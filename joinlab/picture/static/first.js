@@ -6,7 +6,7 @@ import { arrow, button, chord, drag, element, find, findAll, fresh, hit, write }
 import { callsOf } from "./columns.js";
 import { unpack } from "./data.js";
 import { Grid, MIXED } from "./grid.js";
-import { Play } from "./play.js";
+import { player } from "./play.js";
 import { save } from "./save.js";
 import { FOOT, Scene, along, columnsOf } from "./scene.js";
 import { Store } from "./store.js";
@@ -22,10 +22,9 @@ const HAND = 396; // px of a program that can be changed, and of the gap before 
 const MORE = "where this comes from, the whole story, every call, keys";
 const DOTS = 64; // of more ranks, a lane names its own in words
 
-// height: px; width: of its lines
-const icon = (height, d, width) =>
+const icon = (height, d, stroke) =>
   `<svg width="18" height="${height}" aria-hidden="true"><path d="${d}" stroke="currentColor" ` +
-  `stroke-width="${width}" stroke-linecap="round"/></svg>`;
+  `stroke-width="${stroke}" stroke-linecap="round"/></svg>`;
 
 export class First {
   name = fresh();
@@ -45,7 +44,7 @@ export class First {
   turn = false;
   // Whether Python is: its kernel was restarted.
   gone = false;
-  /** The loop that can be changed, where there is one. @type {import("./hand.js").Hand | null} */
+  /** The loop that can be changed, where there is one. @type {ReturnType<import("./hand.js").hand>} */
   hand = null;
   alive = true;
   followed = [];
@@ -57,7 +56,7 @@ export class First {
   wanted = null;
   // Called when the position, or what is shown, changed.
   moved = () => {};
-  play = new Play(this);
+  play = player(this);
 
   /** @param {HTMLElement} root @param {Model} model */
   constructor(root, model) {
@@ -182,14 +181,12 @@ export class First {
     };
     this.opener = button("", `More: ${MORE}`, open, "jl-icon jl-opener");
     this.opener.innerHTML = `<span></span>${icon(4, "M2 2h0m7 0h0m7 0h0", 3.6)}`;
-    const to = (axis) => () => this.set("axis", this.axis === axis ? "logical" : axis);
-    this.switch = button(
-      "",
-      "Lanes in order of calls, or on the clock (c)",
-      to("time"),
-      "jl-switch",
-      { role: "switch", "aria-label": "order clock: lanes on the clock" },
-    );
+    const to = (axis) => () => this.set("axis", this.axis === axis ? "logical" : axis),
+      orders = "Lanes in order of calls, or on the clock (c)";
+    this.switch = button("", orders, to("time"), "jl-switch", {
+      role: "switch",
+      "aria-label": "order clock: lanes on the clock",
+    });
     this.switch.innerHTML = "<span>order</span><span>clock</span>";
     this.own = element("span.jl-own");
     this.headline = element("div.jl-headline", {
@@ -360,7 +357,7 @@ export class First {
       runs = covered.length ? [run] : this.drawn,
       pictures = turned && !phone ? runs.length : 1; // beside each other
     this.view.ariaLabel = `Swimlanes: ${run.title}`;
-    this.turner.ariaPressed = String(this.turn);
+    this.turner.ariaPressed = `${this.turn}`;
     this.opener.firstElementChild.textContent = word;
     this.opener.ariaLabel = `${word}. More: ${MORE}`;
     this.tellHeadline();
@@ -469,7 +466,6 @@ export class First {
     write(this.legend, this.covered.length ? "" : names);
   }
 
-  /** @param {ScenePiece[]} pieces */
   pieces(pieces) {
     const html = pieces.map(([said, kind, tone]) => {
       const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2"),
@@ -529,8 +525,8 @@ export class First {
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
     const fits = widthOf(`${run.scene.short[lane]} ${had}`, 15) < Math.min(room, 190),
-      beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "";
-    const many = world > 8,
+      beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "",
+      many = world > 8,
       step = this.phone ? (many ? 7 : 15) : many ? 9 : 20,
       per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
     const dots = Array.from({ length: world }, (_, rank) => {
@@ -587,8 +583,8 @@ export class First {
     if (!scrub) return;
     scrub.style.setProperty("--thumb", `${px(face.thumb(at))}px`);
     const heard = faces.map((one) => one.heard(at));
-    scrub.ariaValueNow = String(heard[0].now);
-    scrub.ariaValueMax = String(heard[0].most);
+    scrub.ariaValueNow = heard[0].now;
+    scrub.ariaValueMax = heard[0].most;
     scrub.ariaValueText = heard.map(({ text }) => text).join("; ");
     if (!this.play.on) this.moved();
   }
@@ -632,7 +628,7 @@ export class First {
 
   // The part of an address after "#".
   get hash() {
-    return String(new URLSearchParams(this.address)).replaceAll("%2C", ",");
+    return `${new URLSearchParams(this.address)}`.replaceAll("%2C", ",");
   }
 
   goTo(asked) {
@@ -669,7 +665,6 @@ export class First {
     });
   }
 
-  // Close the details.
   shut() {
     const { details, stage } = this;
     if (details.matches(":focus-within")) find(stage, ".jl-scrub").focus({ preventScroll: true });
@@ -778,8 +773,8 @@ export class First {
       mended = run !== main,
       alone = run.beside === undefined,
       { code, tried } = ((!alone && this.drawn.find(mends)) || main).scene,
-      alike = this.drawn.filter(({ scene }) => String(scene.code) === String(code));
-    const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
+      alike = this.drawn.filter(({ scene }) => `${scene.code}` === `${code}`),
+      least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, line, here], i) => {
       const before = code[i - 1]?.[1],
         skipped = number && before && number > before + 1 ? '<div class="jl-skip">⋯</div>' : "",
@@ -866,7 +861,7 @@ export class First {
   tellMore() {
     const { run, more } = this,
       story = this.covered.length ? [] : run.scene.story;
-    this.opener.ariaExpanded = String(!more.hidden);
+    this.opener.ariaExpanded = `${!more.hidden}`;
     if (more.hidden) return;
     const lines = story.map(
       ([kind, pieces], i) =>

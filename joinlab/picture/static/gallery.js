@@ -33,8 +33,8 @@ class Gallery extends First {
   get address() {
     const { program, fabric } = this.place();
     return {
-      case: String(1 + program),
-      on: String(1 + fabric),
+      case: 1 + program,
+      on: 1 + fabric,
       inputs: this.inputs.value,
       ...super.address,
     };
@@ -51,7 +51,7 @@ class Gallery extends First {
 
   goTo(asked) {
     const { program, fabric } = this.place(),
-      number = (name, now = 0) => Number(asked.get(name) ?? now + 1) - 1;
+      number = (name, now) => Number(asked.get(name) ?? now + 1) - 1;
     if (asked.get("inputs") in this.told.runs) this.inputs.value = asked.get("inputs");
     const radio = this.radios[number("case", program) * this.many + number("on", fabric)];
     if (radio) radio.checked = true;

@@ -32,6 +32,8 @@ import {
 } from "./text.js";
 import { linesOf, stateOf } from "./told.js";
 
+const { abs, ceil, floor, max, min, round } = Math;
+
 const LEAST = 3; // px: what is shorter is drawn together
 export const MIXED = "var(--mixed)"; // what is drawn together, and of which no kind takes most
 const DEEPEST = 500; // ns across, at the deepest zoom
@@ -51,9 +53,6 @@ const TRACKS = [
 let scrolled = -Infinity; // when the page last moved: a wheel that scrolls it does not begin to zoom
 addEventListener("scroll", () => (scrolled = performance.now()), { capture: true, passive: true });
 
-/** A lane that is drawn: its number among those of the columns.
- * @typedef {{ lane: number, net: number, host: number, band: number }} Row */
-
 export class Grid extends Lanes {
   /** @param {import("./first.js").First} view */
   constructor(view) {
@@ -63,10 +62,8 @@ export class Grid extends Lanes {
     this.from = this.span = this.width = 0;
     this.all = true; // whether the whole axis is in sight
     this.band = this.thick = this.host = this.gap = 0; // px across time, as in TRACKS
-    /** The lanes that are drawn, and px across time of what they show. @type {Row[]} */
-    this.rows = [];
-    // What the strip shows: a run, and an axis.
-    this.whole = [];
+    this.rows = []; // of each lane drawn its number in the columns, and px across time of what it shows
+    this.whole = []; // what the strip shows: a run, and an axis
     this.strip = element("div.jl-strip");
     this.chart = element("div.jl-chart");
     this.listen();
@@ -76,9 +73,9 @@ export class Grid extends Lanes {
     const { chart, strip } = this;
     const wheel = (event) => {
       const pinch = event.ctrlKey || event.metaKey,
-        aside = Math.abs(event.deltaX) > Math.abs(event.deltaY),
-        whole = this.all && (aside || event.deltaY > 0);
-      const scrolls = this.view.inside || performance.now() - scrolled < 300;
+        aside = abs(event.deltaX) > abs(event.deltaY),
+        whole = this.all && (aside || event.deltaY > 0),
+        scrolls = this.view.inside || performance.now() - scrolled < 300;
       if (whole || (!pinch && !aside && scrolls)) return;
       event.preventDefault();
       if (aside && !pinch) this.go(this.from + event.deltaX / this.per);
@@ -97,7 +94,7 @@ export class Grid extends Lanes {
       const hold = held.get(event.pointerId),
         [at] = this.placeOf(event);
       if (!hold) return this.view.point(clamp(this.unitAt(event), 0, this.extent));
-      if (!moved && Math.abs(at - hold[1]) < 5) return;
+      if (!moved && abs(at - hold[1]) < 5) return;
       moved = true;
       hold[1] = at;
       const [one, other] = held.values();
@@ -129,12 +126,16 @@ export class Grid extends Lanes {
     return callsOf(this.run);
   }
 
+  codeOf(i) {
+    return this.run.columns.codes[this.calls.code[i]];
+  }
+
   get clock() {
     return this.view.axis === "time";
   }
 
   get extent() {
-    return Math.max(this.clock ? this.run.columns.end : this.run.columns.rows, 1);
+    return max(this.clock ? this.run.columns.end : this.run.columns.rows, 1);
   }
 
   // px of a unit.
@@ -187,7 +188,7 @@ export class Grid extends Lanes {
 
   // The smallest piece that is worth looking at.
   get least() {
-    return Math.min(this.clock ? DEEPEST : 4, this.extent);
+    return min(this.clock ? DEEPEST : 4, this.extent);
   }
 
   // around: stays where it is
@@ -225,7 +226,7 @@ export class Grid extends Lanes {
       const rest = this.band + this.host + this.gap + 8;
       this.thick = clamp((width - this.side + this.gap) / n - rest, 22, 150);
       this.long = phone ? 380 : 540;
-    } else this.long = width - this.t0 - Math.max(118, scene.behind, ...more);
+    } else this.long = width - this.t0 - max(118, scene.behind, ...more);
     const { band, thick, host, gap, side } = this,
       space = host && 4;
     this.pitch = thick + band + host + gap + 2 * space;
@@ -240,7 +241,6 @@ export class Grid extends Lanes {
     });
   }
 
-  // at: of the lanes drawn
   lane(at) {
     return this.rows[at].net;
   }
@@ -277,7 +277,6 @@ export class Grid extends Lanes {
     this.view.pose(this.view.at);
   }
 
-  // height: px
   definitions(height) {
     const { name, turned } = this,
       seen = this.area(this.t0 - 1, 0, this.long + 3, turned ? this.width : height);
@@ -289,15 +288,14 @@ export class Grid extends Lanes {
     );
   }
 
-  /** @param {Row} row */
   drawLane(row) {
     const { calls, clock, t0, long, thick } = this,
       { slot, begun, ended, flags, kind } = calls,
       { lane, net } = row,
       last = t0 + long,
-      many = new Merged(t0, long, this.turned, this.fills),
-      [first, behind] = this.within(lane, this.from, this.from + this.span);
-    const large = [];
+      many = merged(t0, long, this.turned, this.fills),
+      [first, behind] = this.within(lane, this.from, this.from + this.span),
+      large = [];
     let wrong = -Infinity;
     for (let i = first; i < behind; i++) {
       // up to a million times: nothing is made for what is not drawn
@@ -316,43 +314,42 @@ export class Grid extends Lanes {
       stands = large.filter((call) => !queued(call)),
       end = this.near(this.extent),
       n = queue.length,
-      left = (t) => end - Math.max(t, t0),
+      left = (t) => end - max(t, t0),
       held = left(stands.find(({ i }) => flags[i] & OPEN)?.t ?? t0),
       // none before it was issued, and half of the time of the call that holds them is its own
       rooms = queue.map(({ t }, place) => left(t) / (n - place)),
-      pitch = Math.min(70, held / 2 / n, ...rooms),
+      pitch = min(70, held / 2 / n, ...rooms),
       room = n && n * pitch;
     const drawn = inRows(stands, clock).map(({ i, t, to, row, of }, at) => {
       const high = thick / of,
         stuck = clock && flags[i] & OPEN,
-        from = Math.max(t, t0 - 9),
-        until = stuck && room ? end - room : Math.min(to, last + 9),
-        wide = Math.max(until - from, LEAST),
+        from = max(t, t0 - 9),
+        until = stuck && room ? end - room : min(to, last + 9),
+        wide = max(until - from, LEAST),
         q = this.area(from, net + row * high, wide, high - Number(of > 1));
-      return this.box(i, q, Math.max(from, t0), stuck ? 16 : 12, at < MOST);
+      return this.box(i, q, max(from, t0), stuck ? 16 : 12, at < MOST);
     });
     const waiting = queue.map(({ i }, place) => {
       const t = end - room + (place + 0.06) * pitch,
         q = this.area(t, net + thick * 0.14, pitch * 0.88, thick * 0.72);
       return this.box(i, q, 0, 12, true);
     });
-    const merged = many.paths(net, thick),
+    const pieces = many.paths(net, thick),
       bands = clock && this.band ? this.bands(row) : "",
       host = clock ? [this.drawHost(row), this.drops(row, large)] : "";
-    return tag("g", { class: "jl-lane" }, bands, merged, drawn, waiting, host);
+    return tag("g", { class: "jl-lane" }, bands, pieces, drawn, waiting, host);
   }
 
-  /** @param {Rect} q @param begin px, of what is in sight
-   * @param size px of its name, if that fits */
+  // begin: px, of what is in sight; size: px of its name, if that fits
   box(i, q, begin, size, named) {
-    const { calls, run, turned } = this,
+    const { calls, turned } = this,
       kind = calls.kind[i],
-      { label } = run.columns.codes[calls.code[i]],
+      { label } = this.codeOf(i),
       slot = calls.slot[i],
       chosen = slot === this.view.get("selected");
     const look = {
       class: `jl-fill${calls.flags[i] & WRONG ? " jl-bad" : ""}${chosen ? " jl-chosen" : ""}`,
-      "data-slot": String(slot),
+      "data-slot": slot,
       rx: q.w > 12 ? 5 : 0,
       fill: `var(--jl-k${kind})`,
       mask: size === 16 && `url(#${this.name}-fade)`,
@@ -360,24 +357,23 @@ export class Grid extends Lanes {
     const drawn = rect(q, look, tag("title", {}, esc(this.titled(i)))),
       [left, right] = turned
         ? [q.x, q.x + q.w]
-        : [Math.max(q.x, begin), Math.min(q.x + q.w, this.t0 + this.long)],
+        : [max(q.x, begin), min(q.x + q.w, this.t0 + this.long)],
       room = { ...q, x: left, w: right - left, cx: (left + right) / 2 },
       how = { size: widthOf(label, size) + 10 < room.w ? size : 12, bold: size === 16 };
     return [drawn, named && room.w > 20 ? words(room, label, `var(--jl-i${kind})`, how) : ""];
   }
 
-  /** @param {Row} row */
   drawHost({ lane, host }) {
     const { calls, t0, long, turned } = this,
       spans = calls.hosts[lane],
       i = calls.starts[lane],
-      many = new Merged(t0, long, turned, ["var(--jl-host)", `url(#${this.name}-h)`]),
+      many = merged(t0, long, turned, ["var(--jl-host)", `url(#${this.name}-h)`]),
       [first, behind] = this.during(lane, this.from, this.from + this.span),
       issued = i < calls.starts[lane + 1] ? calls.begun[i] - calls.late[i] : Infinity,
-      t = this.near(Math.min(spans[0]?.from ?? Infinity, issued)),
+      t = this.near(min(spans[0]?.from ?? Infinity, issued)),
       to = this.near(this.run.columns.over[lane]),
-      whole = this.area(t, host, Math.max(to - t, 0), this.host);
-    const drawn = [rect(whole, { class: "jl-runs", rx: 3 })],
+      whole = this.area(t, host, max(to - t, 0), this.host),
+      drawn = [rect(whole, { class: "jl-runs", rx: 3 })],
       names = [];
     for (const { from, to, name, call } of spans.slice(first, behind)) {
       const [a, b] = [this.near(from), this.near(to)],
@@ -400,7 +396,7 @@ export class Grid extends Lanes {
     return [drawn, many.paths(host, this.host), names];
   }
 
-  /** From where a program issues its calls into the network's queue. @param {Row} row */
+  // From where a program issues its calls into the network's queue.
   drops({ net, host }, large) {
     const { late } = this.calls,
       [from, to] = host > net ? [host, net + this.thick] : [host + this.host, net];
@@ -411,7 +407,6 @@ export class Grid extends Lanes {
     return `<path class="jl-drop" d="${d.join("")}"/>`;
   }
 
-  /** @param {Row} row */
   bands({ lane, band }) {
     const { starts, begun, kind } = this.calls,
       bands = inputsOf(this.calls, lane);
@@ -448,16 +443,18 @@ export class Grid extends Lanes {
         const j = there[slot[i]];
         if (j < 0 || (flags[i] | flags[j]) & OPEN) continue;
         const [a, b, c, d] = [begun[i], ended[i], begun[j], ended[j]].map((ns) => this.x(ns));
-        if (Math.max(b, d) < t0 || Math.min(a, c) > t0 + long) continue;
+        if (max(b, d) < t0 || min(a, c) > t0 + long) continue;
         const thin = rows.length > 4 || (b - a < 1.5 && d - c < 1.5);
-        if (thin && Math.abs(a - c) < LEAST) continue; // it would tell nothing
+        if (thin && abs(a - c) < LEAST) continue; // it would tell nothing
         const edge = (t, s, to, until) =>
           `${this.dot(t, s)}C${this.dot(t, middle)} ${this.dot(to, middle)} ${this.dot(to, until)}`;
-        const path =
-          `M${edge(a, begin, c, end)}` +
-          `L${edge(Math.max(d, c + 1.5), end, Math.max(b, a + 1.5), begin)}z`;
-        const look = flags[i] & WRONG ? "jl-ribbon jl-crossed" : "jl-ribbon";
-        found.push(tag("path", { class: look, d: path, fill: `var(--jl-k${kind[i]})` }));
+        const back = edge(max(d, c + 1.5), end, max(b, a + 1.5), begin);
+        const look = {
+          class: flags[i] & WRONG ? "jl-ribbon jl-crossed" : "jl-ribbon",
+          d: `M${edge(a, begin, c, end)}L${back}z`,
+          fill: `var(--jl-k${kind[i]})`,
+        };
+        found.push(tag("path", look));
       }
       return found;
     });
@@ -479,22 +476,22 @@ export class Grid extends Lanes {
     const spans = calls.map((i) => this.spanOf(i)),
       hangs = this.clock && this.rows.some(({ lane }) => over[lane] >= end);
     return [
-      Math.min(...spans.map(([from]) => from)),
-      hangs ? this.extent : Math.max(...spans.map(([, to]) => to)),
+      min(...spans.map(([from]) => from)),
+      hangs ? this.extent : max(...spans.map(([, to]) => to)),
     ];
   }
 
   ground() {
     if (!this.parting) return "";
-    const [from, to] = this.parting.map((at) => this.x(at));
-    const q = this.area(from - 5, this.side - 6, to - from + 16, this.foot - this.side + 12);
+    const [from, to] = this.parting.map((at) => this.x(at)),
+      q = this.area(from - 5, this.side - 6, to - from + 16, this.foot - this.side + 12);
     return rect(q, { class: "jl-ground", rx: 12 });
   }
 
   // ≠ between calls of the story that do not belong together.
   signs() {
     const { columns, focus } = this.scene,
-      { begun, ended, code } = this.calls;
+      { begun, ended } = this.calls;
     // px of the last, by the lane above.
     const last = [];
     return columns.flatMap((column, place) =>
@@ -502,16 +499,15 @@ export class Grid extends Lanes {
         const calls = this.across(column.slot),
           [i, j] = [calls[a], calls[b]];
         if (!(i >= 0 && j >= 0)) return "";
-        const to = Math.min(ended[i], ended[j]),
-          t = (this.near(Math.max(begun[i], begun[j])) + this.near(to)) / 2,
+        const to = min(ended[i], ended[j]),
+          t = (this.near(max(begun[i], begun[j])) + this.near(to)) / 2,
           loud = place === focus,
           r = loud && this.gap > 40 ? 17 : clamp(this.gap / 2 - 3, 7, 10);
         if (t < this.t0 || t > this.t0 + this.long || (!loud && t - last[a] < 2 * r + 2)) return "";
         last[a] = t;
         const s = (this.lane(a) + this.lane(b) + this.thick) / 2,
           names = loud && this.gap > 12 ? this.clashing([i, j], t, s, r + 7) : "";
-        if (names && !this.turned)
-          last[a] += r + widthOf(this.run.columns.codes[code[j]].label, 13);
+        if (names && !this.turned) last[a] += r + widthOf(this.codeOf(j).label, 13);
         return [sign(this.at(t, s), r), names];
       }),
     );
@@ -520,14 +516,13 @@ export class Grid extends Lanes {
   // The names of two calls on both sides of the ≠ between them, if one is too short for its own.
   // s: of the ≠; away: px from it
   clashing(calls, t, s, away) {
-    const { begun, ended, code } = this.calls,
-      { codes } = this.run.columns,
+    const { begun, ended } = this.calls,
       short = (i) =>
         (ended[i] - begun[i]) * this.per <
-        (this.turned ? 16 : widthOf(codes[code[i]].label, 12) + 10);
+        (this.turned ? 16 : widthOf(this.codeOf(i).label, 12) + 10);
     if (!calls.some(short)) return "";
     return calls.map((i, behind) => {
-      const { label, kind } = codes[code[i]],
+      const { label, kind } = this.codeOf(i),
         anchor = this.turned ? "middle" : behind ? "start" : "end",
         look = { class: "jl-clashing", "text-anchor": anchor, style: `fill:var(--jl-i${kind})` },
         [x, y] = this.at(behind ? t + away : t - away, s);
@@ -535,8 +530,7 @@ export class Grid extends Lanes {
     });
   }
 
-  /** How a lane's ranks ended: where its program did, or behind what never ends.
-   * @param {Row} row @param at of the lanes drawn */
+  // How a lane's ranks ended: where its program did, or behind what never ends.
   end({ lane, net, host }, at) {
     const { run, t0, long, turned } = this,
       middle = net + this.thick / 2,
@@ -588,13 +582,13 @@ export class Grid extends Lanes {
       zero = clock ? run.zero : 1,
       [, unit, per] = clock ? unitOf(this.span) : [0, "row", 1],
       rough = ((this.span / per) * (turned ? 46 : 90)) / long,
-      ten = 10 ** Math.floor(Math.log10(rough)),
-      step = Math.max(
+      ten = 10 ** floor(Math.log10(rough)),
+      step = max(
         [1, 2, 5, 10].map((k) => ten * k).find((size) => size >= rough),
         clock ? 0 : 1,
       ),
       found = [];
-    for (let k = Math.ceil((this.from + zero) / per / step); ; k++) {
+    for (let k = ceil((this.from + zero) / per / step); ; k++) {
       const t = this.x(k * step * per - zero + (clock ? 0 : 0.46)),
         said = Number((k * step).toPrecision(9)).toLocaleString("en"),
         [x, y] = turned ? [60, t + 4] : [t, foot + 20];
@@ -602,8 +596,8 @@ export class Grid extends Lanes {
       const look = { class: "jl-num", x, y, "text-anchor": turned ? "end" : "middle" };
       found.push(
         `<path class="jl-rule" d="M${this.dot(t, this.side - 8)}L${this.dot(t, foot + 5)}"/>`,
+        tag("text", look, said),
       );
-      found.push(tag("text", look, said));
     }
     const how = clock ? run.scene.word : "",
       names = turned ? [how, unit] : [how ? `${unit}, ${how}` : unit];
@@ -627,14 +621,14 @@ export class Grid extends Lanes {
     if (this.whole[0] !== run || this.whole[1] !== axis) {
       this.whole = [run, axis];
       const rows = this.rows.map(({ lane }, at) => {
-        const many = new Merged(0, CELLS, false, this.fills, 1),
+        const many = merged(0, CELLS, false, this.fills, 1),
           y = at * tall;
         let bad = "";
         for (let i = starts[lane]; i < starts[lane + 1]; i++) {
           if (clock && flags[i] & QUEUED) continue;
           const [from, to] = this.spanOf(i).map((place) => place * per);
           if (flags[i] & WRONG)
-            bad += `M${px(from)} ${y}H${px(Math.max(to, from + 2))}v${tall - 1}H${px(from)}z`;
+            bad += `M${px(from)} ${y}H${px(max(to, from + 2))}v${tall - 1}H${px(from)}z`;
           else many.add(from, to, kind[i]);
         }
         return [many.paths(y, tall - 1), `<path class="jl-alarm" d="${bad}"/>`];
@@ -653,22 +647,22 @@ export class Grid extends Lanes {
     }
     const window = find(strip, ".jl-window");
     window.style.left = `${px((this.from / extent) * 100)}%`;
-    window.style.width = `${px(Math.max((this.span / extent) * 100, 0.4))}%`;
+    window.style.width = `${px(max((this.span / extent) * 100, 0.4))}%`;
     window.hidden = this.all;
   }
 
   titled(i) {
     const { calls, run } = this,
-      { label } = run.columns.codes[calls.code[i]],
+      { label } = this.codeOf(i),
       end = stateOf(run, i),
       meets = calls.flags[i] & BAD ? ", meets what it should not" : "";
     return `${run.names[laneOf(calls, i)]}: ${label}${end && `, ${end}`}${meets}`;
   }
 
   moment(at) {
-    if (!this.clock) return `row ${Math.min(Math.floor(at) + 1, this.extent)} of ${this.extent}`;
+    if (!this.clock) return `row ${min(floor(at) + 1, this.extent)} of ${this.extent}`;
     const [, unit, per] = unitOf(this.span),
-      digits = clamp(Math.ceil(Math.log10((per * 60) / this.span)) + 1, 0, 3);
+      digits = clamp(ceil(Math.log10((per * 60) / this.span)) + 1, 0, 3);
     return `${((at + this.run.zero) / per).toFixed(digits)} ${unit}`;
   }
 
@@ -683,7 +677,7 @@ export class Grid extends Lanes {
 
   noun(i) {
     if (i < 0) return "no call here";
-    const { label, kind, lines } = this.run.columns.codes[this.calls.code[i]],
+    const { label, kind, lines } = this.codeOf(i),
       line = linesOf(this.run, lines)[0]?.line;
     return `<b style="color:var(--jl-i${kind})">${esc(label)}</b>${line ? `, line ${line}` : ""}`;
   }
@@ -692,8 +686,8 @@ export class Grid extends Lanes {
   // of several for what it called last. i: of the lanes drawn
   state(i, at) {
     const { lane } = this.rows[i],
-      place = Math.min(at ?? this.extent, this.extent * 0.999);
-    if (!this.clock) return { place, call: slotsOf(this.calls, lane)[Math.floor(place)] };
+      place = min(at ?? this.extent, this.extent * 0.999);
+    if (!this.clock) return { place, call: slotsOf(this.calls, lane)[floor(place)] };
     const spans = this.calls.hosts[lane].slice(...this.during(lane, place)),
       here = spans.filter(({ from, to }) => from <= place && place < to),
       wait = here.findLast(({ call }) => call >= 0);
@@ -714,8 +708,8 @@ export class Grid extends Lanes {
       stuck = flags[busy] & OPEN ? `, ${run.fates[lane]}` : "",
       carries = busy >= 0 && busy !== wait?.call ? `; ${where} has ${this.noun(busy)}${stuck}` : "";
     if (wait) {
-      const i = wait.call;
-      const since = `since ${this.moment(wait.from)}: ${run.fates[lane]}`;
+      const i = wait.call,
+        since = `since ${this.moment(wait.from)}: ${run.fates[lane]}`;
       if (flags[i] & OPEN) return `wait${s} in ${this.noun(i)}, ${since}${carries}`;
       const last = run.names
           .map((_, lane) => slotsOf(calls, lane)[slot[i]])
@@ -733,11 +727,11 @@ export class Grid extends Lanes {
 
   // The lines of the program at which `told` has the lanes; 0: unknown.
   linesAt(at) {
-    const { calls, run } = this,
+    const { run } = this,
       numbers = new Set(run.scene.code.map(([, number]) => number));
     return this.rows.map((_, i) => {
       const { call, work } = this.state(i, at),
-        lines = call < 0 ? (work?.lines ?? 0) : run.columns.codes[calls.code[call]].lines;
+        lines = call < 0 ? (work?.lines ?? 0) : this.codeOf(call).lines;
       const found = linesOf(run, lines).find(
         ({ source, line }) => source.name === run.scene.file && numbers.has(line),
       );
@@ -783,13 +777,13 @@ export class Grid extends Lanes {
         while (--i >= starts[lane]) if (this.spanOf(i)[0] < from) return [this.spanOf(i)[0]];
         return [];
       });
-    if (by > 0) return by > 1 ? this.extent : Math.min(this.extent, ...begins);
-    return by < -1 ? 0 : Math.max(0, ...begins);
+    if (by > 0) return by > 1 ? this.extent : min(this.extent, ...begins);
+    return by < -1 ? 0 : max(0, ...begins);
   }
 
   // ms, or a row.
   addressOf(at) {
-    return this.clock ? Math.round((at + this.run.zero) / 10) / 1e5 : Math.floor(at);
+    return this.clock ? round((at + this.run.zero) / 10) / 1e5 : floor(at);
   }
 
   positionOf(address) {
@@ -799,11 +793,13 @@ export class Grid extends Lanes {
   heard(at) {
     const place = at ?? this.extent,
       per = this.clock ? 1e3 : 1,
-      words = this.told(at).map((html) => html.replace(/<[^>]*>/g, ""));
+      words = this.told(at)
+        .join("; ")
+        .replace(/<[^>]*>/g, "");
     return {
-      now: Math.round(place / per), // µs or rows
-      most: Math.round(this.extent / per),
-      text: `${this.moment(place)}: ${words.join("; ")}`,
+      now: round(place / per), // µs or rows
+      most: round(this.extent / per),
+      text: `${this.moment(place)}: ${words}`,
     };
   }
 
@@ -812,7 +808,7 @@ export class Grid extends Lanes {
     const place = this.unitAt(event),
       [, across] = this.placeOf(event),
       { calls, view } = this,
-      row = this.rows[Math.floor((across - this.side) / this.pitch)],
+      row = this.rows[floor((across - this.side) / this.pitch)],
       root = /** @type {Document} */ (this.chart.getRootNode()), // the pointer is captured
       hit = root.elementFromPoint(event.clientX, event.clientY),
       slot = hit?.getAttribute("data-slot");
@@ -822,7 +818,7 @@ export class Grid extends Lanes {
     let [found, near] = [-1, 12 / this.per];
     for (let i = calls.starts[row.lane]; i < calls.starts[row.lane + 1]; i++) {
       const [from, to] = this.spanOf(i),
-        far = Math.max(from - place, place - to, 0);
+        far = max(from - place, place - to, 0);
       if (far < near || (far === near && calls.flags[i] & WRONG)) [found, near] = [i, far];
     }
     if (found < 0) return;
@@ -840,7 +836,7 @@ export class Grid extends Lanes {
   reveal(slot, until = slot) {
     const calls = [slot, until].flatMap((of) => this.across(of).filter((i) => i >= 0)),
       [from, to] = calls.length ? [this.spanOf(calls[0])[0], this.spanOf(calls.at(-1))[1]] : [0, 0];
-    this.span = Math.min(Math.max((to - from) * 4, this.clock ? 0 : this.long / 130), this.span);
+    this.span = min(max((to - from) * 4, this.clock ? 0 : this.long / 130), this.span);
     this.go((from + to) / 2 - this.span / 2);
   }
 
@@ -867,7 +863,7 @@ export class Grid extends Lanes {
 
   // When all calls of a slot have begun.
   atSlot(slot) {
-    return Math.max(0, ...this.across(slot).map((i) => (i < 0 ? 0 : this.spanOf(i)[0])));
+    return max(0, ...this.across(slot).map((i) => (i < 0 ? 0 : this.spanOf(i)[0])));
   }
 
   moves(key) {
@@ -910,59 +906,52 @@ function inRows(calls, clock) {
     const free = ends.findIndex((end) => end <= call.t + 1),
       row = free < 0 ? ends.length : free;
     ends[row] = call.to;
-    call.row = Math.min(row, 2);
-    for (let k = first; k <= at; k++) placed[k].of = Math.min(ends.length, 3);
+    call.row = min(row, 2);
+    for (let k = first; k <= at; k++) placed[k].of = min(ends.length, 3);
   }
   return placed;
 }
 
-// Pieces too small to be drawn alone: the room in cells, each in the colour of what takes most of it.
-class Merged {
-  // long: px
-  // size: px of a cell
-  constructor(t0, long, turned, fills, size = LEAST) {
-    this.t0 = t0;
-    this.size = size;
-    this.turned = turned;
-    this.fills = fills;
-    this.count = Math.ceil(long / size) + 1;
-    // By cell and colour, for how many px it lies there.
-    this.taken = new Float32Array(this.count * fills.length);
-  }
-
-  // from: px; to: px
-  add(from, to, fill) {
-    const { t0, size, count, fills } = this,
-      end = Math.max(to, from + 0.001);
-    for (let cell = Math.max(Math.floor((from - t0) / size), 0); cell < count; cell++) {
-      const left = t0 + cell * size;
-      if (left >= end) break;
-      this.taken[cell * fills.length + fill] += Math.min(end, left + size) - Math.max(from, left);
-    }
-  }
+// Pieces too small to be drawn alone: the room, `long` px, in cells of `size` px, each in the colour of what
+// takes most of it.
+function merged(t0, long, turned, fills, size = LEAST) {
+  const count = ceil(long / size) + 1,
+    taken = new Float32Array(count * fills.length); // by cell and colour, for how many px it lies there
 
   // The colour that takes most of a cell, -1 if it is empty, and of several kinds the last: where calls of
   // some kinds alternate, rounding would choose.
-  most(cell) {
-    const { fills } = this,
-      taken = this.taken.subarray(cell * fills.length, (cell + 1) * fills.length),
-      most = Math.max(...taken),
-      all = taken.reduce((sum, part) => sum + part, 0);
+  function mostOf(cell) {
+    const parts = taken.subarray(cell * fills.length, (cell + 1) * fills.length),
+      most = max(...parts),
+      all = parts.reduce((sum, part) => sum + part, 0);
     if (!most) return -1;
-    return most < all * 0.6 && fills.at(-1) === MIXED ? fills.length - 1 : taken.indexOf(most);
+    return most < all * 0.6 && fills.at(-1) === MIXED ? fills.length - 1 : parts.indexOf(most);
   }
 
-  // s: px across; high: px
-  paths(s, high) {
-    const { size, t0, turned } = this,
-      paths = this.fills.map(() => "");
-    for (let cell = 0, end = 0; cell < this.count; cell = end) {
-      const fill = this.most(cell);
-      for (end = cell + 1; end < this.count && this.most(end) === fill;) end++;
-      if (fill < 0) continue;
-      const [a, b] = [px(t0 + cell * size), px(t0 + end * size)];
-      paths[fill] += turned ? `M${s} ${a}h${high}V${b}h${-high}z` : `M${a} ${s}H${b}v${high}H${a}z`;
-    }
-    return paths.map((d, i) => d && tag("path", { class: "jl-many", d, fill: this.fills[i] }));
-  }
+  return {
+    fills,
+
+    add(from, to, fill) {
+      const end = max(to, from + 0.001);
+      for (let cell = max(floor((from - t0) / size), 0); cell < count; cell++) {
+        const left = t0 + cell * size;
+        if (left >= end) break;
+        taken[cell * fills.length + fill] += min(end, left + size) - max(from, left);
+      }
+    },
+
+    paths(s, high) {
+      const paths = fills.map(() => "");
+      for (let cell = 0, end = 0; cell < count; cell = end) {
+        const fill = mostOf(cell);
+        for (end = cell + 1; end < count && mostOf(end) === fill;) end++;
+        if (fill < 0) continue;
+        const [a, b] = [px(t0 + cell * size), px(t0 + end * size)];
+        paths[fill] += turned
+          ? `M${s} ${a}h${high}V${b}h${-high}z`
+          : `M${a} ${s}H${b}v${high}H${a}z`;
+      }
+      return paths.map((d, i) => d && tag("path", { class: "jl-many", d, fill: fills[i] }));
+    },
+  };
 }

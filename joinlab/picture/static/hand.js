@@ -17,157 +17,144 @@ export const ENDS = {
 };
 const AWAY = 48; // px outside of the program, from where on a line is left out
 
-export class Hand {
-  /** @param {Partial<import("./board.js").Board>} view of the six: `glance` shows a case while the line is in
-   * the air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
-  constructor(view) {
-    this.view = view;
-    // The case whose place the line is over, while it is in the air.
-    this.aloft = null;
-    this.dragged = false;
-    this.grip = element("span.jl-grip", {
-      role: "slider",
-      tabindex: 0,
-      title: "Drag this line, or move it by arrow keys; Enter drops it, Escape puts it back",
-      "aria-label": BARRIER,
-      "aria-orientation": "vertical",
-      "aria-valuemin": 0,
-      "aria-valuemax": 2,
-    });
-    this.rows = [JOIN, ...LINES, ...PLACES].map(() => element("div"));
-    this.places = this.rows.slice(4);
-    const look = { role: "group", "aria-label": "The loop" };
-    this.code = element("div.jl-code.jl-hand", look, ...this.rows, this.grip);
-    this.six = element("p.jl-six", { role: "img" });
-    this.below = element("p.jl-do");
-    this.six.onclick = (event) => {
-      const box = hit(event, "b");
-      if (box && !view.busy) this.choose(Number(box.textContent[0]));
-    };
-    this.code.onclick = (event) => {
-      const [join, place] = view.loop[view.case - 1];
-      if (hit(event, ".jl-with") && !view.busy) this.choose(this.caseOf(!join, place));
-    };
-    for (const event of ["pointerenter", "focusin"])
-      this.code.addEventListener(event, () => view.prepare?.());
-    this.wire();
+/** @param {Partial<import("./board.js").Board>} view of the six: `glance` shows a case while
+ * the line is in the air, and says whether it could; `take` chooses one; `toneOf` tells how one ends */
+export function hand(view) {
+  const rows = [JOIN, ...LINES, ...PLACES].map(() => element("div")),
+    places = rows.slice(4),
+    six = element("p.jl-six", { role: "img" }),
+    advice = element("p.jl-do");
+  const grip = element("span.jl-grip", {
+    role: "slider",
+    tabindex: 0,
+    title: "Drag this line, or move it by arrow keys; Enter drops it, Escape puts it back",
+    "aria-label": BARRIER,
+    "aria-orientation": "vertical",
+    "aria-valuemin": 0,
+    "aria-valuemax": 2,
+  });
+  const look = { role: "group", "aria-label": "The loop" },
+    program = element("div.jl-code.jl-hand", look, ...rows, grip);
+  let aloft = null, // the case whose place the line is over, while it is in the air
+    dragged = false;
+  six.onclick = (event) => {
+    const box = hit(event, "b");
+    if (box && !view.busy) choose(Number(box.textContent[0]));
+  };
+  program.onclick = (event) => {
+    const [join, place] = view.loop[view.case - 1];
+    if (hit(event, ".jl-with") && !view.busy) choose(caseOf(!join, place));
+  };
+  for (const event of ["pointerenter", "focusin"])
+    program.addEventListener(event, () => view.prepare?.());
+
+  grip.onpointerdown = (event) => {
+    if (view.busy || event.button) return;
+    grip.focus({ preventScroll: true });
+    const { clientX: left, clientY: top } = event;
+    dragged = true;
+    lift();
+    drag(
+      event,
+      ({ clientX, clientY }) => {
+        if (!dragged) return;
+        grip.style.translate = `${clientX - left}px ${clientY - top}px`;
+        over(placeAt(clientX, clientY));
+      },
+      (lost) => dragged && land(lost),
+    );
+  };
+  grip.onblur = () => land();
+  grip.onkeydown = (event) => {
+    const { key } = event,
+      [x, y] = arrow(event),
+      step = y - x;
+    if (chord(event)) return;
+    if (Math.abs(step) === 1 && !dragged && !view.busy) {
+      lift();
+      over(PLACES[PLACES.indexOf(placeOf(aloft)) + step]);
+    } else if (aloft !== null && /^(Enter| |Escape)$/.test(key)) land(key === "Escape");
+    else if (key !== " ") return; // which plays elsewhere
+    event.preventDefault(); // so the view knows that the key is taken
+  };
+
+  function caseOf(join, place) {
+    return 1 + view.loop.findIndex((at) => at[0] === join && at[1] === place);
   }
 
-  caseOf(join, place) {
-    return 1 + this.view.loop.findIndex((at) => at[0] === join && at[1] === place);
+  function placeOf(n) {
+    return view.loop[n - 1][1];
   }
 
-  placeOf(n) {
-    return this.view.loop[n - 1][1];
+  function choose(n) {
+    if (n !== view.case) view.take(n);
   }
 
-  choose(n) {
-    if (n !== this.view.case) this.view.take(n);
+  function lift() {
+    if (aloft !== null) return;
+    aloft = view.case;
+    if (view.get("mended")) view.set("mended", false);
+    view.lifted?.();
+    view.prepare?.();
+    draw();
   }
 
-  wire() {
-    const { grip, view } = this;
-    grip.onpointerdown = (event) => {
-      if (view.busy || event.button) return;
-      grip.focus({ preventScroll: true });
-      const { clientX: left, clientY: top } = event;
-      this.dragged = true;
-      this.lift();
-      drag(
-        event,
-        ({ clientX, clientY }) => {
-          if (!this.dragged) return;
-          grip.style.translate = `${clientX - left}px ${clientY - top}px`;
-          this.over(this.placeAt(clientX, clientY));
-        },
-        (lost) => this.dragged && this.land(lost),
-      );
-    };
-    grip.onblur = () => this.land();
-    grip.onkeydown = (event) => {
-      const { key } = event,
-        [x, y] = arrow(event),
-        step = y - x;
-      if (chord(event)) return;
-      if (Math.abs(step) === 1 && !this.dragged && !view.busy) {
-        this.lift();
-        this.over(PLACES[PLACES.indexOf(this.placeOf(this.aloft)) + step]);
-      } else if (this.aloft !== null && /^(Enter| |Escape)$/.test(key)) this.land(key === "Escape");
-      else if (key !== " ") return; // which plays elsewhere
-      event.preventDefault(); // so the view knows that the key is taken
-    };
-  }
-
-  lift() {
-    if (this.aloft !== null) return;
-    this.aloft = this.view.case;
-    if (this.view.get("mended")) this.view.set("mended", false);
-    this.view.lifted?.();
-    this.view.prepare?.();
-    this.draw();
-  }
-
-  placeAt(x, y) {
-    const { left, right, top, bottom } = this.code.getBoundingClientRect();
+  function placeAt(x, y) {
+    const { left, right, top, bottom } = program.getBoundingClientRect();
     if (Math.max(left - x, x - right, top - y, y - bottom) > AWAY) return PLACES[2];
-    const far = this.places.map((place) => {
+    const far = places.map((place) => {
       const { top, height } = place.getBoundingClientRect();
       return Math.abs(top + height / 2 - y);
     });
     return PLACES[far.indexOf(Math.min(...far))];
   }
 
-  over(place) {
-    const n = this.caseOf(this.view.loop[this.aloft - 1][0], place);
-    if (!n || n === this.aloft) return;
-    this.aloft = n;
-    this.glance();
+  function over(place) {
+    const n = caseOf(view.loop[aloft - 1][0], place);
+    if (!n || n === aloft) return;
+    aloft = n;
+    glance();
   }
 
-  glance() {
-    if (this.aloft === null) return;
-    const { view } = this,
-      known = view.glance(this.aloft),
+  function glance() {
+    if (aloft === null) return;
+    const known = view.glance(aloft),
       { names, ends } = view.run.scene;
-    this.draw();
-    if (!known) write(this.below, esc(view.later));
+    draw();
+    if (!known) write(advice, esc(view.later));
     const told = known && !view.covered.length,
       how = told ? ends.map(([, word], i) => `${names[i]} ${word}`).join(", ") : view.later;
-    view.announce(`Case ${this.aloft}: ${BARRIER} ${this.placeOf(this.aloft)}. ${how}`);
+    view.announce(`Case ${aloft}: ${BARRIER} ${placeOf(aloft)}. ${how}`);
   }
 
   // back: where it was
-  land(back = false) {
-    const { view, aloft } = this;
-    if (aloft === null) return;
-    if (back && aloft !== view.case) view.glance(view.case);
-    this.aloft = null;
-    this.dragged = false;
-    this.grip.style.translate = "";
-    if (back) view.announce(`${BARRIER} is back: ${this.placeOf(view.case)}`);
-    else this.choose(aloft);
+  function land(back = false) {
+    const n = aloft;
+    if (n === null) return;
+    if (back && n !== view.case) view.glance(view.case);
+    aloft = null;
+    dragged = false;
+    grip.style.translate = "";
+    if (back) view.announce(`${BARRIER} is back: ${placeOf(view.case)}`);
+    else choose(n);
     view.landed?.();
-    this.draw();
+    draw();
   }
 
   // Draw the program in place of the code of a run; false if no case is chosen.
-  draw() {
-    const { view, rows, places, grip, aloft } = this,
-      { main } = view,
+  function draw() {
+    const { main } = view,
       mended = view.run !== main,
       shown = aloft ?? view.case;
     if (!shown) return false;
-    if (view.low.firstChild !== this.code)
-      view.low.replaceChildren(this.code, this.six, this.below);
+    if (view.low.firstChild !== program) view.low.replaceChildren(program, six, advice);
     const [join, place] = view.loop[shown - 1],
       step = view.phone ? 2 : 4,
-      inner = join ? step : 0;
-    const code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [];
-    const lineOf = (text, added = false) =>
-      code.find(
-        ([sign, , said]) =>
-          (sign === "+") === added && said.trim().split("(")[0] === text.split("(")[0],
-      );
+      inner = join ? step : 0,
+      code = main.title.startsWith(`case_${shown},`) ? main.scene.code : [],
+      head = (text) => text.trim().split("(")[0],
+      lineOf = (wanted, added = false) =>
+        code.find(([sign, , text]) => (sign === "+") === added && head(text) === head(wanted));
     const fill = (i, line, text, add = false, look = "", after = "") => {
       const [, number = "", , here = []] = line ?? [],
         marks = view.covered.length || mended ? "" : tags(here),
@@ -175,16 +162,10 @@ export class Hand {
       write(rows[i], tag("span", {}, lineNumber(number, add), text), after, tag("span", {}, marks));
       rows[i].className = `${look}${hit}${add ? " jl-add" : ""}`;
     };
-    const turn = { type: "button", class: "jl-with", title: "With or without join()" },
-      adds = !join && !!lineOf(JOIN, true);
-    fill(
-      0,
-      lineOf(JOIN),
-      "",
-      adds,
-      "",
-      tag("button", { ...turn, "aria-pressed": `${join}` }, JOIN),
-    );
+    const turn =
+      '<button type="button" class="jl-with" title="With or without join()" ' +
+      `aria-pressed="${join}">${JOIN}</button>`;
+    fill(0, lineOf(JOIN), "", !join && !!lineOf(JOIN, true), "", turn);
     LINES.forEach((text, i) => {
       const line = lineOf(text);
       fill(i + 1, line, " ".repeat(inner + (i && step)) + esc(line?.[2].trim() ?? text));
@@ -200,45 +181,51 @@ export class Hand {
     const text = moved ? `<s>${BARRIER}</s>` : BARRIER;
     write(grip, `<span aria-hidden="true">⠿ </span>${text}`);
     grip.classList.toggle("jl-aloft", aloft !== null);
-    grip.ariaDisabled = String(!!view.busy);
-    grip.ariaValueNow = String(PLACES.indexOf(place));
+    grip.ariaDisabled = `${!!view.busy}`;
+    grip.ariaValueNow = `${PLACES.indexOf(place)}`;
     grip.ariaValueText = place;
-    const home = this.dragged ? this.placeOf(view.case) : place,
+    const home = dragged ? placeOf(view.case) : place,
       { offsetLeft, offsetTop } = find(places[PLACES.indexOf(home)], "i");
     grip.style.left = `${offsetLeft}px`;
     grip.style.top = `${offsetTop}px`;
-    this.drawSix(shown);
+    drawSix(shown);
     const free = aloft === null && view.scenes.length === 1,
-      asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+"));
-    const button = asks ? view.mender(mended) : ""; // else one moves the line
-    write(this.below, button, view.covered.length ? "" : view.cure);
-    this.bring();
+      asks = free && main.mends && (mended || !code.some(([sign]) => sign === "+")),
+      button = asks ? view.mender(mended) : ""; // else one moves the line
+    write(advice, button, view.covered.length ? "" : view.cure);
+    bring();
     return true;
   }
 
   // On a phone the lanes lie below the program: while the line is in the air, they come into sight, above
   // the headline or below the strip, and nothing else moves.
-  bring() {
-    const { stage, headline, phone } = this.view;
+  function bring() {
+    const { stage, headline, phone } = view;
     stage.style.transform = "";
-    if (!phone || this.aloft === null) return;
+    if (!phone || aloft === null) return;
     const above = headline.getBoundingClientRect().top,
-      below = this.six.getBoundingClientRect().bottom,
+      below = six.getBoundingClientRect().bottom,
       { top, height } = stage.getBoundingClientRect(),
       [from, room] = above > innerHeight - below ? [0, above] : [below, innerHeight - below];
     stage.style.transform = `translateY(${from - top}px) scale(${Math.min(1, room / height)})`;
   }
 
-  drawSix(shown) {
+  function drawSix(shown) {
     let [boxes, said] = ["case ", `Case ${shown} of six. How they end:`];
     for (const n of [1, 2, 3, 4, 5, 6]) {
-      const tone = this.view.toneOf(n),
+      const tone = view.toneOf(n),
         [sign, words] = ENDS[tone],
         look = { class: tone && `jl-tone-${tone}`, "aria-current": n === shown && "true" };
       boxes += tag("b", look, `${n} ${sign}`);
       said += ` ${n}: ${words}.`;
     }
-    write(this.six, boxes);
-    this.six.ariaLabel = said;
+    write(six, boxes);
+    six.ariaLabel = said;
   }
+
+  return {
+    draw,
+    glance,
+    isAloft: () => aloft !== null,
+  };
 }

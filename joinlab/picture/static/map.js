@@ -3,44 +3,47 @@
 import { arrow, element, find, fresh, hit, write } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
-export class EndingMap {
-  // choose: called with the inputs of a cell that was chosen
-  constructor(choose) {
-    this.choose = choose;
-    this.name = fresh();
-    this.counts = [0, 0];
-    this.most = 0;
-    this.grid = element("div.jlm-grid", {
+// `choose` is called with the inputs of a cell that was chosen.
+export function endingMap(choose) {
+  const name = fresh(),
+    legend = element("p.jlm-legend"),
+    grid = element("div.jlm-grid", {
       role: "grid",
       tabindex: "0",
       "aria-label": "Map of endings: inputs of rank 0 across, of rank 1 upward. Arrow keys move.",
-    });
-    this.legend = element("p.jlm-legend");
-    this.whole = element("section.jlm", { "aria-label": "Map of endings" }, this.grid, this.legend);
-    this.grid.onclick = (event) => {
-      const cell = hit(event, "[data-cell]");
-      if (cell) this.go(cell.dataset.cell.split(",").map(Number));
-    };
-    this.grid.onkeydown = (event) => {
-      const [x, y] = arrow(event),
-        [a, b] = this.counts;
-      if (x === undefined) return;
-      event.preventDefault();
-      this.go([a + x, b - y].map((count) => clamp(count, 0, this.most)));
-    };
+    }),
+    whole = element("section.jlm", { "aria-label": "Map of endings" }, grid, legend);
+  let inputs = [0, 0],
+    highest = 0;
+  grid.onclick = (event) => {
+    const cell = hit(event, "[data-cell]");
+    if (cell) go(cell.dataset.cell.split(",").map(Number));
+  };
+  grid.onkeydown = (event) => {
+    const [x, y] = arrow(event),
+      [a, b] = inputs;
+    if (x === undefined) return;
+    event.preventDefault();
+    go([a + x, b - y].map((count) => clamp(count, 0, highest)));
+  };
+
+  function go(counts) {
+    mark(counts);
+    choose(counts);
   }
 
-  go(counts) {
-    this.counts = counts;
-    this.mark();
-    this.choose(counts);
+  function mark(counts) {
+    inputs = counts;
+    const here = find(grid, `[data-cell="${counts}"]`);
+    find(grid, "[aria-selected]")?.removeAttribute("aria-selected");
+    here?.setAttribute("aria-selected", "true");
+    grid.setAttribute("aria-activedescendant", here?.id ?? "");
   }
 
   // counts: those that the dots show
-  draw({ most = 0, kinds = [], cells = {}, note = "" }, counts) {
-    this.whole.hidden = !kinds.length;
-    this.counts = counts;
-    this.most = most;
+  function draw({ most = 0, kinds = [], cells = {}, note = "" }, counts) {
+    whole.hidden = !kinds.length;
+    highest = most;
     const axis = [...Array(most + 1).keys()],
       colour = (kind) => kind && kind !== kinds[0] && `background:${kind.color}`;
     const rows = axis.toReversed().map((y) => {
@@ -49,7 +52,7 @@ export class EndingMap {
           title = esc(`rank 0: ${x}, rank 1: ${y} inputs: ${kind?.name ?? "not emulated yet"}`);
         const look = {
           role: "gridcell",
-          id: `${this.name}-${x}-${y}`,
+          id: `${name}-${x}-${y}`,
           "data-cell": `${x},${y}`,
           "aria-label": title,
           title,
@@ -62,21 +65,16 @@ export class EndingMap {
       return tag("div", { role: "row" }, head, row);
     });
     const foot = ["", ...axis].map((x) => `<span class="jlm-axis">${x}</span>`);
-    write(this.grid, rows, tag("div", { "aria-hidden": "true" }, foot));
+    write(grid, rows, tag("div", { "aria-hidden": "true" }, foot));
     const present = kinds
       .filter((_, number) => Object.values(cells).includes(number))
       .map(
         (kind) => `<span>${tag("i", { style: colour(kind) }, kind.sign)} ${esc(kind.name)}</span>`,
       );
     const how = `rank 0 across, rank 1 upward${note && `. ${esc(note)}`}`;
-    write(this.legend, `${present.join(" ")}<span class="jl-soft">${how}</span>`);
-    this.mark();
+    write(legend, `${present.join(" ")}<span class="jl-soft">${how}</span>`);
+    mark(counts);
   }
 
-  mark() {
-    const here = find(this.grid, `[data-cell="${this.counts}"]`);
-    find(this.grid, "[aria-selected]")?.removeAttribute("aria-selected");
-    here?.setAttribute("aria-selected", "true");
-    this.grid.setAttribute("aria-activedescendant", here?.id ?? "");
-  }
+  return { whole, draw };
 }

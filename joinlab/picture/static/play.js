@@ -8,7 +8,8 @@ const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
 
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Where the wrong value is, and its way up to there. @param {Stop[]} path */
+// Where the wrong value is, and its way up to there: `path` has points, and the position at which each is
+// reached.
 export function travel(path, at) {
   if (at === null || !path.length || at < path[0].at) return null;
   let now = path[0],
@@ -27,59 +28,56 @@ export function travel(path, at) {
   return { ...now, way };
 }
 
-// Runs the position on, from where the lanes part from the stack, or from the first moment.
-export class Play {
-  on = false;
-  frame = 0;
+/** Runs the position on, from where the lanes part from the stack, or from the first moment.
+ * @param {import("./first.js").First} view */
+export function player(view) {
+  let frame = 0;
 
-  /** @param {import("./first.js").First} view */
-  constructor(view) {
-    this.view = view;
-  }
-
-  start() {
-    this.turn(true);
-    const { view } = this,
-      { face } = view;
-    let at = face.first,
-      last = 0;
-    this.each((ms) => {
-      const passed = ms - last,
-        calm = still.matches;
-      if (!calm || passed > 1100) {
-        const next = calm ? face.step(at, 1) : face.advance(at, Math.min(60, passed));
-        if (next >= face.over || (calm && next === at)) return view.seek(null);
-        [at, last] = [next, ms];
-      }
-      view.pose(at);
-      return true;
-    });
-  }
-
-  // Once, when the picture is first seen: all is shown, and the value travels.
-  glimpse(focus) {
-    if (focus < 0 || still.matches) return;
-    this.each((ms) => {
-      const at = focus + 0.25 + (ms - 600) / 2600,
-        on = at <= focus + 0.95;
-      this.view.pose(null, on ? at : null);
-      return on;
-    });
-  }
-
-  // Before every frame, as long as that goes on.
-  each(draw) {
+  // Draw before every frame, as long as that goes on.
+  function each(draw) {
     let begun = 0;
     const tick = (now) => {
-      if (draw(now - (begun ||= now))) this.frame = requestAnimationFrame(tick);
+      if (draw(now - (begun ||= now))) frame = requestAnimationFrame(tick);
     };
-    this.frame = requestAnimationFrame(tick);
+    frame = requestAnimationFrame(tick);
   }
 
-  // Begin, or end.
-  turn(on) {
-    cancelAnimationFrame(this.frame);
-    this.on = on;
-    find(this.view.stage, ".jl-play")?.setAttribute("aria-pressed", String(on));
-  }
+  return {
+    on: false,
+
+    start() {
+      this.turn(true);
+      const { face } = view;
+      let at = face.first,
+        last = 0;
+      each((ms) => {
+        const passed = ms - last,
+          calm = still.matches;
+        if (!calm || passed > 1100) {
+          const next = calm ? face.step(at, 1) : face.advance(at, Math.min(60, passed));
+          if (next >= face.over || (calm && next === at)) return view.seek(null);
+          [at, last] = [next, ms];
+        }
+        view.pose(at);
+        return true;
+      });
+    },
+
+    // Once, when the picture is first seen: all is shown, and the value travels.
+    glimpse(focus) {
+      if (focus < 0 || still.matches) return;
+      each((ms) => {
+        const at = focus + 0.25 + (ms - 600) / 2600,
+          on = at <= focus + 0.95;
+        view.pose(null, on ? at : null);
+        return on;
+      });
+    },
+
+    turn(on) {
+      cancelAnimationFrame(frame);
+      this.on = on;
+      find(view.stage, ".jl-play")?.setAttribute("aria-pressed", `${on}`);
+    },
+  };
 }

@@ -3,8 +3,8 @@
 import { choice, element } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
-import { ENDS, Hand } from "./hand.js";
-import { EndingMap } from "./map.js";
+import { ENDS, hand } from "./hand.js";
+import { endingMap } from "./map.js";
 import { clamp } from "./text.js";
 
 /** Show a run in place of its still. @param {First} view @param {LaneData} data */
@@ -21,8 +21,7 @@ export class Positions extends First {
     const { runs, map, loop, start } = sent.positions,
       place = root.parentElement,
       [first, second, counts] = start;
-    this.endings = map;
-    this.map = map && new EndingMap((counts) => this.go(counts));
+    this.map = map && endingMap((counts) => this.go(counts));
     if (this.map) {
       place.prepend(this.map.whole);
       place.classList.add("mapped");
@@ -37,7 +36,7 @@ export class Positions extends First {
     this.loop = loop;
     this.own.append(setting);
     if (loop.length) {
-      this.hand = new Hand(this);
+      this.hand = hand(this);
       const size = (sent.size / 750000).toFixed(1); // as text, a third more
       const held = `This page holds all its ${sent.runs.length} runs, ${size} MB: none is computed here.`;
       this.story.before(element("div.jl-bar", {}, program, this.turner, held));
@@ -48,8 +47,8 @@ export class Positions extends First {
 
   get address() {
     return {
-      case: String(this.case),
-      barrier: String(this.setting.selectedIndex),
+      case: this.case,
+      barrier: this.setting.selectedIndex,
       inputs: this.counts.join(),
       ...super.address,
     };
@@ -71,7 +70,7 @@ export class Positions extends First {
   go(counts = this.counts) {
     if (!(counts.join() in this.here)) return;
     this.counts = counts;
-    this.map?.draw(this.endings, counts);
+    this.map?.draw(this.data.positions.map, counts);
     show(this, this.data, this.here[counts.join()]);
   }
 

@@ -1,8 +1,8 @@
 // Saves what Python wrote, as a file.
 
 export async function save({ save: what, name, text }) {
-  const file = what === "PNG" ? await painted(text) : new Blob([text], { type: "image/svg+xml" });
-  const link = document.createElement("a");
+  const file = what === "PNG" ? await painted(text) : new Blob([text], { type: "image/svg+xml" }),
+    link = document.createElement("a");
   link.href = URL.createObjectURL(file);
   link.download = name;
   link.click();

@@ -48,8 +48,8 @@ export function along(columns, looks, how, room) {
   const lay = () => {
     let t = 0;
     columns.forEach((one, i) => {
-      const before = columns[i - 1];
-      const calm = one.size === "slim" && before?.size === "slim";
+      const before = columns[i - 1],
+        calm = one.size === "slim" && before?.size === "slim";
       if (before) t += one.far || before.far ? sizes.far : calm ? sizes.gap : sizes.wide;
       one.t = t;
       one.w = sizes[one.size];
@@ -146,12 +146,11 @@ export class Scene extends Lanes {
     const { columns, scene } = this,
       lanes = scene.names.map((_, lane) => lane),
       [x, y] = this.at(this.t0, this.side - 14),
-      none = tag("text", { x, y, "font-size": 14 }, "No call was recorded."),
       wide = this.t0 + this.long + this.behind;
     const drawn = this.covered
       ? lanes.map((lane) => this.covering(lane))
       : [
-          columns.length ? "" : none,
+          columns.length ? "" : tag("text", { x, y, "font-size": 14 }, "No call was recorded."),
           this.ground(),
           lanes.map((lane) => this.threadOf(lane)),
           columns.map((one) => this.column(one)),
@@ -214,8 +213,7 @@ export class Scene extends Lanes {
     );
   }
 
-  /** The number of a column, where there is room for it beside that of the one before.
-   * @param {Placed} one */
+  // The number of a column, where there is room for it beside that of the one before.
   numbered({ i, t, n, size, middle, focus }) {
     const before = this.columns[i - 1],
       close = size === "slim" && before?.size === "slim",
@@ -224,8 +222,7 @@ export class Scene extends Lanes {
     return this.number(middle, n && `${focus && !this.turned ? "call " : ""}${n}`, focus);
   }
 
-  /** px on the scrubber of what goes wrong, in this picture or one on the same axis.
-   * @param {Scene[]} scenes */
+  // px on the scrubber of what goes wrong, in this picture or one on the same axis.
   loud(scenes) {
     const loud = ({ focus, flag }) => focus || flag === "wrong" || flag === "apart";
     return this.columns
@@ -234,10 +231,7 @@ export class Scene extends Lanes {
   }
 
   get first() {
-    return Math.max(
-      0,
-      this.columns.findIndex((one) => !one.stack),
-    );
+    return this.columns.find((one) => !one.stack)?.i ?? 0;
   }
 
   get over() {
@@ -274,8 +268,7 @@ export class Scene extends Lanes {
     return clamp(this.here(at) + by, 0, this.columns.length - 1) + 0.99;
   }
 
-  /** The last number of a column, by which an address names it; where calls have none, its row.
-   * @param {Placed} one */
+  // The last number of a column, by which an address names it; where calls have none, its row.
   numberOf({ n, until }) {
     const counted = this.columns.every((one) => one.n || one.missing);
     return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
@@ -381,7 +374,6 @@ export class Scene extends Lanes {
     return this.dashed(q, label) + this.number(q.cx, "missing", true);
   }
 
-  /** @param {Rect} q */
   dashed(q, text) {
     const named = words(q, text, "var(--bad)", { bold: true });
     return tag("g", { class: "jl-ghost" }, rect(q, { rx: 8 }), named);
@@ -401,18 +393,21 @@ export class Scene extends Lanes {
     const more =
       box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
     const q = this.box(one, lane, more),
-      edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "";
-    const under = { ...q, w: q.w - (one.focus ? Math.max(more - 12, 0) : 0) }; // no wider than the ground
-    const plate = box.open ? rect(under, { class: one.focus ? "jl-onground" : "jl-plain" }) : "";
-    const look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` };
-    const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
-    const size = big ? 17 : slim ? 12 : 14;
-    const { below = "" } = box,
+      edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "",
+      under = { ...q, w: q.w - (one.focus ? Math.max(more - 12, 0) : 0) }; // no wider than the ground
+    const plate = box.open ? rect(under, { class: one.focus ? "jl-onground" : "jl-plain" }) : "",
+      look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` },
+      drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` }),
+      { below = "" } = box,
       told = [below, below.split(": ")[0]].find((said) => widthOf(said, 13) < q.w - more) ?? below,
-      how = { size, bold: loud || extra, sub: extra && !this.turned ? "extra" : told };
-    const left = box.open && !loud && !this.turned,
       where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
-    return [drawn, words(where, label, `var(--jl-i${box.kind})`, { ...how, left })];
+    const named = words(where, label, `var(--jl-i${box.kind})`, {
+      size: big ? 17 : slim ? 12 : 14,
+      bold: loud || extra,
+      sub: extra && !this.turned ? "extra" : told,
+      left: box.open && !loud && !this.turned,
+    });
+    return [drawn, named];
   }
 
   /** Thin and light, between calls that met as they should. @param {Placed} one */
@@ -430,8 +425,8 @@ export class Scene extends Lanes {
   /** ≠ and the value that goes wrong, as an arrow for those at rest. @param {Placed} one */
   clashes(one) {
     const big = one.size === "big",
-      reads = this.scene.readings[0]?.[0] === one.i && big;
-    const t = one.middle + (reads ? one.w * 0.2 : 0),
+      reads = this.scene.readings[0]?.[0] === one.i && big,
+      t = one.middle + (reads ? one.w * 0.2 : 0),
       small = clamp(this.between / 2 - 5, 8, 11),
       r = big && this.between > 40 ? (this.phone ? 14 : 17) : small;
     const signs = one.clashes.map(([a, b]) =>
@@ -445,8 +440,8 @@ export class Scene extends Lanes {
       way = Math.sign(towards - begin),
       tip = towards - way * 2;
     // A place beside the arrow.
-    const by = (t, s) => this.at(from + t, s).map(px);
-    const middle = (begin + towards) / 2,
+    const by = (t, s) => this.at(from + t, s).map(px),
+      middle = (begin + towards) / 2,
       [x, y] = this.turned ? by(-10, middle) : by(8 + value.length * 5, middle + 6);
     const said =
       value.length > LONG
@@ -461,12 +456,11 @@ export class Scene extends Lanes {
 
   join([i, lane, j, other]) {
     const [a, b] = [this.columns[i], this.columns[j]],
-      fore = a.t < b.t;
-    const near = this.turned ? 0.5 : 0.18,
-      [one, two] = fore ? [1 - near, near] : [near, 1 - near];
-    const p = this.edge(a, lane, other, one),
-      q = this.edge(b, other, lane, two);
-    const look = { class: "jl-join", "data-i": Math.max(i, j), d: `M${p.map(px)}L${q.map(px)}` };
+      near = this.turned ? 0.5 : 0.18,
+      [one, two] = a.t < b.t ? [1 - near, near] : [near, 1 - near],
+      p = this.edge(a, lane, other, one),
+      q = this.edge(b, other, lane, two),
+      look = { class: "jl-join", "data-i": Math.max(i, j), d: `M${p.map(px)}L${q.map(px)}` };
     return tag("path", look, "<title>These were meant for each other</title>");
   }
 
@@ -484,7 +478,7 @@ export class Scene extends Lanes {
     return tag("g", { class: "jl-end" }, said);
   }
 
-  // The way of the wrong value: points with the position at which each is reached.
+  // The way of the wrong value.
   journey() {
     const path = [];
     let last = null;

@@ -79,13 +79,12 @@ function split(words, count, size) {
 
 const NARROW = 0.8; // how far letters may be squeezed: those of some fonts are wide
 
-/** A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it
- * tells. @param {Rect} b */
+// A label in a box, in up to three lines; nothing where it would be cut or under 11 px: pointing at it tells.
 export function words(b, text, colour, { size = 14, bold = false, sub = "", left = false }) {
   const heavy = bold ? 700 : 500,
     wider = (1.02 * widthOf(text, 1, heavy)) / widthOf(text, 1),
-    room = (b.w - (left ? 12 : size < 17 || b.w < 70 ? 2 : 10)) / wider;
-  const small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
+    room = (b.w - (left ? 12 : size < 17 || b.w < 70 ? 2 : 10)) / wider,
+    small = [13, 11].find((px) => widthOf(sub, px) < b.w - 4);
   if (!small) sub = "";
   const { lines, fits } = broken(text, size, room, b.h - (sub ? 20 : 0)),
     high = Math.max(fits, 11),
@@ -110,29 +109,20 @@ export function words(b, text, colour, { size = 14, bold = false, sub = "", left
   ];
 }
 
-/** How a lane's ranks ended, by its sign alone where there is no room, and what is pending.
- * @param {RawScene["ends"][number]} end
- * @param room px */
+// How a lane's ranks ended, by its sign alone where there is no room (px), and what is pending.
 export function ending([sign, word, tone, more], [x, y], turned, room) {
   const told = widthOf(`${sign} ${word}…`, 16) < room ? word : "",
+    text = esc(`${sign} ${told}${told.includes("wait") ? "…" : ""}`),
     look = { x, "text-anchor": turned ? "middle" : "start", class: `jl-tone-${tone}` },
-    below =
-      more &&
-      widthOf(more, 13) < room &&
-      tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
-  const how = { ...look, y, "font-size": 15, "font-weight": 700 };
-  return (
-    tag("text", how, esc(`${sign} ${told}${told.includes("wait") ? "…" : ""}`)) + (below || "")
-  );
+    end = tag("text", { ...look, y, "font-size": 15, "font-weight": 700 }, text);
+  if (!more || widthOf(more, 13) >= room) return end;
+  return end + tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
 }
 
 // A mask to nothing, for calls that never end.
 export function fade(name, turned) {
-  const stops = [
-    [0, 1],
-    [0.6, 0.8],
-    [1, 0],
-  ].map(([at, seen]) => `<stop offset="${at}" stop-color="#fff" stop-opacity="${seen}"/>`);
+  const stop = (at, seen) => `<stop offset="${at}" stop-color="#fff" stop-opacity="${seen}"/>`,
+    stops = stop(0, 1) + stop(0.6, 0.8) + stop(1, 0);
   return (
     tag("linearGradient", { id: `${name}-f`, x2: Number(!turned), y2: Number(turned) }, stops) +
     `<mask id="${name}-fade" maskContentUnits="objectBoundingBox">` +

@@ -8,7 +8,6 @@ import { esc, tag } from "./text.js";
 // The colours of a kind of call, or of none.
 const kindStyle = (kind) => kind >= 0 && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
-/** @param {ScenePiece[]} here */
 export const tags = (here) =>
   here.map(([who, kind, tone]) =>
     tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)),
@@ -36,7 +35,7 @@ export function stateOf(run, i) {
   return flags & OPEN ? run.fates[laneOf(calls, i)] : "";
 }
 
-/** @param {HTMLElement} section @param {LaneData} data @param {RawRun} run */
+/** @param {LaneData} data @param {RawRun} run */
 export function tellSlot(section, data, run, { slot, until, absent = [], lacks = "" }, title, how) {
   const calls = callsOf(run),
     cards = new Map(); // of many lanes, those with nothing different to say have one
@@ -60,12 +59,12 @@ export function tellSlot(section, data, run, { slot, until, absent = [], lacks =
 }
 
 /** What a lane's card says without values that differ anyhow, and all of it.
- * @param {LaneData} data @param {RawRun} run @param {Calls} calls */
+ * @param {LaneData} data @param {RawRun} run */
 function card(data, run, calls, slot, lane) {
   const i = slotsOf(calls, lane)[slot],
     code = run.columns.codes[calls.code[i]],
-    end = stateOf(run, i);
-  const own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
+    end = stateOf(run, i),
+    own = run.told.find(([row, of]) => row === slot && of === lane)?.[2],
     [first, rest, stack, made] = data.told[own ?? code.facts],
     row = ([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`,
     table = (facts) =>
@@ -94,8 +93,7 @@ function card(data, run, calls, slot, lane) {
   return [JSON.stringify([code.label, end, first, made]), html];
 }
 
-/** @param {HTMLElement} section
- * @param cards each a name and HTML */
+// cards: each a name and HTML
 export function fill(section, title, how, cards = []) {
   const all = cards.map(([name, html]) => `<div><p class="jl-h">${esc(name)}</p>${html}</div>`);
   section.innerHTML =

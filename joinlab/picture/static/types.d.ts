@@ -49,16 +49,6 @@ interface RawColumns {
 
 type Calls = ReturnType<typeof import("./columns.js").everyCall>;
 
-// What a program did, ns; `call`: the one that it waited for, or -1; `lines`: of other work.
-interface Span {
-  from: number;
-  to: number;
-  name: string;
-  call: number;
-  input: number;
-  lines: number;
-}
-
 interface Looks {
   kinds: string[];
   taken: string;
@@ -97,12 +87,12 @@ interface Box {
 
 // What the view follows: a widget's model, or a Store.
 interface Model {
-  get(name: string): any;
-  set(name: string, value: any): void;
-  on(event: string, listener: (...args: any[]) => void): void;
-  off(event: string, listener: (...args: any[]) => void): void;
-  save_changes(): void;
-  send?(message: unknown): void;
+  get(name);
+  set(name, value);
+  on(event, listener);
+  off(event, listener);
+  save_changes();
+  send?(message);
 }
 
 // A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds.
@@ -160,16 +150,6 @@ interface RawScene {
   world: number;
   inputs: string[];
   under: string[];
-}
-
-type Rect = ReturnType<import("./text.js").Lanes["area"]>;
-
-// A point on the way of the wrong value, and the position at which it is reached.
-interface Stop {
-  at: number;
-  p: [number, number];
-  value: string;
-  jump?: boolean;
 }
 
 // The run of each program, setting and inputs, and where the controls stand at first.
