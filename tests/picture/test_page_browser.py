@@ -8,6 +8,7 @@ import shutil
 from base64 import b64encode
 from dataclasses import replace
 from functools import partial
+from html import unescape
 from itertools import product
 from pathlib import Path
 
@@ -1052,6 +1053,20 @@ def test_on_a_phone_the_clock_has_its_fix_and_what_is_pending_in_sight(opened, t
     expect(view.locator(".jl-end").last).to_have_text("✓ finishedcall pending")
     fix = view.locator(".jl-fix").bounding_box()
     assert fix["y"] + fix["height"] < 844
+
+
+def test_on_a_phone_a_sweep_has_its_fix_in_sight_and_its_dots_stay_where_they_are(opened, tmp_path):
+    made = joinlab.sweep(joinlab.cases.case_4, range(4))._repr_html_()
+    path = tmp_path / "sweep.html"
+    path.write_text(unescape(re.search('srcdoc="([^"]*)"', made)[1]))
+    page = opened(path, viewport={"width": 390, "height": 844})
+    fix, dots = first(page).locator(".jl-fix").bounding_box(), page.locator(".jl-dotrow").first
+    assert fix["y"] + fix["height"] < 844
+    top = dots.bounding_box()["y"]
+    for cell in ("2,2", "3,1"):
+        page.locator(f'[data-cell="{cell}"]').click()
+        expect(dots).to_have_attribute("aria-valuenow", cell[0])
+        assert dots.bounding_box()["y"] == top
 
 
 def test_of_four_lanes_on_a_phone_the_loud_calls_have_names(opened, tmp_path):

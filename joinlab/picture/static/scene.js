@@ -21,7 +21,7 @@ import {
   words,
 } from "./text.js";
 
-/** Milliseconds that a column takes in play. @param {Placed} one */
+// Milliseconds that a column takes in play.
 function pace(one) {
   if (!one) return 1600;
   if (one.stack) return 500;
@@ -191,7 +191,6 @@ export class Scene extends Lanes {
     return line(this.at(this.t0 + 20, middle), this.at(this.t0 + end, middle), "jl-line");
   }
 
-  /** @param {Placed} one */
   column(one) {
     const title = tag("title", {}, esc(one.title)),
       calls = () => one.boxes.map((box, lane) => this.call(one, box, lane)),
@@ -345,7 +344,6 @@ export class Scene extends Lanes {
     find(picture, ".jl-posed").innerHTML = html;
   }
 
-  /** @param {Placed} one */
   stack(one) {
     const wrong = one.flag === "wrong",
       colour = wrong ? "var(--bad)" : "var(--soft)",
@@ -366,7 +364,6 @@ export class Scene extends Lanes {
     });
   }
 
-  /** @param {Placed} one */
   gap(one) {
     const [lane, label] = one.missing,
       q = this.box(one, lane);
