@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,7 @@ from joinlab.emulator.recorded import (
 )
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
-from joinlab.notebook.ending_map import EndingMap
+from joinlab.notebook.ending_map import EndingMap, event_loop
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
 from joinlab.notebook.predictions import WORDS, Score, word
 from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, BenchSetting, Emulations, check_counts
@@ -70,16 +71,18 @@ LINES = 200
 CHOSEN = ("counts", "case", "engine", "barrier_value", "pad")
 """The traits that choose a run."""
 
-_made: dict[str, tuple[str, list[Bench], list[Bench]]] = {}
-"""By notebook cell: id of the cell's latest execution, and the benches made by the execution before
-it and by it."""
+_latest: dict[tuple[str, int], Bench] = {}
+"""The latest bench of each notebook cell, the first, second, ... that the cell makes."""
+
+_made_by: Counter[str] = Counter()
+"""How many benches each execution of a cell has made."""
 
 
 class _Shown(traitlets.Instance):  # type: ignore[type-arg]
     """The shown run. Reading it waits until torch is loaded, if the run needs torch."""
 
     def get(self, obj: Any, cls: Any = None) -> object:
-        if obj.waits and obj.loading:
+        if obj.waits:
             obj._wait_until_loaded()
         return super().get(obj, cls)
 
@@ -172,8 +175,7 @@ class Bench(View):
             check_program(program)
         self.own, self.timeout, self.cure = program, timeout, cure
         self.scores: list[Score] = []
-        self.waits = False  # the chosen run is not shown yet: torch is being loaded
-        self._held, self._by_page = True, False
+        self._by_page = False
         self._blank: Timeline | None = None  # drawn while the run is covered
         self._failed: BaseException | None = None
         self._lock = threading.RLock()
@@ -181,7 +183,7 @@ class Bench(View):
         self._asked_to_stop = threading.Event()
         self._fixing: asyncio.TimerHandle | None = None
         # set while torch loads: the loop to notify
-        self._loop = None if torch_is_loaded() else _event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._emulations = Emulations()
         self._map = EndingMap(
             self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel])
@@ -200,7 +202,7 @@ class Bench(View):
         loop = [documented.switches for documented in DOCUMENTED.values()]
         super().__init__(None, programs=programs, loop=loop, predict=bool(predict), **chosen)
         self.add_class("joinlab-bench")
-        self._held = False
+        self._loop = None if torch_is_loaded() else event_loop()
         self._refresh()
         if self._loop is not None:
             thread = threading.Thread(target=self._load, name="joinlab loads torch", daemon=True)
@@ -215,7 +217,7 @@ class Bench(View):
         return self._loop is not None
 
     @property
-    def _must_wait(self) -> bool:
+    def waits(self) -> bool:
         """Whether the chosen run needs torch, which is still being loaded."""
         return self.loading and not self._setting().ships
 
@@ -283,12 +285,12 @@ class Bench(View):
 
     @traitlets.observe(*CHOSEN)
     def _changed(self, _: Mapping[str, object]) -> None:
-        if not (self._held or self.running or self.comm is None):
+        if not (self.running or self.comm is None):
             self._refresh()
 
     @traitlets.observe("said")
     def _spoken(self, _: Mapping[str, object]) -> None:
-        if not self._held and self._asks:
+        if self._asks and self.comm is not None:
             self._tell(self._next_step())
             self._arrange()
 
@@ -298,7 +300,7 @@ class Bench(View):
         """React to a choice: cover or drop the run shown before, and emulate the new one at once if
         possible."""
         with self._lock:
-            self._failed, self.waits = None, self._must_wait
+            self._failed = None
             self.said, self.results = ("",) * len(self.counts), ()
             if self.predict or self._now.launched:
                 self._cover()
@@ -353,7 +355,7 @@ class Bench(View):
         with self.hold_sync():
             self.engines, self.knobs = self._engines(), ()
             if not self.loading:
-                self.knobs = knobs(self._now, self.case or None)
+                self.knobs = knobs(self._now, self.case)
                 can_run = can_run and not missing(self._now, len(self.counts))
             self.go = "▶ Run" if launched else "Show" if self._asks else ""
             self.can_go = can_run and not self._unpredicted
@@ -390,12 +392,13 @@ class Bench(View):
             "engine": engine,
             "backend": self._now.backend,
             "inputs": list(self.counts),
+            "program": self._setting().name,
         }
         ships = recorded(self.case, (0, 0))
         if ships:
-            meta["program"], meta["source"] = ships.meta["program"], ships.meta["source"]
+            meta["source"] = ships.meta["source"]
         elif self.own is not None:
-            meta["program"], meta["source"] = program_name(self.own), source_of(self.own)
+            meta["source"] = source_of(self.own)
         ends = [Ending(EndKind.KILLED, text="not shown yet")] * len(self.counts)
         self._draw(None, timeline_from_rows([], ends, meta), shown="", printed=())
 
@@ -419,7 +422,7 @@ class Bench(View):
         if self._fixing is not None:
             self._fixing.cancel()
             self._fixing = None
-        loop, fixable = _event_loop(), timeline.again or timeline.rerun
+        loop, fixable = event_loop(), timeline.again or timeline.rerun
         if loop is not None and fixable and not all(map(good, timeline.ends)):
             self._fixing = loop.call_later(REST_S, self._fix, timeline)
 
@@ -491,7 +494,7 @@ class Bench(View):
         with self._lock:
             if self.running:
                 return
-            if self._must_wait:
+            if self.waits:
                 self._wait_until_loaded()
             if self._unpredicted:
                 raise ProgramError(
@@ -532,11 +535,8 @@ class Bench(View):
         super().close()
 
     def __repr__(self) -> str:
-        name = f"case_{self.case}"
-        if not self.case and self.own:
-            name = program_name(self.own)
         drawn = "covered" if self._asks else repr(self._trait_values.get("timeline"))
-        return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {drawn}>"
+        return f"<Bench: {self._setting().name}, inputs {self.counts}, {self.engine}; {drawn}>"
 
     # ---------------------------------------------------------------- a fresh kernel
 
@@ -560,10 +560,10 @@ class Bench(View):
         """Show the run that waited until torch was loaded."""
         if not self.loading:
             return
-        self._loop = None
+        waited, self._loop = self.waits, None
         if self.comm is None:
             return
-        if self.waits or not (self._blank or is_of_this_torch(self._seen)):
+        if waited or not (self._blank or is_of_this_torch(self._seen)):
             self._refresh()
         else:
             self._arrange()
@@ -670,20 +670,19 @@ def _left(bench: Bench) -> dict[str, object]:
 
     JupyterLab and Jupyter Notebook send the cell's id with its code.
     """
-    asked: Mapping[str, Any] = getattr(running_shell(), "get_parent", dict)()
-    cell = asked.get("metadata", {}).get("cellId")
+    request: Mapping[str, Any] = getattr(running_shell(), "get_parent", dict)()
+    cell = request.get("metadata", {}).get("cellId")
     if not cell:
         return {}
-    run, before, made = _made.get(cell, ("", [], []))
-    if run != asked["header"]["msg_id"]:
-        before, made = made, []
-        _made[cell] = asked["header"]["msg_id"], before, made
-        for older in before:
-            older.stop()
-            older._map.stop()
-    made.append(bench)
-    old = before[len(made) - 1] if len(made) <= len(before) else None
-    if old is None or old._made_with != bench._made_with:
+    run = request["header"]["msg_id"]
+    key = cell, _made_by[run]
+    old, _latest[key] = _latest.get(key), bench
+    _made_by[run] += 1
+    if old is None:
+        return {}
+    old.stop()
+    old._map.stop()
+    if old._made_with != bench._made_with:
         return {}
     return {name: getattr(old, name) for name in CHOSEN}
 
@@ -692,14 +691,6 @@ def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
     first = Evidence(timeline).difference.first
     return None if first is None else fold(timeline).numbers[first]
-
-
-def _event_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs here, as in a notebook's kernel; None in a script."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _one_of(name: str, value: object, choices: Collection[object]) -> object:

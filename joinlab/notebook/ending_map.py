@@ -69,12 +69,11 @@ class EndingMap:
         Cells are computed once somebody watches; outside an event loop only `finish` computes them.
         """
         self._pause()
-        base = setting and replace(setting, counts=(0, 0))
+        before = self._base
+        self._base = setting and replace(setting, counts=(0, 0))
         if setting is None:
-            self._base = None
             self._show({})
-        elif base != self._base:
-            self._base = base
+        elif before != self._base:
             self._begin()
             self.left = _nearest_first(setting.counts)
             self._tell()
@@ -106,11 +105,9 @@ class EndingMap:
             self._timer = None
 
     def _schedule(self, pause_s: float = REST_S) -> None:
-        if self._timer is None and self.left and self._base is not None:
-            try:
-                self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
-            except RuntimeError:  # no loop runs here, so there is no background
-                return
+        loop = event_loop()
+        if loop is not None and self._timer is None and self.left and self._base is not None:
+            self._timer = loop.call_later(pause_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -136,10 +133,16 @@ class EndingMap:
 
     def _tell(self, note: str = "") -> None:
         if self.left:
-            remaining = f"{len(self.cells)} of {len(COUNTS) ** 2}"
-        else:
-            remaining = ""
-        self._show({**drawn_map(COUNTS[-1], self.cells), "note": note or remaining})
+            note = f"{len(self.cells)} of {len(COUNTS) ** 2}"
+        self._show({**drawn_map(COUNTS[-1], self.cells), "note": note})
+
+
+def event_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs here, as in a notebook's kernel; None in a script, which has no background."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _nearest_first(center: tuple[int, ...]) -> list[tuple[int, ...]]:

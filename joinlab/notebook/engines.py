@@ -40,14 +40,14 @@ ENGINES: Mapping[str, Engine] = {
 """By name."""
 
 
-def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
-    """The knobs that change how a case ends; for a program of the learner's own (None), all knobs
-    of the engine."""
+def knobs(engine: Engine, case: int) -> tuple[str, ...]:
+    """The knobs that change how a case ends; for a program of the learner's own (0), all knobs of the
+    engine."""
     if engine.launched or engine.backend != "nccl":
         return ()
     from joinlab.cases import ALL_KNOBS, CASES  # imports torch
 
-    return (ALL_KNOBS if case is None else CASES[case].knobs)[engine.era]
+    return (CASES[case].knobs if case else ALL_KNOBS)[engine.era]
 
 
 def missing(engine: Engine, ranks: int) -> str:

@@ -99,17 +99,17 @@ class Quiz:
 
     def show(self) -> None:
         """Show whether the chosen answer is right, why, and the run behind the question."""
-        index = self._choices.chosen
+        index, question = self._choices.chosen, self.question
         if index is None:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return
-        right = self.question.choices[index] == self.question.answer
-        state.record("questions", self.question.name, right)
+        right = question.choices[index] == question.answer
+        state.record("questions", question.name, right)
         self._choices.disabled = self._button.disabled = True
-        mark = "✓ Right." if right else f"✕ No: {self.question.answer}."
+        mark, color = ("✓ Right.", RIGHT) if right else (f"✕ No: {question.answer}.", WRONG)
         self._verdict.value = (
-            f'<p role="status" style="border-left:.4em solid {RIGHT if right else WRONG};padding:.2em .8em;{LINE}">'
-            f"{marked(mark)} {marked(self.question.why)}</p>"
+            f'<p role="status" style="border-left:.4em solid {color};padding:.2em .8em;{LINE}">'
+            f"{marked(mark)} {marked(question.why)}</p>"
         )
         if self._then is not None:
             with self._output:
@@ -149,25 +149,19 @@ def progress(notebook: str = "") -> QuizProgress:
 
     Raises ValueError if no notebook of that name has exercises or questions.
     """
-    notebooks = dict.fromkeys(question.notebook for question in questions().values())
     if notebook:
-        known("notebook", notebook, notebooks)
-    answers = state.state()
+        known("notebook", notebook, dict.fromkeys(asked.notebook for asked in questions().values()))
+    answered, solved = state.state()["questions"], state.state()["exercises"]
     marks = {True: "✓", False: "✕ not yet", None: "○ not tried"}
-    marked_exercises = [
-        f"{name} {marks[answers['exercises'].get(name)]}"
-        for name, exercise in EXERCISES.items()
-        if exercise.notebook == notebook
-    ]
-    right = sum(answers["questions"].get(name, False) for name in questions())
-    done = sum(answers["exercises"].get(name, False) for name in EXERCISES)
-    answered = sum(name in answers["questions"] for name in questions())
-    if marked_exercises:
-        lines = [f"Exercises here: {', '.join(marked_exercises)}."]
-    else:
-        lines = []
+    here = []
+    for name, exercise in EXERCISES.items():
+        if exercise.notebook == notebook:
+            here.append(f"{name} {marks[solved.get(name)]}")
+    lines = [f"Exercises here: {', '.join(here)}."] if here else []
+    right = [answered[name] for name in questions() if name in answered]
+    done = sum(solved.get(name, False) for name in EXERCISES)
     lines.append(
-        f"The course so far: {right} of {answered} answered questions right ({len(questions())} in all), "
+        f"The course so far: {sum(right)} of {len(right)} answered questions right ({len(questions())} in all), "
         f"{done} of {len(EXERCISES)} exercises solved."
     )
     return QuizProgress(tuple(lines))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 
 from joinlab.emulator.recorded import is_of_this_torch, recorded, ships, torch_is_loaded
 from joinlab.errors import ProgramError
 from joinlab.notebook.engines import Engine
-from joinlab.program.program import Program, check_inputs
+from joinlab.program.program import Program, check_inputs, program_name
 from joinlab.showing import running_shell
 from joinlab.timeline import EndKind, Timeline
 
@@ -72,6 +71,10 @@ class BenchSetting:
         )
 
     @property
+    def name(self) -> str:
+        return f"case_{self.case}" if self.own is None else program_name(self.own)
+
+    @property
     def program(self) -> Program:
         if self.own is not None:
             return self.own
@@ -94,7 +97,7 @@ class Emulations:
     """A cache of Timelines by setting: those that ship with the package, and emulations."""
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[BenchSetting, Timeline] = OrderedDict()
+        self.kept: dict[BenchSetting, Timeline] = {}
         self.cell = _cells_run()
 
     def emulate(self, setting: BenchSetting) -> Timeline:
@@ -103,12 +106,11 @@ class Emulations:
         Any cell may redefine functions that a learner's program calls, so Timelines of such a
         program are dropped when the next cell runs; outside a notebook they are not cached.
         """
-        now = _cells_run()
-        if now != self.cell:
-            self.cell = now
-            self.kept = OrderedDict(
-                (key, timeline) for key, timeline in self.kept.items() if key.case
-            )
+        cell = _cells_run()
+        if cell != self.cell:
+            self.cell = cell
+            for key in [key for key in self.kept if not key.case]:
+                del self.kept[key]
         timeline = self.kept.get(setting)
         if timeline is not None:
             return timeline
@@ -117,13 +119,12 @@ class Emulations:
             timeline = self._emulated(setting)
         else:
             timeline.rerun[:] = [partial(self._emulated, setting)]
-        cut_off = any(
-            end.kind is EndKind.KILLED for end in timeline.ends
-        )  # perhaps only because the machine was busy
-        if not cut_off and is_of_this_torch(timeline) and (setting.case or self.cell is not None):
+        # one that was cut off perhaps was so only because the machine was busy
+        cut_off = any(end.kind is EndKind.KILLED for end in timeline.ends)
+        if not cut_off and is_of_this_torch(timeline) and (setting.case or cell is not None):
             self.kept[setting] = timeline
             if len(self.kept) > KEPT:
-                self.kept.popitem(last=False)
+                self.kept.pop(next(iter(self.kept)))
         return timeline
 
     def _emulated(self, setting: BenchSetting) -> Timeline:

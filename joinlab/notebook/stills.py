@@ -59,9 +59,8 @@ def _picture(view: Any) -> str:
         from joinlab.picture.compared import compared
         from joinlab.picture.svg import svg
 
-        both = compared(view.timeline, view.beside)
-        sentence = both.sentence
-        pictures = [svg(screen, behind=both.behind) for screen in both.scenes]
+        both, sentence = compared(view.timeline, view.beside)
+        pictures = list(map(svg, both))
         above = f"<p><b>{escape(shown(sentence))}</b></p>"
     images = ""
     for picture in pictures:

@@ -185,8 +185,6 @@ def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Col
 
 def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]:
     """The code of every call, and all codes."""
-    if calls.is_empty():
-        return np.zeros(0, np.int64), []
     hashed = hash_columns(calls, *SAME)
     distinct = pl.Series(hashed).unique().sort().to_numpy()  # np.unique would sort a million
     code = np.searchsorted(distinct, hashed)

@@ -9,7 +9,7 @@ A column that only one run has leaves a gap in the other:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from joinlab.analysis.comparison import Comparison, compare, distinct_names
 from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, first_screen
@@ -17,21 +17,8 @@ from joinlab.picture.places import SIZES, behind
 from joinlab.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Two scenes, each headed by how it differs from the other.
-
-    sentence  the difference in words
-    behind    px past the last call for how the ranks ended, of both
-    """
-
-    scenes: tuple[FirstScreen, FirstScreen]
-    sentence: str
-    behind: int
-
-
-def compared(first: Timeline, second: Timeline) -> Compared:
-    """Two runs on one axis."""
+def compared(first: Timeline, second: Timeline) -> tuple[Both, str]:
+    """Two runs on one axis, each headed by how it ended, and the difference in words."""
     comparison = compare(first, second)
     both = first_screen(first, ranks=False), first_screen(second, ranks=False)
     spans = [_spans(screen, comparison, side) for side, screen in enumerate(both)]
@@ -42,7 +29,8 @@ def compared(first: Timeline, second: Timeline) -> Compared:
         _on_one_axis(both, side, pairs, name)
         for side, name in enumerate(distinct_names(first, second))
     )
-    return Compared((left, right), comparison.sentence, max(behind(left), behind(right)))
+    least = max(behind(left), behind(right))
+    return (replace(left, least=least), replace(right, least=least)), comparison.sentence
 
 
 Both = tuple[FirstScreen, FirstScreen]

@@ -166,6 +166,7 @@ class FirstScreen:
     file    of the lines in `code`
     tried   what came of the edit that `code` shows, or why none was tried
     story   every other line of the story
+    least   px past the last call, at least, for how the ranks ended: what two on one axis need
     """
 
     ranks: tuple[tuple[int, ...], ...]
@@ -183,6 +184,7 @@ class FirstScreen:
     tried: ScreenPiece
     story: tuple[tuple[LineKind, tuple[ScreenPiece, ...]], ...]
     provenance: str
+    least: int = 0
 
     @property
     def tone(self) -> Tone:
@@ -270,7 +272,7 @@ def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -
     ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
     unfold  True: no rounds are stacked, and DDP's own setup is shown
     """
-    return _ScreenBuilder(Evidence(timeline, folded(timeline, ranks)), ranks, unfold).made()
+    return _ScreenBuilder(Evidence(timeline, folded(timeline, ranks)), ranks, unfold).build()
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
@@ -301,9 +303,9 @@ class _ScreenBuilder:
                 self.fold_of.update(dict.fromkeys(range(part.begin, part.end), part))
         self.rest: int | None = None
         known = self._known()
-        self._lay([(rank,) for rank, ranks in self.classes.items() if known & {*ranks}])
+        self._lay_out([(rank,) for rank, ranks in self.classes.items() if known & {*ranks}])
         if share and len(self.lanes) > NARROW and not unfold:
-            self._lay(self._shared())
+            self._lay_out(self._merged_lanes())
 
     def _known(self) -> set[int]:
         """The ranks of which there is something to draw: all, but for those of which a text tells no call
@@ -315,16 +317,16 @@ class _ScreenBuilder:
         called.update(*(slot.absent for slot in self.folding.slots))
         return called | {*self.odd, *self.story.headline.ranks} if called else ranks
 
-    def _lay(self, lanes: Sequence[tuple[int, ...]]) -> None:
+    def _lay_out(self, lanes: Sequence[tuple[int, ...]]) -> None:
         """Make the columns of these lanes, and find the one where they part."""
         self.lanes, self.ranks = lanes, [self.difference.ranks(lane) for lane in lanes]
         self.lane = {rank: index for index, lane in enumerate(lanes) for rank in lane}
         self.columns = list(self._columns())
-        self.focus = self._mark()
+        self.focus = self._find_parting()
         if not self.unfold and (len(self.columns) > MOST or self.folding.every.is_part):
             self._shorten()
 
-    def _shared(self) -> list[tuple[int, ...]]:
+    def _merged_lanes(self) -> list[tuple[int, ...]]:
         """Lanes that look the same are one; of too many, those that the story does not name are the
         last one."""
         by_look: dict[object, list[int]] = {}
@@ -357,8 +359,8 @@ class _ScreenBuilder:
         rest_lanes = [lane for lane in groups if lane not in shown_lanes]
         return [*(lane for lane in groups if lane in shown_lanes), tuple(chain(*rest_lanes))]
 
-    def made(self) -> FirstScreen:
-        meant, ends = tuple(self._meant()), tuple(map(self._end, self.lanes))
+    def build(self) -> FirstScreen:
+        meant, ends = tuple(self._meant_pairs()), tuple(map(self._end, self.lanes))
         for index, column in enumerate(self.columns):
             if meant and index != self.focus:  # whose partner comes one call later is not alone
                 column.absent = ()
@@ -400,7 +402,7 @@ class _ScreenBuilder:
                 yield self._stack(list(drawn_slots))
                 continue
             before: Column | None = None
-            for column in map(self._drawn_column, drawn_slots):
+            for column in map(self._column, drawn_slots):
                 if before is None or self.unfold or not self._side_by_side(before, column):
                     before = column
                     yield column
@@ -417,7 +419,7 @@ class _ScreenBuilder:
         follows = before.until + 1 == column.slot
         return bool(column.lacks) and before.lacks == column.lacks and follows and free
 
-    def _drawn_column(self, drawn_slot: DrawnSlot) -> Column:
+    def _column(self, drawn_slot: DrawnSlot) -> Column:
         rows = drawn_slot.rows
         slot = self.folding.slots[drawn_slot.slot]
         bad, open_or_failed = not slot.expected, False
@@ -582,7 +584,7 @@ class _ScreenBuilder:
 
     # ---- where they part
 
-    def _mark(self) -> int | None:
+    def _find_parting(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one
         that is missing."""
         if self.difference.first is None:
@@ -622,7 +624,7 @@ class _ScreenBuilder:
                 return index
         return None
 
-    def _meant(self) -> Iterator[tuple[int, int, int, int]]:
+    def _meant_pairs(self) -> Iterator[tuple[int, int, int, int]]:
         difference, pairs = self.difference, list[tuple[CallRow, CallRow]]()
         lead = None if difference.first is None else difference.lead
         if difference.turned:
@@ -677,19 +679,16 @@ class _ScreenBuilder:
         well = all(group.good for group in line.ends)
         if well and isinstance(line, Even):
             return (ScreenPiece(self.story.sentence, tone="good"),)
-        cause, whole = (
-            "".join(piece.text for piece in self._pieces(form))
-            for form in (replace(line, ends=()), line)
-        )
         # of replicas that differ, no noun has a colour
         plain: Tone = "warn" if well and not line.calls else ""
         tone: Tone = "warn" if all(group.pending for group in line.bad_ends()) else "bad"
-        pieces, length = [], len(cause) if whole.startswith(cause) else 0
-        for piece in self._pieces(line):
-            pieces.append(replace(piece, text=piece.text[:length], tone=plain))
-            pieces.append(ScreenPiece(piece.text[length:], tone=tone))
-            length = max(0, length - len(piece.text))
-        return tuple(piece for piece in pieces if piece.text)
+        cause, pieces, endings = replace(line, ends=()), list[ScreenPiece](), line.sentence
+        if endings.startswith(cause.sentence):
+            endings = endings.removeprefix(cause.sentence)
+            pieces += (replace(piece, tone=plain) for piece in self._pieces(cause))
+        if endings:
+            pieces.append(ScreenPiece(endings, tone=tone))
+        return tuple(pieces)
 
     @property
     def _edit(self) -> Edit | None:
@@ -768,7 +767,7 @@ class _ScreenBuilder:
                     return row
         return None
 
-    def _who(self, ranks: Sequence[int], kind: LineKind) -> str:
+    def _subject(self, ranks: Sequence[int], kind: LineKind) -> str:
         """The ranks that stand at a line, in a few characters."""
         notes = self.story.of(LineKind.NOTE)
         left_out = sum(note.count for note in notes if isinstance(note, LeftOut))
@@ -779,7 +778,7 @@ class _ScreenBuilder:
         text = ranks_text(ranks)
         return text if len(text) < 32 else f"{len(ranks)} ranks"
 
-    def _cited(self, file: str) -> tuple[str, dict[tuple[int, str], ScreenPiece]]:
+    def _cited_lines(self, file: str) -> tuple[str, dict[tuple[int, str], ScreenPiece]]:
         """Who stands at which lines that the story rests on, and the file of these lines: `file`, or
         that of the first one."""
         marks: dict[tuple[int, str], ScreenPiece] = {}
@@ -797,7 +796,7 @@ class _ScreenBuilder:
                 for call in line.calls:
                     if row is None and call.site == source.site and call.rank in source.ranks:
                         row = self.matched.row_of.get(call.key)
-                who = self._who(ranks, line.kind)
+                who = self._subject(ranks, line.kind)
                 mark = ScreenPiece(who, kind(row) if row else None, "" if row else "bad")
                 if ranks:
                     marks.setdefault((int(number), who), mark)
@@ -807,7 +806,7 @@ class _ScreenBuilder:
         """The lines that the story rests on, with who stands there, and the edit; else those that
         make DDP's calls."""
         edit, texts = self._edit, self.evidence.sources
-        file, marks = self._cited(edit.file if edit else "")
+        file, marks = self._cited_lines(edit.file if edit else "")
         wanted = {number for number, _ in marks}
         if edit:
             wanted |= {*range(edit.begin, edit.begin + len(edit.removed))}
@@ -873,15 +872,12 @@ def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
     for hunk in edit.hunks():
         for index in range(len(hunk.removed)):
             old = by_number.get(hunk.begin + index)
-            if old and hunk.kept:
-                yield replace(old, text=hunk.added[index])
-            elif old:
-                yield replace(old, sign="-")
+            if old is not None:
+                yield replace(old, text=hunk.added[index]) if hunk.kept else replace(old, sign="-")
         if not hunk.kept:
             yield from (ScreenLine("+", None, text) for text in hunk.added)
-    yield from (
-        line for number, line in by_number.items() if number >= edit.begin + len(edit.removed)
-    )
+    end = edit.begin + len(edit.removed)
+    yield from (line for number, line in by_number.items() if number >= end)
 
 
 def _single(text: str | None) -> str | None:

@@ -112,12 +112,12 @@ class LaneData:
             for mended in timeline.mended:
                 run["mended"] = self._add(*self._run(mended, ranks, calls))
             return self._add(run, packed)
-        both = compared(timeline, beside)
+        both, sentence = compared(timeline, beside)
         (run, packed), below = (
-            self._run(side, False, True, screen, both.behind)
-            for side, screen in zip((timeline, beside), both.scenes, strict=True)
+            self._run(side, False, True, screen)
+            for side, screen in zip((timeline, beside), both, strict=True)
         )
-        return self._add(run | {"beside": self._add(*below), "apart": both.sentence}, packed)
+        return self._add(run | {"beside": self._add(*below), "apart": sentence}, packed)
 
     def _add(self, run: dict[str, object], packed: bytes) -> int:
         if (run, packed) not in self._runs:
@@ -146,7 +146,6 @@ class LaneData:
         ranks: bool,
         calls: bool = True,
         screen: FirstScreen | None = None,
-        least: int = 0,
     ) -> tuple[dict[str, object], bytes]:
         folding = folded(timeline, ranks)
         screen = screen or first_screen(timeline, ranks)
@@ -156,7 +155,7 @@ class LaneData:
             "mends": bool(timeline.mended or timeline.rerun)
             and not timeline.meta.get("fixes_hidden")
             and not all(map(good, timeline.ends)),
-            "scene": _screen(screen, timeline, least),
+            "scene": _screen(screen, timeline),
         }
         if not calls:
             return run, b""
@@ -231,7 +230,7 @@ def _safe(part: object) -> object:
     return part
 
 
-def _screen(screen: FirstScreen, timeline: Timeline, least: int) -> dict[str, object]:
+def _screen(screen: FirstScreen, timeline: Timeline) -> dict[str, object]:
     """The first screen, as static/types.d.ts has it."""
     lanes = range(len(screen.ranks))
     columns = []
@@ -272,7 +271,7 @@ def _screen(screen: FirstScreen, timeline: Timeline, least: int) -> dict[str, ob
         "tone": screen.tone,
         "ends": screen.ends,
         "before": before(screen),
-        "behind": max(least, behind(screen)),
+        "behind": behind(screen),
         "file": screen.file,
         "code": [(line.sign, line.number, line.text, _pieces(line.here)) for line in screen.code],
         "tried": _pieces([screen.tried]),

@@ -157,18 +157,17 @@ def _beside(first: tuple[str, Timeline], second: tuple[str, Timeline]) -> str:
     """The text of a page that compares two runs."""
     for _, timeline in (first, second):
         diagnose(timeline)  # tries fixes
-    data, both = LaneData(), compared(first[1], second[1])
+    data, (both, sentence) = LaneData(), compared(first[1], second[1])
     number = data.add(first[1], beside=second[1])
-    pictures = "".join(
-        svg(screen, f"run-{index}", behind=both.behind) for index, screen in enumerate(both.scenes)
+    pictures = "".join(svg(screen, f"run-{index}") for index, screen in enumerate(both))
+    body = (
+        f'<section class="run">\n<div class="run-view" data-run="{number}">\n'
+        f'<div class="still">\n<p>{escape(sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
+        '<div class="live"></div>\n</div>\n</section>\n'
     )
-    still = f'<div class="still">\n<p>{escape(both.sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
-    view = (
-        f'<section class="run">\n<div class="run-view" data-run="{number}">\n{still}'
-        '<div class="live"></div>\n</div>\n'
+    return shown(
+        "".join(document(f"{first[0]} and {second[0]}", [body], data, HEADING, quiet=True))
     )
-    tab, body = f"{first[0]} and {second[0]}", [view, "</section>\n"]
-    return shown("".join(document(tab, body, data, HEADING, quiet=True)))
 
 
 def framed(timeline: Timeline) -> str:

@@ -73,7 +73,7 @@ def behind(screen: FirstScreen) -> int:
     wide = 0.0
     for sign, word, _, detail in screen.ends:
         wide = max(wide, width_of(f"{sign} {word} …", 17), width_of(detail, 13))
-    return 30 + round(wide)
+    return max(screen.least, 30 + round(wide))
 
 
 DOTTED = 64
@@ -128,15 +128,13 @@ def along(screen: FirstScreen, room: float) -> tuple[list[tuple[float, float]], 
 class Across:
     """Lanes that run across a picture of some width, as static/scene.js lays them out.
 
-    least is what `behind` is at least.
-
     t0, length, behind  px before the first column, of all columns, and for the endings
     thick, between      px of a lane, and between two of them
     """
 
-    def __init__(self, screen: FirstScreen, width: float, least: int = 0) -> None:
+    def __init__(self, screen: FirstScreen, width: float) -> None:
         self.screen, lanes = screen, len(screen.ranks)
-        self.t0, self.behind = before(screen), max(least, behind(screen))
+        self.t0, self.behind = before(screen), behind(screen)
         if lanes < 3:
             self.thick, self.between = 58, 68
         elif lanes < 5:

@@ -34,18 +34,15 @@ FILL = ' class="fill"'
 Point = tuple[float, float]
 
 
-def svg(
-    screen: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0
-) -> str:
+def svg(screen: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "") -> str:
     """The picture as an <svg> element.
 
     name     prefix of the ids in it; two pictures on one page need two names
     width    px of the lanes; the picture shrinks to the width of the page
     heading  what to say below the headline, in small letters
-    behind   px past the last call, at least, for how the ranks ended
     """
-    picture = _Picture(screen, width, behind)
-    return shown("".join(picture.parts(escape(name, quote=True), heading)))
+    parts = _Picture(screen, width).parts(escape(name, quote=True), heading)
+    return shown("".join(parts))
 
 
 class _Picture(Across):

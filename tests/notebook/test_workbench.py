@@ -26,6 +26,13 @@ from tests.drawn import lane_data, unzipped
 from tests.leftovers import assert_nothing_left
 
 
+@pytest.fixture(autouse=True)
+def fresh_kernel() -> None:
+    """No cell has run yet."""
+    workbench._latest.clear()
+    workbench._made_by.clear()
+
+
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """The emulated runs, in order."""

@@ -86,7 +86,7 @@ def raises_at_the_third(rank, inputs):
 def test_endings_have_one_colour_in_the_headline_and_at_the_lanes():
     made = first_screen(emulate(raises_at_the_third, (4, 4, 4)))
     ends = made.headline[-1]
-    assert ends.text.strip() == "finished, a call still pending."
+    assert ends.text.endswith("finished, a call still pending.")
     assert [tone for _, _, tone, _ in made.ends] == [ends.tone, "bad", ends.tone]
 
 
@@ -249,8 +249,8 @@ def test_a_headline_of_endings_alone_has_their_colour():
     def raises(rank, inputs):
         raise KeyError("x")
 
-    (piece, *_) = first_screen(emulate(raises, (1, 1))).headline
-    assert (piece.text, piece.tone) == ("Ranks 0, 1", "bad")
+    (piece,) = first_screen(emulate(raises, (1, 1))).headline
+    assert piece.text.startswith("Ranks 0, 1") and piece.tone == "bad"
 
 
 def test_a_line_that_all_ran_says_so_or_how_many_were_compared():
@@ -467,6 +467,6 @@ def test_an_edit_of_a_method_stands_as_deep_as_what_it_replaces():
 
 def test_stacks_within_which_two_runs_part_say_so_and_how_many_calls_they_hold():
     runs = [emulate(case, (5, 6)) for case in (case_4, case_6)]
-    for scene, count in zip(compared(*runs).scenes, (25, 20), strict=True):
+    for scene, count in zip(compared(*runs)[0], (25, 20), strict=True):
         stack = scene.columns[0]
         assert (stack.stack, stack.said) == (f"{count} calls", "part here")
