@@ -51,7 +51,7 @@ import torch
 
 from joinlab.emulator.leftovers import MISSING, put
 from joinlab.emulator.library_names import LibraryNames, writes_of
-from joinlab.emulator.own import IMPORTED, Own
+from joinlab.emulator.rank_state import IMPORTED, RankState
 from joinlab.errors import ProgramError
 from joinlab.program.labels import kind_of
 from joinlab.program.program import program_name
@@ -117,10 +117,10 @@ class Copies:
                 f"copy of it; {free / 2**20:,.0f} MB are free. Make the data inside the program, or take fewer ranks."
             )
 
-    def fresh(self, own: Own) -> tuple[object, list[object]]:
+    def fresh(self, state: RankState) -> tuple[object, list[object]]:
         """A rank's copies: the program, and the values of the names. They refer to each other as
         the originals do."""
-        _kept[:] = [own, *self._kept[1:]]
+        _kept[:] = [state, *self._kept[1:]]
         try:
             unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
             program = unpickler.load()
@@ -167,8 +167,8 @@ def _take(number: int) -> object:
 
 def _drawn(number: int, name: str) -> object:
     """The rank's generator or function, for one that the program imported from `random` or numpy."""
-    own, module = _kept[0], _kept[number]
-    return own.drawn(module, name) if name else own.drawing(module)
+    state, module = _kept[0], _kept[number]
+    return state.drawn(module, name) if name else state.drawing(module)
 
 
 def _clone(number: int) -> object:

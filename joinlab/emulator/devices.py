@@ -62,17 +62,17 @@ def index_of(host: Any, device: Any) -> int:
     """The number of the GPU that `device` names. Raises RuntimeError, like CUDA's "invalid device
     ordinal"."""
     if device is None or device == "cuda":
-        return int(host.own.gpu)
+        return int(host.state.gpu)
     if isinstance(device, int):
         index = device
     else:
         index = torch.device(device).index
     if index is None:
-        return int(host.own.gpu)
-    if not 0 <= index < host.own.ranks:
+        return int(host.state.gpu)
+    if not 0 <= index < host.state.ranks:
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal. The program asks for GPU {index}; an emulation of {host.own.ranks} "
-            f"ranks has GPUs 0 to {host.own.ranks - 1}, one for each."
+            f"CUDA error: invalid device ordinal. The program asks for GPU {index}; an emulation of {host.state.ranks} "
+            f"ranks has GPUs 0 to {host.state.ranks - 1}, one for each."
         )
     return int(index)
 
@@ -236,8 +236,8 @@ def _patch_cuda(patches: Patches) -> None:
         "is_available": lambda host: True,
         "is_initialized": lambda host: True,
         "is_bf16_supported": lambda host: True,
-        "device_count": lambda host: host.own.ranks,
-        "current_device": lambda host: host.own.gpu,
+        "device_count": lambda host: host.state.ranks,
+        "current_device": lambda host: host.state.gpu,
         "get_device_name": lambda host: NAME,
         "get_device_capability": lambda host: CAPABILITY,
         "get_device_properties": lambda host: _properties(),
@@ -263,11 +263,11 @@ def _patch_cuda(patches: Patches) -> None:
 
 
 def _set_gpu(host: Any, index: int) -> None:
-    host.own.gpu = index
+    host.state.gpu = index
 
 
 def _enter(host: Any, context: Any) -> None:
-    context.prev_idx, host.own.gpu = host.own.gpu, index_of(host, context.idx)
+    context.prev_idx, host.state.gpu = host.state.gpu, index_of(host, context.idx)
 
 
 def _properties() -> SimpleNamespace:

@@ -33,8 +33,8 @@ from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.turns import ActingRank, HostWait
 from joinlab.emulator.futures import Futures
-from joinlab.emulator.own import Own
 from joinlab.emulator.progress import InputProgress
+from joinlab.emulator.rank_state import RankState
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.scheduler import Baton, RankEnded, RankThread, current
 from joinlab.errors import LaunchError
@@ -121,10 +121,10 @@ class Host(ActingRank):
     turn: RankThread
     ending: Ending | None
 
-    def __init__(self, driver: Driver, rank: int, own: Own) -> None:
+    def __init__(self, driver: Driver, rank: int, state: RankState) -> None:
         super().__init__(RankThread(rank, self, lambda: driver.live(rank)), driver.baton.turns)
         self.driver = driver
-        self.own = own
+        self.state = state
         self.closing = ""  # said of it if it still waits once its program is over
         self.died_at: Sequence[EmulatedCall] = ()
         self.log = RankLog(rank)
@@ -345,8 +345,8 @@ class Host(ActingRank):
 
     def keep_output(self, text: str) -> None:
         """Keep what it printed, or what is told of how it raised, within bounds."""
-        self.own.output.add(text.encode(errors="backslashreplace"))
-        if self.own.output.whole:
+        self.state.output.add(text.encode(errors="backslashreplace"))
+        if self.state.output.whole:
             self.driver.printed_lines.append((self.rank, text))
 
     def exit_process(self, status: int) -> NoReturn:
@@ -366,11 +366,11 @@ class Host(ActingRank):
 
     def init_process_group(self, *args: object, **kwargs: object) -> None:
         """The group is there already, so a rank's first call says that it knows of it."""
-        default_group = self.driver.knobs.backend, self.own.ranks, self.rank
+        default_group = self.driver.knobs.backend, self.state.ranks, self.rank
         try:
-            begin(default_group, self.own.begun, *args, **kwargs)
+            begin(default_group, self.state.begun, *args, **kwargs)
         except DefaultGroupGone as error:
             raise self._beyond("init_process_group", error) from None
-        self.own.begun = True
+        self.state.begun = True
         if kwargs.get("device_id") is not None:
             self.driver.connect(self)

@@ -4,7 +4,7 @@ The changes are process-wide, but only threads of ranks see them: each replaced 
 whose thread calls it, and is the original in any other thread.
 
     Isolation       installs and restores everything, swaps the state of ranks
-    own.py          the state that each rank has of its own
+    rank_state.py   the state that each rank has of its own
     copies.py       each rank's copy of the objects that the program reaches
     patches.py      how a function is replaced
     devices.py      the lines of a program that name a GPU
@@ -42,17 +42,17 @@ from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankStreams, no_input, output
-from joinlab.emulator.own import (
+from joinlab.emulator.patches import Patches
+from joinlab.emulator.rank_process import patch_process, spare_kernel
+from joinlab.emulator.rank_state import (
     DRAWING,
     GIVEN,
     Environments,
-    Own,
+    RankState,
     Worlds,
     read_swapped,
     write_swapped,
 )
-from joinlab.emulator.patches import Patches
-from joinlab.emulator.rank_process import patch_process, spare_kernel
 from joinlab.emulator.scheduler import behind, current, forget_ranks
 from joinlab.program.host_syncs import reads_host_memory
 from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
@@ -82,8 +82,8 @@ class Isolation:
 
     _installed: Isolation | None = None
 
-    def __init__(self, owns: Sequence[Own], backend: str, program: object) -> None:
-        self._owns = owns
+    def __init__(self, states: Sequence[RankState], backend: str, program: object) -> None:
+        self._states = states
         self._program = program
         self._copies: Copies
         self.copied = 0
@@ -124,22 +124,22 @@ class Isolation:
         library_names = self._copies.library_names.take()
         swapped = read_swapped()
         if old is not None:
-            old.own.library_names = library_names
-            old.own.torch_random = torch.default_generator.get_state()
-            old.own.swapped = swapped
+            old.state.library_names = library_names
+            old.state.torch_random = torch.default_generator.get_state()
+            old.state.swapped = swapped
         if old is not None:
-            old.own.names = self._copies.read()
+            old.state.names = self._copies.read()
         if new is not None:
-            self._copies.write(new.own.names)
+            self._copies.write(new.state.names)
         if new is None:
             return
-        torch.default_generator.set_state(new.own.torch_random)
-        write_swapped(swapped, new.own.swapped)
-        self._copies.library_names.give(new.own.library_names)
-        if new.own.cwd != self._cwd or (old is not None and old.own.cwd != self._cwd):
-            self._cwd = new.own.cwd
+        torch.default_generator.set_state(new.state.torch_random)
+        write_swapped(swapped, new.state.swapped)
+        self._copies.library_names.give(new.state.library_names)
+        if new.state.cwd != self._cwd or (old is not None and old.state.cwd != self._cwd):
+            self._cwd = new.state.cwd
             with suppress(OSError):  # it was removed, or its descriptor closed
-                _chdir(new.own.cwd)
+                _chdir(new.state.cwd)
 
     def call(self, program: Callable[[], object]) -> Any:
         """Run a rank's program. If it returns or raises in a process that it has forked, that
@@ -176,7 +176,7 @@ class Isolation:
         Isolation._installed = None
         self._uninstall()
         if host is not None:
-            _environ._data = _environb._data = host.own.environ
+            _environ._data = _environb._data = host.state.environ
             spare_kernel(self._pid)
         for name in ("stdin", "stdout", "stderr"):
             stream = getattr(sys, name)
@@ -189,7 +189,7 @@ class Isolation:
 
     def _keep(self) -> Callable[[], None]:
         """Read what ranks may change; return a function that restores it."""
-        self._copies = Copies(self._program, len(self._owns))
+        self._copies = Copies(self._program, len(self._states))
         self.copied = self._copies.nbytes
         state, legacy, swapped = (
             torch.default_generator.get_state(),
@@ -202,18 +202,18 @@ class Isolation:
 
         def restore() -> None:
             _environ._data = _environb._data = environ
-            _undo_environ(environ, self._owns)
+            _undo_environ(environ, self._states)
             write_swapped(read_swapped(), swapped)
             self._copies.restore()
             set_names = self._leftovers.restore()
-            if len(self._owns) > 1:
+            if len(self._states) > 1:
                 self.shared += set_names
             torch.default_generator.set_state(state)
             np.random.set_state(legacy)
             with suppress(OSError):  # a program may remove this one, too
                 _chdir(cwd)
-            for own in self._owns:
-                own.leave("")
+            for rank_state in self._states:
+                rank_state.leave("")
 
         return restore
 
@@ -226,8 +226,8 @@ class Isolation:
         _environ._data = _environb._data = Environments(self._environ)
         sys.stdin = RankStreams(sys.stdin, no_input)
         sys.stdout, sys.stderr = (RankStreams(one, output) for one in (sys.stdout, sys.stderr))
-        for own in self._owns:
-            own.begin(self._environ, str(self._cwd))
+        for rank_state in self._states:
+            rank_state.begin(self._environ, str(self._cwd))
         _isolate_threads(True)
         self._hooks += [
             register_optimizer_step_pre_hook(_begin_step),
@@ -236,8 +236,8 @@ class Isolation:
         _patch(self._patches, self._backend, self._pid)
         self._builtins = dict(vars(builtins))
         self._copies.library_names.begin()
-        for own in self._owns:
-            own.program, own.names = self._copies.fresh(own)
+        for rank_state in self._states:
+            rank_state.program, rank_state.names = self._copies.fresh(rank_state)
 
     def _uninstall(self) -> None:
         self._patches.undo()
@@ -288,7 +288,7 @@ def _noting(warn: Any) -> Callable[[object], Callable[..., object]]:
 
 
 def _drawn(module: object, name: str) -> Callable[[Any], Callable[..., object]]:
-    return lambda host: host.own.drawn(module, name)
+    return lambda host: host.state.drawn(module, name)
 
 
 def _begin_step(optimizer: object, *_: object) -> None:
@@ -425,13 +425,13 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[object], Callable[..
     return of
 
 
-def _undo_environ(before: dict[bytes, bytes], owns: Sequence[Own]) -> None:
+def _undo_environ(before: dict[bytes, bytes], states: Sequence[RankState]) -> None:
     """Undo the ranks' changes in C's environment, which has what they set: of what each was given
     only what it has set once more, as libraries do (accelerate: RANK)."""
     changed = set(GIVEN)
-    for own in owns:
-        names = before.keys() | own.environ.keys()
-        changed |= {name for name in names if before.get(name) != own.environ.get(name)}
+    for rank_state in states:
+        names = before.keys() | rank_state.environ.keys()
+        changed |= {name for name in names if before.get(name) != rank_state.environ.get(name)}
     for name in changed:
         if name in before:
             os.putenv(name, before[name])

@@ -12,7 +12,7 @@ its settings with it; here they would stay. Restored are:
   functions of its own that it added there, and builtin functions that it added to classes. Other attributes stay: torch
   caches in its modules as it runs.
 
-State that is swapped between ranks is restored by own.py. Not restored: files, threads that a
+State that is swapped between ranks is restored by rank_state.py. Not restored: files, threads that a
 program started and that still run, descriptors that it closed or replaced (`os.close(1)`), modules
 that it imported.
 """

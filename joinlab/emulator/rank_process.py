@@ -82,7 +82,7 @@ def patch_process(patches: Patches, pid: int) -> None:
     for name in ("chdir", "fchdir"):
         if hasattr(os, name):
             patches.for_ranks(os, name, _chdir(getattr(os, name)))
-    patches.for_ranks(atexit, "register", lambda host: _register(host.own.at_exit))
+    patches.for_ranks(atexit, "register", lambda host: _register(host.state.at_exit))
     _patch_signals(patches)
     _patch_faulthandler(patches)
     if sys.platform != "win32":
@@ -143,7 +143,7 @@ def _no_kill(
 def _signal(host: Any, number: int) -> None:
     """What the signal does to this rank."""
     signal_number = signal.Signals(number)
-    handler = host.own.handlers.get(signal_number, signal.SIG_DFL)
+    handler = host.state.handlers.get(signal_number, signal.SIG_DFL)
     if callable(handler):
         handler(int(signal_number), sys._getframe(2))
     elif handler is not signal.SIG_IGN and signal_number.name not in _IGNORED:
@@ -162,8 +162,8 @@ def _patch_signals(patches: Patches) -> None:
                 raise TypeError(
                     "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
                 )
-            before = host.own.handlers.get(signal_number, signal.SIG_DFL)
-            host.own.handlers[signal_number] = handler
+            before = host.state.handlers.get(signal_number, signal.SIG_DFL)
+            host.state.handlers[signal_number] = handler
             return before
 
         return set_here
@@ -172,7 +172,7 @@ def _patch_signals(patches: Patches) -> None:
     patches.for_ranks(
         signal,
         "getsignal",
-        lambda host: lambda number: host.own.handlers.get(number, signal.SIG_DFL),
+        lambda host: lambda number: host.state.handlers.get(number, signal.SIG_DFL),
     )
     patches.for_ranks(signal, "raise_signal", lambda host: lambda number: _signal(host, number))
     for name in ("alarm", "setitimer"):
@@ -223,7 +223,7 @@ def _patch_children(patches: Patches) -> None:
             def start_here(*args: object) -> int:
                 values = list(args)
                 if values[index] is None:
-                    pairs = host.own.environ.items()
+                    pairs = host.state.environ.items()
                     values[index] = [name + b"=" + value for name, value in pairs]
                 return start(*values)
 
@@ -270,7 +270,7 @@ def _chdir(chdir: Callable[[object], None]) -> Make:
                 folder: str | int = os.open(".", os.O_RDONLY)
             except OSError:  # too many descriptors, no right to list it, or another system
                 folder = os.getcwd()
-            host.own.leave(folder)
+            host.state.leave(folder)
 
         return change
 

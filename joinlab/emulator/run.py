@@ -14,7 +14,7 @@ from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import THREADED, Host, bound_kinds, forget_calls
 from joinlab.emulator.isolation import Isolation
-from joinlab.emulator.own import Own
+from joinlab.emulator.rank_state import RankState
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
 from joinlab.emulator.store import PREFIX, RankStore, SharedKeys
 from joinlab.errors import LaunchError, LaunchInterrupted
@@ -69,9 +69,9 @@ class Emulation(Machine):
         self.seeds = tuple(seeds)
         self.printed_lines: list[tuple[int, str]] = []
         self.traces: Mapping[int, Trace] = {}  # of ranks whose lines are followed
-        owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
-        self._isolation = Isolation(owns, knobs.backend, program)
-        self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
+        states = [RankState(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
+        self._isolation = Isolation(states, knobs.backend, program)
+        self.hosts = [Host(self._weak, rank, state) for rank, state in enumerate(states)]
         self._keys = SharedKeys()
         self._backend_of: dict[str, str] = {}
         self._returns: list[object] = [None] * len(counts)
@@ -128,7 +128,7 @@ class Emulation(Machine):
             try:
                 self._open_default_group(host)
                 inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
-                run = partial(call_program, host.own.program, host.rank, inputs)
+                run = partial(call_program, host.state.program, host.rank, inputs)
                 trace = self.traces.get(host.rank)
                 if trace is not None:
                     trace.replica = host.replicas.held
@@ -159,7 +159,7 @@ class Emulation(Machine):
             host.replicas.ended()
             host.misuse.ended()
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
-        for function in reversed(host.own.at_exit):
+        for function in reversed(host.state.at_exit):
             function()
         self._returns[host.rank] = kept
         host.ending = Ending.finished(call.row for call in host.calls)
@@ -215,7 +215,7 @@ class Emulation(Machine):
         group = self._new_group(host, DEFAULT_GROUP, ranks, "default_pg", self.knobs.backend)
         store = RankStore(self._keys)
         host.keep(store)
-        host.own.world.group_count = 1
+        host.state.world.group_count = 1
         c10d._register_pg_in_world(
             group,
             backend_name=self.knobs.backend,
@@ -412,7 +412,7 @@ class Emulation(Machine):
             ],
             meta=meta,
             returns=self._returns,
-            output=[host.own.output.text() for host in self.hosts],
+            output=[host.state.output.text() for host in self.hosts],
         )
 
     def _watched(self) -> list[Watched]:
@@ -455,5 +455,5 @@ class Emulation(Machine):
         for rank, line in enumerate(rest):
             if line:
                 listener(rank, line)
-            if not self.hosts[rank].own.output.whole:
+            if not self.hosts[rank].state.output.whole:
                 listener(rank, "[joinlab left out the rest; the end of it is in timeline.output]")

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import joinlab
 from joinlab import cases
-from joinlab.emulator.own import World
+from joinlab.emulator.rank_state import World
 from tests.bench.figures import Figure, ms, seconds
 
 N = 5

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import cases, emulate, launch
 from joinlab.emulator import copies
-from joinlab.emulator.own import Own
+from joinlab.emulator.rank_state import RankState
 from joinlab.errors import ProgramError
 from joinlab.timeline import EndKind
 
@@ -275,7 +275,7 @@ def test_large_data_says_so_and_what_exceeds_the_memory_is_refused(monkeypatch):
 
 def test_a_program_that_holds_nothing_is_not_copied():
     found = copies.Copies(cases.case_4, 2)
-    assert found.fresh(Own(0, 2, 0)) == (cases.case_4, []) and found.nbytes < 100
+    assert found.fresh(RankState(0, 2, 0)) == (cases.case_4, []) and found.nbytes < 100
 
 
 # ---------------------------------------------------------------------------------------- the

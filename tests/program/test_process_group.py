@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.emulator.own import World
+from joinlab.emulator.rank_state import World
 from joinlab.program.process_group import METHODS, Form
 
 NO_COLLECTIVES = {

@@ -71,11 +71,11 @@ class Worlds:
 
     def __getattr__(self, name: str) -> Any:
         host = behind()
-        return getattr(self._before if host is None else host.own.world, name)
+        return getattr(self._before if host is None else host.state.world, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         host = behind()
-        setattr(self._before if host is None else host.own.world, name, value)
+        setattr(self._before if host is None else host.state.world, name, value)
 
 
 class Environments(MutableMapping[bytes, bytes]):
@@ -91,7 +91,7 @@ class Environments(MutableMapping[bytes, bytes]):
     @property
     def _mine(self) -> dict[bytes, bytes]:
         host = behind()
-        return self.before if host is None else host.own.environ
+        return self.before if host is None else host.state.environ
 
     def __getitem__(self, key: bytes) -> bytes:
         return self._mine[key]
@@ -220,7 +220,7 @@ IMPORTED: dict[int, tuple[object, str]] = {
 the module, and the function or "" for the hidden generator."""
 
 
-class Own:
+class RankState:
     """The own state of one rank.
 
     world         its process groups
