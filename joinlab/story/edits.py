@@ -60,6 +60,7 @@ class FixTarget:
         self.tests = [test for test in tests if test["file"] == file and test["line"] in line_range]
         if self.tests[1:] and isinstance(self.diverging(), ast.Raise):
             self.tests.pop()  # it only says what a rank raised in the branch of the one before
+        self.all_fit = not sites  # and the replicas differ
         targets = (site.rpartition(":") for site in sites)
         self.sites = {
             int(n) - self.first + 1 for name, _, n in targets if name == file and n.isdecimal()
@@ -735,7 +736,7 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     """
     if not _leaves(branch):
         lines = range(branch.body[0].lineno, (branch.end_lineno or 0) + 1)
-        if target.sites.intersection(lines) and not branch.orelse:
+        if (target.sites.intersection(lines) or target.all_fit) and not branch.orelse:
             calls = (call for call in target.own_calls(branch) if call.lineno in target.sites)
             filled = itertools.chain(*(call.value.args[:1] for call in calls))  # type: ignore[attr-defined]
             if not _overlap(_names(filled), _set_outside(target, branch)):

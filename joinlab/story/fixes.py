@@ -62,8 +62,9 @@ MAX_SECONDS = 20.0
 
 
 def find_fixes(evidence: Evidence, source: object) -> None:
-    """Store a tested fix for a failed run in `meta["fixes"]`, [] if none is found, and the run with
-    it in `mended`; in `meta["fixes_cut"]`, whether a trial was ended before it was known how it ends.
+    """Store a tested fix of a run that failed, or whose replicas differ behind a known test, in
+    `meta["fixes"]`, [] if none is found, and the run with it in `mended`; in `meta["fixes_cut"]`,
+    whether a trial was ended before it was known how it ends.
 
     A fix with which the replicas differ is stored only if there is no other, one with which ranks
     train on fewer inputs only if no other is as good, and one with which values of other ranks go
@@ -72,8 +73,9 @@ def find_fixes(evidence: Evidence, source: object) -> None:
     Raises LaunchInterrupted if the user interrupts it.
     """
     timeline, fixes = evidence.timeline, list[tuple[PlainFix, Timeline]]()
-    cut = False
-    if not _good(timeline) and isinstance(source, Rerun):
+    tests = timeline.meta.get("parting", {}).get("tests", ())
+    cut, wrong = False, not _good(timeline) or (tests and _are_apart(timeline))
+    if wrong and isinstance(source, Rerun):
         rows = timeline.calls.filter(
             pl.col("completed_ns").is_null() | pl.col("error").is_not_null()
         )
@@ -82,7 +84,6 @@ def find_fixes(evidence: Evidence, source: object) -> None:
         for call in calls:
             stack = evidence.matched.row_of[call.rank, call.group, call.seq]["stack"] or ()
             sites |= {frame.rpartition(" ")[0] for frame in stack}
-        tests = timeline.meta.get("parting", {}).get("tests", ())
         errors, until = [end.text for end in evidence.ends], time.monotonic() + MAX_SECONDS
         edits = candidates(source.program, tests, sites, errors)
         for edited in itertools.islice(edits, MAX_EDITS):
@@ -184,7 +185,7 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         fix["uneven"] = trained
     if more_often:
         fix["often"] = more_often[0]
-    if isinstance(cause_of(Evidence(first))[0], ReplicasDiffer):
+    if _are_apart(first):
         fix["apart"] = True
     if edited.root:
         fix["root"] = edited.root
@@ -261,7 +262,10 @@ def _is_same_call(row: dict[str, object], candidate: dict[str, object]) -> bool:
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:
-    """Whether an edit changes the training or the results of a run that finished before."""
+    """Whether an edit changes the training or the results of a run that finished before, but by making
+    replicas equal."""
+    if _are_apart(before) and not _are_apart(after):
+        return False
     return _good(before) and (
         _trained(before) != _trained(after) or repr(before.returns) != repr(after.returns)
     )
@@ -317,9 +321,17 @@ _MISUSES = ("unwaited", "outside", "grouped")
 
 
 def _mended(before: Timeline, after: Timeline) -> bool:
-    """Whether a run with an edit is good, and misuses no call unless the run without it did so, too."""
+    """Whether a run with an edit is good, misuses no call unless the run without it did so, too, and has
+    equal replicas if that finished and had not."""
+    if _are_apart(before) and _are_apart(after):
+        return False
     new = [name for name in _MISUSES if after.meta.get(name) and not before.meta.get(name)]
     return not new and _good(after, _GOOD_WITH_EDIT)
+
+
+def _are_apart(timeline: Timeline) -> bool:
+    """Whether a run finished with replicas that differ."""
+    return isinstance(cause_of(Evidence(timeline))[0], ReplicasDiffer)
 
 
 def _good(timeline: Timeline, headlines: tuple[type[Line], ...] = GOOD) -> bool:

@@ -24,6 +24,8 @@ from joinlab.story.lines import Edit, LineKind
 from joinlab.story.writers import diff_of
 from tests.material.unseen import px, reports
 from tests.material.users import (
+    m01_local_inf_skips_step,
+    r02_gan_skips_d,
     r09_zero_consolidate_best,
     r10_manual_grad_none,
     r15_two_optimizers_clip,
@@ -833,6 +835,20 @@ def test_a_fix_keeps_the_meaning(program, kind, returns, backend):
     assert (fix.fix["kind"], fix.fix["fewer"]) == (kind, False)
     again = joinlab.emulate(edited(program, fix.edits), (2, 2), backend)
     assert again.returns == returns
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [(r02_gan_skips_d.program, "where all do"), (m01_local_inf_skips_step.program, "flag")],
+)
+def test_a_fix_makes_replicas_equal_that_differ_behind_a_test(program, kind):
+    timeline = joinlab.emulate(program, (3, 3, 3), "nccl")
+    fix = fix_of(timeline)
+    assert "replicas differ" in joinlab.diagnose(timeline).sentence
+    assert (fix.fix["kind"], fix.fix["fewer"]) == (kind, True)
+    again = joinlab.emulate(edited(program, fix.edits), (3, 3, 3), "nccl")
+    assert "every call met its counterpart" in joinlab.diagnose(again).sentence
+    assert len(set(again.returns)) == 1
 
 
 def names_a_group_of_its_node(rank, inputs):
