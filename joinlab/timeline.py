@@ -748,10 +748,10 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     )
     pair = pl.col("op").is_in(list(POINT_TO_POINT))
     takes = ~pl.col("error").cast(pl.String()).str.contains(REFUSAL).fill_null(False)
-    place = takes.cum_sum().over("rank", "group", pair).cast(pl.Int64())
+    numbers = takes.cum_sum().over("rank", "group", pair).cast(pl.Int64())
     before = pl.when(pair).then(0).otherwise(pl.col("lost").fill_null(0))
     frame = calls.join(skipped, on=["group", "rank"], how="left", maintain_order="left")
-    frame = frame.with_columns(number=pl.when(takes).then(place + before))
+    frame = frame.with_columns(number=pl.when(takes).then(numbers + before))
     return frame.select(name for name in CALL_COLUMNS if name in frame.columns)
 
 
@@ -776,9 +776,9 @@ def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Se
     # Converting lists is slow, and many are equal: convert each once.
     spelled = {key: repr(value) for key, value in {id(value): value for value in values}.items()}
     distinct = {spelled[id(value)]: value for value in values}
-    place = {text: index for index, text in enumerate(distinct)}
+    index_of = {text: index for index, text in enumerate(distinct)}
     return pl.Series(name, list(distinct.values()), dtype=dtype)[
-        [place[spelled[id(value)]] for value in values]
+        [index_of[spelled[id(value)]] for value in values]
     ]
 
 

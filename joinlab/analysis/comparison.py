@@ -267,20 +267,20 @@ def _where(row: ComparedRow, starts: Sequence[tuple[_ComparedRun, int]], timelin
     """Where two runs differ: at a call, if it has one number in both; else at the input that the row
     belongs to."""
     numbers = set[int | None]()
-    places = []
+    inputs = []
     for (side, start), index in zip(starts, row, strict=True):
         if start < len(side.calls):
             _, group, _ = side.keys[start]
             for call in side.calls[start].values():
                 numbers.add(None if group or call["peer"] is not None else call["number"])
         if index is not None:
-            places.append(side.keys[index][0])
+            inputs.append(side.keys[index][0])
     if len(numbers) == 1 and None not in numbers:
         return f"at call {numbers.pop()}"
-    place = min(places)
+    first_input = min(inputs)
     unit = input_or_step(timeline.meta)
     outside = {BEFORE: f"before the first {unit}", AFTER: f"after the last {unit}"}
-    return outside.get(place, f"at {at_input(place, timeline.meta)}")
+    return outside.get(first_input, f"at {at_input(first_input, timeline.meta)}")
 
 
 def _fate(call: Call) -> str:

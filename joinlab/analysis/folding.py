@@ -234,16 +234,16 @@ def _local_groups(
 ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
     """Of every call the number of its group, in the order in which its rank first used them; and by
     rank and group."""
-    names, place, world = reading.names, reading.member, reading.world_size
-    first = np.full(len(names) * world, len(place))
-    first[place[::-1]] = np.arange(len(place))[::-1]
+    names, member, world = reading.names, reading.member, reading.world_size
+    first = np.full(len(names) * world, len(member))
+    first[member[::-1]] = np.arange(len(member))[::-1]
     used = np.argsort(first)[
-        : np.count_nonzero(first < len(place))
+        : np.count_nonzero(first < len(member))
     ]  # rank by rank: calls are sorted so
     ranks = used % world
     local = np.zeros(len(first), np.int64)
     local[used] = np.arange(len(used)) - np.searchsorted(ranks, ranks)
-    return local[place], {
+    return local[member], {
         (index % world, names[index // world]): int(local[index]) for index in used.tolist()
     }
 

@@ -155,16 +155,16 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 
 
 def _slots(
-    places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], reading: Reading
+    members_of_slots: Iterable[tuple[Sequence[CallRow], Sequence[int]]], reading: Reading
 ) -> Iterator[Slot]:
-    """A slot for each place, given its rows and the ranks that issued a call there and are not
+    """The slots, given the rows of each and the ranks that issued a call there and are not
     shown.
 
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
     """
     input: int | None = None
     skipped: Mapping[str, Mapping[int, int]] = reading.meta.get("skipped", {})
-    for members, hidden in places:
+    for members, hidden in members_of_slots:
         group, number, pair = (
             members[0]["group"],
             members[0]["number"],

@@ -83,8 +83,8 @@ class Reading:
         )
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
         self.group: Numbers = codes.to_numpy().astype(np.int64)  # of no calls, they are objects
-        for place in np.flatnonzero(np.bincount(self.member, minlength=1)).tolist():
-            group, rank = divmod(place, self.world_size)
+        for member in np.flatnonzero(np.bincount(self.member, minlength=1)).tolist():
+            group, rank = divmod(member, self.world_size)
             name = self.names[group]
             if rank not in self.groups[name]:
                 self.groups[name] = (*self.groups[name], rank)
@@ -135,12 +135,12 @@ class Reading:
         """
         calls, pair, numbers = self.calls, self.paired, np.arange(len(self.ranks))
         refused = calls["number"].is_null().to_numpy()
-        lane = [pl.Series("place", self.member), pl.Series("pair", pair)]
+        lane = [pl.Series("member", self.member), pl.Series("pair", pair)]
         filled = calls.select(number=pl.col("number").forward_fill().over(lane)).to_series()
         k = filled.fill_null(pl.Series(self.skipped[self.member])).to_numpy() - ~refused
         lanes = pl.DataFrame([*lane, pl.Series("k", k), pl.Series("refused", refused)])
         nth = (
-            lanes.select(pl.col("refused").cum_sum().over("place", "pair", "k"))
+            lanes.select(pl.col("refused").cum_sum().over("member", "pair", "k"))
             .to_series()
             .to_numpy()
             * refused
@@ -324,22 +324,22 @@ class Reading:
 
 
 def in_order(
-    following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]
+    following: Sequence[Sequence[int]], waits_for: list[int], priority: Sequence[int]
 ) -> Iterator[int]:
-    """Indices in topological order; among several candidates the one with the lowest place comes
+    """Indices in topological order; among several candidates the one of lowest priority comes
     first.
 
     following  by index, those that come after it
     waits_for  how many come before it; used up
     """
-    ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
-    by_place = sorted(
-        range(len(place)), key=place.__getitem__, reverse=True
+    ready = [(priority[slot], slot) for slot in range(len(priority)) if not waits_for[slot]]
+    by_priority = sorted(
+        range(len(priority)), key=priority.__getitem__, reverse=True
     )  # the next one is popped off the end
     heapq.heapify(ready)
     done: set[int] = set()
-    while len(done) < len(place):
-        slot = heapq.heappop(ready)[1] if ready else by_place.pop()
+    while len(done) < len(priority):
+        slot = heapq.heappop(ready)[1] if ready else by_priority.pop()
         if slot in done:
             continue
         done.add(slot)
@@ -347,7 +347,7 @@ def in_order(
         for after in following[slot]:
             waits_for[after] -= 1
             if not waits_for[after]:
-                heapq.heappush(ready, (place[after], after))
+                heapq.heappush(ready, (priority[after], after))
 
 
 def left_out(wrong: Flags, last: int | None, slot: int) -> str:

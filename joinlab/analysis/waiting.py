@@ -170,7 +170,7 @@ class _JobFacts:
             for name, ranks in self.groups.items()
         }
         calls = timeline.calls.drop("stack", "origin", "value_in", "value_out").with_columns(
-            place=pl.Series(reading.member)
+            member=pl.Series(reading.member)
         )
         pair = pl.Series(reading.paired)
         self.collectives = calls.filter(~pair & calls["number"].is_not_null())
@@ -304,17 +304,17 @@ class _JobFacts:
         One of them, or what connects them, keeps it from completing. () if there are several such
         calls, or if all ranks take part.
         """
-        places = {rank: (call.group, not call.number) for rank, call in self.first.items()}
+        waits_in = {rank: (call.group, not call.number) for rank, call in self.first.items()}
         calls = {
             (
-                places[call.rank],
+                waits_in[call.rank],
                 self.groups[call.group] if call.number else tuple(sorted((call.rank, call.peer))),
             )
             for call in self.first.values()
         }
         level = []
-        for place, takers in calls:
-            if all(places.get(rank) == place for rank in takers):
+        for wait, takers in calls:
+            if all(waits_in.get(rank) == wait for rank in takers):
                 level.append(takers)
         if len(level) == 1 and len(level[0]) < self.timeline.world_size:
             return level[0]
@@ -512,12 +512,12 @@ def _reached(
     From the calls themselves, and, for calls that the record lost, from meta["progress"].
     """
     reading = read(timeline)
-    counts = collectives.group_by("place").agg(
+    counts = collectives.group_by("member").agg(
         pl.col("number").max(), pl.col("number").first().alias("first")
     )
     heads = {}
-    for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True):
-        heads[row["place"]] = row
+    for row in _first(collectives.filter(_OPEN), "member").iter_rows(named=True):
+        heads[row["member"]] = row
     progress: Mapping[str, Mapping[int, GroupProgress]] = timeline.meta.get("progress", {})
     reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
@@ -526,10 +526,10 @@ def _reached(
         )
     open_calls: _OpenCalls = {}
     whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
-    for place, enqueued, first in counts.iter_rows():
-        group, rank = reading.names[place // timeline.world_size], place % timeline.world_size
+    for member, enqueued, first in counts.iter_rows():
+        group, rank = reading.names[member // timeline.world_size], member % timeline.world_size
         reached[group, rank] = enqueued
-        head = heads.get(place)
+        head = heads.get(member)
         if head is not None:
             number, lost = head["number"], progress.get(group, {}).get(rank)
             if (
@@ -571,13 +571,13 @@ def _pairs(pending: pl.DataFrame) -> _OpenCalls:
         open_calls[group, rank] = OpenCall(
             rank, group, op, 0, since or 0, started is not None, peer, both
         )
-    for place, call in open_calls.items():
+    for key, call in open_calls.items():
         peer_call = open_calls.get((call.group, call.peer))
         if peer_call is not None and (peer_call.peer, peer_call.op) == (
             call.rank,
             COUNTERPART[call.op],
         ):
-            open_calls[place] = replace(call, met=True)
+            open_calls[key] = replace(call, met=True)
     return open_calls
 
 
@@ -605,9 +605,9 @@ def _why(
     if len(circle) > 1:
         return reasons.CircleOf(circle, name, gpu)
     (rank,) = circle
-    place = (call.group, call.number, call.op)
+    key = (call.group, call.number, call.op)
     waiting_here = {
-        edge.rank for edge in edges if (edge.call.group, edge.call.number, edge.call.op) == place
+        edge.rank for edge in edges if (edge.call.group, edge.call.number, edge.call.op) == key
     }
     elsewhere = {edge.rank for edge in edges} - waiting_here
     facts = (rank, name, gpu, sorted(waiting_here), sorted(elsewhere), reached)

@@ -232,7 +232,7 @@ def _patch_cuda(patches: Patches) -> None:
     patches.for_ranks(
         cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx)
     )
-    told: dict[str, Callable[[Any], object]] = {
+    answers: dict[str, Callable[[Any], object]] = {
         "is_available": lambda host: True,
         "is_initialized": lambda host: True,
         "is_bf16_supported": lambda host: True,
@@ -253,7 +253,7 @@ def _patch_cuda(patches: Patches) -> None:
             for name in ("init", "empty_cache", "ipc_collect", "reset_peak_memory_stats")
         },
     }
-    for name, tell in told.items():  # only to the program: torch must not take a GPU for real
+    for name, tell in answers.items():  # only to the program: torch must not take a GPU for real
         patches.for_programs(cuda, name, lambda host, tell=tell: lambda *args, **kwargs: tell(host))  # type: ignore[misc]
     for name in ("Stream", "stream"):
         patches.for_programs(cuda, name, lambda host: _no_streams)

@@ -310,8 +310,8 @@ class Host(ActingRank):
         if calls[0].kind.rebuilds:
             wrong = self.reducer.disbelief(calls[0])
             if wrong:
-                told = f"DDP's Reducer took another call's data for {wrong}; what a process then does is undefined"
-                self.driver.kill(self, told, calls)
+                reason = f"DDP's Reducer took another call's data for {wrong}; what a process then does is undefined"
+                self.driver.kill(self, reason, calls)
                 raise RankEnded
 
     def synchronize(self) -> None:

@@ -170,13 +170,13 @@ class Emulation(Machine):
         if isinstance(error, SystemExit) and error.code in (None, 0):
             self._returned(host, None)
             return
-        told, text = traceback_text(error), text_of(error)
+        printed, text = traceback_text(error), text_of(error)
         if self.knobs.streams and any(words in text for words in _NO_GPU):
             self.broken(
                 f"rank {host.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
                 "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
             )
-        host.keep_output(told)
+        host.keep_output(printed)
         host.leave_program(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
 

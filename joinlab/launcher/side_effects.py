@@ -52,7 +52,7 @@ class SideEffects:
     def __init__(self, folder: str, take: Callable[[SideEffectSeen], None]) -> None:
         self._own = (folder, "/dev/", "/proc/", "/sys/")
         self._take = take
-        self._told = False
+        self._reported = False
         self._process = os.getpid()
 
     def begin(self) -> None:
@@ -83,8 +83,8 @@ class SideEffects:
             self._tell("opened a socket")  # to a host: a DataLoader has others
 
     def _tell(self, what: str) -> None:
-        if what and not self._told and os.getpid() == self._process:  # a fork has the hook, too
-            self._told = True
+        if what and not self._reported and os.getpid() == self._process:  # a fork has the hook, too
+            self._reported = True
             self._take(SideEffectSeen(what=what))
 
     def _written(self, path: object, flags: object) -> str:

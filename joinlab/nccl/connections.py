@@ -32,7 +32,7 @@ class Connections:
         self._size = size
         # Sent messages that their receiver has not read: the time, and whether each connection
         # sends.
-        self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}
+        self._sent: dict[Word, deque[tuple[int, set[bool]]]] = {}
 
     def make(self, group_rank: int, steps: Iterable[RingStep], now: int = 0) -> Iterator[Word]:
         """The host of `group_rank` issues a call with these steps: connect it to new peers.
@@ -53,15 +53,15 @@ class Connections:
                 for _, hear in meeting
             }
             for tell, _ in meeting:
-                self._told.setdefault(tell, deque()).append((now, directions[tell[1]]))
+                self._sent.setdefault(tell, deque()).append((now, directions[tell[1]]))
                 if tell in self.waiting:
                     self.waiting.pop(tell)()
             for _, hear in meeting:
-                while not self._told.get(hear):
+                while not self._sent.get(hear):
                     yield hear
                 peer = hear[0]
-                told_ns, peer_directions = self._told[hear].popleft()
-                now = self.met_ns[group_rank] = max(now, told_ns)
+                sent_ns, peer_directions = self._sent[hear].popleft()
+                now = self.met_ns[group_rank] = max(now, sent_ns)
                 if not mirrors(self._size, group_rank, peer, directions[peer], peer_directions):
                     self.crossed |= {(group_rank, peer, is_send) for is_send in directions[peer]}
                     self.uneven |= len(directions[peer]) != len(peer_directions)
