@@ -106,7 +106,7 @@ def identity_of(row: CallRow, joins: bool = False) -> Identity:
     label = row["origin"] or row["op"]
     op, source = parts(label)
     if joins and source in FAMILY:
-        return op, FAMILY[source], row["op"], row["root"]
+        return f"{op} ({FAMILY[source]})", None, row["op"], row["root"]
     lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
     data = row["dtype"], elements_of(row["shape"])
     return label, row["call_site"], row["op"], row["root"], *data, *lines
