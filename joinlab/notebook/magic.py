@@ -35,33 +35,31 @@ class _Parser(ArgumentParser):
         raise UsageError(f"%%ranks: {message}. {self.format_usage().strip()}")
 
 
-def _parser() -> _Parser:
+def _options(line: str) -> Namespace:
+    """The options of a line. Raises UsageError."""
     parser = _Parser(prog="%%ranks", add_help=False)
-    parser.add_argument("counts", nargs="*", type=int, default=[5, 6], help="inputs per rank")
-    parser.add_argument(
-        "--emulate", choices=["nccl", "gloo"], help="on a modelled backend; nccl is the default"
-    )
-    parser.add_argument(
-        "--launch", choices=["nccl", "gloo"], help="as real processes on this machine"
-    )
-    parser.add_argument(
-        "--era",
-        choices=["today", "1.9"],
-        help="PyTorch version whose barrier an emulated NCCL uses",
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds after which the run is ended"
-    )
-    return parser
+    parser.add_argument("counts", nargs="*", type=int, default=[5, 6])
+    parser.add_argument("--emulate", choices=["nccl", "gloo"])
+    parser.add_argument("--launch", choices=["nccl", "gloo"])
+    parser.add_argument("--era", choices=["today", "1.9"])
+    parser.add_argument("--timeout", type=float, default=60.0)
+    return parser.parse_args(shlex.split(line))
 
 
 def load_magic(shell: Any) -> None:
     """Register %%ranks in a shell."""
 
     def ranks(line: str, cell: str) -> Timeline:
-        """Run the cell on every rank and show what happened. Results: _ranks, and the run:
-        _timeline."""
-        options = _parser().parse_args(shlex.split(line))
+        """Run the cell on every rank and show what happened. Results: _ranks, and the run: _timeline.
+
+        %%ranks [inputs per rank: 5 6] [options]
+
+        --emulate nccl|gloo   on a modelled backend; nccl is the default
+        --launch nccl|gloo    as real processes on this machine
+        --era today|1.9       PyTorch version whose barrier an emulated NCCL uses
+        --timeout SECONDS     after which the run is ended: 60
+        """
+        options = _options(line)
         if options.emulate and options.launch:
             raise UsageError("%%ranks takes --emulate or --launch, not both.")
         if options.launch and options.era:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from joinlab.analysis.comparison import Comparison, compare, distinct_names
-from joinlab.picture.first_screen import Column, FirstScreen, ScreenPiece, first_screen
+from joinlab.picture.first_screen import first_screen
 from joinlab.picture.places import SIZES, behind
+from joinlab.picture.screen import Column, FirstScreen, ScreenPiece
 from joinlab.timeline import Timeline
 
 

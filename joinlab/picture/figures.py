@@ -24,8 +24,9 @@ from joinlab.analysis.wording import title
 from joinlab.ops import CallRow
 from joinlab.picture.columns import LEAST, MARGIN, call_times, mistaken
 from joinlab.picture.details import UNITS, call_details, duration
-from joinlab.picture.first_screen import FirstScreen, first_screen, folded
+from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.rows import RowKind, kind
+from joinlab.picture.screen import FirstScreen
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Timeline, expect_timeline

@@ -1,5 +1,5 @@
-"""The first screen of a run as plain data: a headline, lanes of calls, the one that goes wrong, the
-line it came from.
+"""Makes the first screen of a run: a headline, lanes of calls, the one that goes wrong, the line it
+came from.
 
 A column is a stack of rounds in which all agree, or the calls of one place; it has a box in every
 lane that takes part. All pictures draw these boxes: the scripts in static/, in either direction,
@@ -14,9 +14,8 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
-from typing import Literal, NamedTuple
 
 from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
@@ -25,6 +24,17 @@ from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.wording import by_key, input_or_step, ranks_text
 from joinlab.ops import COUNTERPART, CallRow, decode_values
 from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan, unlike
+from joinlab.picture.screen import (
+    Box,
+    Column,
+    FirstScreen,
+    Flag,
+    LaneEnd,
+    MisreadValue,
+    ScreenLine,
+    ScreenPiece,
+    Tone,
+)
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.even import Even
 from joinlab.story.forms.fates import Raised
@@ -33,19 +43,6 @@ from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.timeline import FROM_TEXT, STOPPED, EndKind, Timeline
-
-Flag = Literal["met", "wrong", "apart", "open"]
-"""How the calls of a column fit: as meant; met, but should not have; never meet; somebody never
-came."""
-
-Tone = Literal["", "good", "warn", "bad"]
-
-LaneEnd = tuple[str, str, Tone, str]
-"""How the ranks of a lane ended: a sign, a word, its tone, and a detail."""
-
-Size = Literal["stack", "slim", "mid", "big", "ghost"]
-"""How much room a column has: what agrees is slim, what does not has room for words, and the
-parting is big."""
 
 MOST = 32
 """Of more columns than these, those that neither part nor end are stacked, whatever they hold."""
@@ -64,206 +61,6 @@ same."""
 
 LANES = 8
 """Of more lanes than these, the last one holds all ranks that the story does not name."""
-
-
-class Box(NamedTuple):
-    """One lane of a column: a call, or a stack of calls.
-
-    open    it never ended
-    failed  the backend raised instead of completing it
-    stack   what a stack holds in this lane, if not what its column says
-    line    of the program shown, from which it comes, of a stack its last call; 0: unknown
-    row     the call; None: it is a stack
-    """
-
-    kind: RowKind
-    label: str
-    open: bool = False
-    failed: bool = False
-    stack: str = ""
-    line: int = 0
-    row: CallRow | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenPiece:
-    """Words, and the kind of call whose colour they have, or the tone."""
-
-    text: str
-    kind: RowKind | None = None
-    tone: Tone = ""
-
-
-@dataclass(slots=True)
-class Column:
-    """A column: the calls at one place of the lanes.
-
-    slot     the first that it holds, as `joinlab.match` counts; `until` the last
-    number   of its calls: "28", of a stack "0-24"
-    boxes    by lane; none where it issued no call here
-    stack    what a stack holds: "5 inputs"; "" for calls
-    said     what differs between its calls, or who never came
-    clashes  pairs of lanes, one below the other, whose calls do not belong together
-    absent   lanes that should have come, and never did
-    lacks    of sends or recvs that nothing meets: "no recv", "no send"
-    extra    the lane whose call is the one too many
-    missing  (lane, call): that lane never issued this one, which should stand here
-    far      whether room is left around it
-    """
-
-    slot: int
-    until: int
-    number: str
-    boxes: dict[int, Box]
-    flag: Flag = "met"
-    stack: str = ""
-    said: str = ""
-    clashes: tuple[tuple[int, int], ...] = ()
-    absent: tuple[int, ...] = ()
-    lacks: str = ""
-    extra: int | None = None
-    missing: tuple[int, str] | None = None
-    size: Size = "slim"
-    far: bool = False
-
-    @property
-    def drawn(self) -> list[Box]:
-        """Its boxes, from the first lane on."""
-        return [self.boxes[lane] for lane in sorted(self.boxes)]
-
-
-class MisreadValue(NamedTuple):
-    """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own
-    answer."""
-
-    column: int
-    to: int
-    of: int
-    value: str
-    sent: str
-    taken: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenLine:
-    """A line of the program with the ranks that stand there, and the call that they issue; sign "-"
-    goes, "+" comes."""
-
-    sign: str
-    number: int | None
-    text: str
-    here: tuple[ScreenPiece, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FirstScreen:
-    """All that the first screen says. `focus`: the column where the ranks part.
-
-    ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if they differ
-    meant   (column, lane, column, lane): calls that should have met
-    odd     the lane of the ranks that did otherwise than most, if they did not finish well
-    ends    per lane (sign, word, tone, more)
-    file    of the lines in `code`
-    tried   what came of the edit that `code` shows, or why none was tried
-    story   every other line of the story
-    least   px past the last call, at least, for how the ranks ended: what two on one axis need
-    """
-
-    ranks: tuple[tuple[int, ...], ...]
-    names: tuple[str, ...]
-    inputs: tuple[int | None, ...]
-    headline: tuple[ScreenPiece, ...]
-    columns: tuple[Column, ...]
-    focus: int | None
-    meant: tuple[tuple[int, int, int, int], ...]
-    readings: tuple[MisreadValue, ...]
-    odd: int | None
-    ends: tuple[LaneEnd, ...]
-    file: str
-    code: tuple[ScreenLine, ...]
-    tried: ScreenPiece
-    story: tuple[tuple[LineKind, tuple[ScreenPiece, ...]], ...]
-    provenance: str
-    least: int = 0
-
-    @property
-    def tone(self) -> Tone:
-        """How all ended: the worst of the lanes; "warn", too, if calls met that should not have."""
-        tones: list[Tone] = [tone for _, _, tone, _ in self.ends]
-        if any(column.flag == "wrong" for column in self.columns):
-            tones.append("warn")
-        return max(tones, key=_WORST.index)
-
-    def short(self, lane: int) -> str:
-        """A lane's name where there is little room."""
-        count, name = len(self.ranks[lane]), self.names[lane]
-        return f"{count} ranks" if count > 3 and name.startswith("ranks") else name
-
-    def had(self, lane: int) -> str:
-        """How many inputs each rank of a lane had, unless that tells nothing: of many lanes, all had as
-        many."""
-        inputs = self.inputs[lane]
-        if inputs is None or (len(self.inputs) > 4 and len({*self.inputs}) == 1):
-            return ""
-        return f"{inputs} input{'s' * (inputs != 1)}"
-
-    def under(self, lane: int) -> str:
-        """The text below a lane's name: how many inputs each rank had, and the ranks if there are
-        many."""
-        name, had = self.names[lane], self.had(lane)
-        if len(self.ranks[lane]) < 4 or not name.startswith("ranks "):
-            return had
-        return f"{had}: {name.removeprefix('ranks ')}".removeprefix(": ")
-
-    def title(self, column: Column) -> str:
-        """A column in words: "call 12: barrier meets anyone left?"."""
-        if column.missing is not None:
-            return f"{self.names[column.missing[0]]} never issued {column.missing[1]}"
-        labels = list(dict.fromkeys(box.label for box in column.drawn))
-        if not labels:
-            return "no call here"
-        number = f"call{'s' * bool(column.stack)} {column.number}: " if column.number else ""
-        if column.stack:
-            return f"{number}{' · '.join(labels)}, {column.said}"
-        if len(column.boxes) > 1 and (column.flag != "open" or len(labels) < 2):
-            return number + (" faces " if column.flag == "apart" else " meets ").join(labels)
-        calls = []
-        for lane, box in sorted(column.boxes.items()):
-            name = self.names[lane]
-            of_many = name.endswith("s")
-            calls.append(f"{box.label} of {name}" if of_many else f"{name}'s {box.label}")
-        return number + ", ".join(calls)
-
-    def fate(self, column: Column, lane: int) -> str:
-        """What became of a lane's call there, if it did not complete."""
-        box = column.boxes.get(lane)
-        if box is None or not (box.open or box.failed):
-            return ""
-        return "fails" if box.failed else fate_of(self.ends[lane][0])
-
-    def below(self, index: int, lane: int) -> str:
-        """The text below the label of a lane's big box. The renderers drop the part behind ": ", what
-        the value was taken for, where it does not fit."""
-        column = self.columns[index]
-        if column.size != "big" or lane not in column.boxes:
-            return ""
-        for reading in self.readings:
-            if reading.column != index:
-                continue
-            alike = column.boxes[reading.to].label == column.boxes[lane].label
-            if lane == reading.to or (lane != reading.of and alike):
-                return f"reads {reading.value}: {reading.taken}".removesuffix(": ")
-            return f"puts in {reading.sent}" if lane == reading.of else ""
-        return self.fate(column, lane)
-
-
-_WORST: tuple[Tone, ...] = ("good", "", "warn", "bad")
-_FATES = {"✓": "left pending", "!": "left pending", "…": "not ended", "?": "no end on record"}
-
-
-def fate_of(sign: str) -> str:
-    """What became of a call that did not complete, by the sign of its rank's ending."""
-    return _FATES.get(sign, "never ends")
 
 
 def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:

@@ -19,15 +19,9 @@ from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
-from joinlab.picture.first_screen import (
-    Column,
-    FirstScreen,
-    ScreenPiece,
-    fate_of,
-    first_screen,
-    folded,
-)
+from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.places import GIVES, SIZES, before, behind
+from joinlab.picture.screen import Column, FirstScreen, ScreenPiece, fate_of
 from joinlab.picture.theme import FILLS
 from joinlab.story.writers import TAGS
 from joinlab.timeline import Ending, EndKind, Timeline

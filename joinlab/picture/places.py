@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import NamedTuple
 
-from joinlab.picture.first_screen import FirstScreen
+from joinlab.picture.screen import FirstScreen
 
 SIZES = {
     "row": {

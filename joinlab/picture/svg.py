@@ -14,8 +14,8 @@ from html import escape
 from itertools import combinations, pairwise
 
 from joinlab.analysis.wording import shown
-from joinlab.picture.first_screen import Box, Column, FirstScreen, ScreenPiece
 from joinlab.picture.places import SIDE, Across, Rect, width_of
+from joinlab.picture.screen import Box, Column, FirstScreen, ScreenPiece
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}

@@ -25,7 +25,6 @@ FINE = "#B7DFD0"  # all ranks finish: the pastel of RIGHT
 INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
 BLACK, WHITE = "#000000", "#FFFFFF"
 OUTLINE = "#333333"  # edge of a box
-BAND = "#808080"  # rules
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 

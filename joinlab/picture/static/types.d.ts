@@ -95,7 +95,7 @@ interface Model {
   send?(message);
 }
 
-// A column of the first screen, placed along time; joinlab/picture/first_screen.py says what it holds.
+// A column of the first screen, placed along time; joinlab/picture/screen.py says what it holds.
 interface RawColumn {
   slot: number;
   until: number;
