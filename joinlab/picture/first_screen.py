@@ -158,9 +158,9 @@ class _ScreenBuilder:
 
     def build(self) -> FirstScreen:
         meant, ends = tuple(self._meant_pairs()), tuple(map(self._end, self.lanes))
-        for index, column in enumerate(self.columns):
-            if meant and index != self.focus:  # whose partner comes one call later is not alone
-                column.absent = ()
+        for first, _, second, _ in meant:  # whose partner comes one call later is not alone
+            for index in {first, second} - {self.focus}:
+                self.columns[index].absent = ()
         self._give_sizes()
         self._count_up()
         names, counts = list(map(ranks_text, self.ranks)), self.timeline.meta.get("inputs") or ()
