@@ -144,7 +144,7 @@ export function inputsOf(calls, lane) {
     const issued = begun[i] - late[i];
     seen.push({ from: issued, to: issued, call: -1, input: input[i] });
   }
-  seen.push(...hosts[lane]);
+  for (const span of hosts[lane]) seen.push(span); // more than a call takes arguments
   const bands = [];
   let now = 0;
   for (const piece of seen.sort((a, b) => a.from - b.from)) {
