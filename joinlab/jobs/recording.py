@@ -1,5 +1,5 @@
-"""A folder of recorded ranks as a Timeline, even while the job runs, if ranks are missing or lines
-are truncated: which files are of one job, and what is new in them."""
+"""Makes a Timeline of a folder of recorded ranks, even while the job runs, or if ranks are missing or
+lines are truncated. This module chooses the files of one job, and reads what is new in them."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _ranks(rows: Sequence[CallRow], lanes: Lanes) -> str:
 
 
 def _texts(matched: Matched, lanes: Lanes) -> Iterator[str]:
-    """Of each slot what is wrong, and boxes do not show."""
+    """What is wrong with each slot beyond what its boxes show."""
     written: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for slot in matched.slots:
         rows = [row for _, row in sorted(matched.calls_of(slot).items())]

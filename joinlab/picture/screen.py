@@ -91,8 +91,7 @@ class Column:
 
 
 class MisreadValue(NamedTuple):
-    """At a column lane `to` reads `value`, which lane `of` sent as `sent`, and takes it for its own
-    answer."""
+    """In a column, lane `to` reads `value` as its own answer, though lane `of` sent it, as `sent`."""
 
     column: int
     to: int

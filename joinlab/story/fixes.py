@@ -264,11 +264,9 @@ def _is_same_call(row: dict[str, object], candidate: dict[str, object]) -> bool:
 def _changes(before: Timeline, after: Timeline) -> bool:
     """Whether an edit changes the training or the results of a run that finished before, but by making
     replicas equal."""
-    if _are_apart(before) and not _are_apart(after):
+    if _trained(before) == _trained(after) and repr(before.returns) == repr(after.returns):
         return False
-    return _good(before) and (
-        _trained(before) != _trained(after) or repr(before.returns) != repr(after.returns)
-    )
+    return _good(before) and (_are_apart(after) or not _are_apart(before))
 
 
 def _raises(timeline: Timeline) -> bool:
@@ -323,10 +321,10 @@ _MISUSES = ("unwaited", "outside", "grouped")
 def _mended(before: Timeline, after: Timeline) -> bool:
     """Whether a run with an edit is good, misuses no call unless the run without it did so, too, and has
     equal replicas if that finished and had not."""
-    if _are_apart(before) and _are_apart(after):
-        return False
     new = [name for name in _MISUSES if after.meta.get(name) and not before.meta.get(name)]
-    return not new and _good(after, _GOOD_WITH_EDIT)
+    if new or not _good(after, _GOOD_WITH_EDIT):
+        return False
+    return not _are_apart(after) or not _are_apart(before)
 
 
 def _are_apart(timeline: Timeline) -> bool:

@@ -14,9 +14,9 @@ import re
 from datetime import datetime
 
 from joinlab.jobs.text.facts import OF_HOST, TextFacts
-from joinlab.jobs.text.lines import frames
+from joinlab.jobs.text.lines import SIGNALLED, TASK_IS_HOST, frames
 from joinlab.jobs.text.reports import exit_text, reports, signal_text
-from joinlab.jobs.text.tracebacks import RAISED, SIGNALLED, TASK_IS_HOST
+from joinlab.jobs.text.tracebacks import RAISED
 from joinlab.timeline import FIRST_FAILED, INTERRUPTED
 
 CLOCKS_DIFFER = 5

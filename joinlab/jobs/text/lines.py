@@ -22,6 +22,13 @@ FRAME = re.compile(
 )
 """That of a SyntaxError names no function."""
 
+SIGNALLED = re.compile(
+    r" Received (?:Signals\.)?(?P<signal>\w+) death signal, shutting down workers"
+)
+
+TASK_IS_HOST = re.compile(r"(?m)^(\d+): .*?\[rank(?!\1\])|elastic")
+"""Labels of srun's tasks that are not those of ranks."""
+
 
 def prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
     """torch's "[rank5]:" before a match, in the same line."""

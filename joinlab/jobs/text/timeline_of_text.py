@@ -57,9 +57,8 @@ def timeline_of(facts: TextFacts, source: str, problems: Iterable[str] = ()) -> 
         del meta["backend"]  # no line names one
     ends = [_ending(facts, rank, rows) for rank in range(size)]
     timeline = timeline_from_rows(rows, ends, meta)
-    numbers = pl.Series(
-        "number", [row["number"] for row in rows], pl.Int64
-    )  # null if the line has no number
+    # null if the line has no number
+    numbers = pl.Series("number", [row["number"] for row in rows], pl.Int64)
     return replace(timeline, calls=timeline.calls.with_columns(numbers))
 
 
@@ -80,7 +79,7 @@ def _ranks(facts: TextFacts) -> set[int]:
 
 
 def _rows(facts: TextFacts) -> list[CallRow]:
-    """All calls, with their order and what is known of their completion."""
+    """All calls in order, marked as completed where the text shows it."""
     met = _met(facts)
     for (group, rank, number), row in facts.calls.items():
         if not number:  # a monitored_barrier, which raised behind all others

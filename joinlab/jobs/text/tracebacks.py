@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from joinlab.jobs.text.facts import OF_HOST, TextFacts
-from joinlab.jobs.text.lines import FRAME, PREFIX, frames, prefix
+from joinlab.jobs.text.lines import FRAME, PREFIX, SIGNALLED, TASK_IS_HOST, frames, prefix
 from joinlab.jobs.text.reports import FAILED, exit_text
 from joinlab.jobs.text.watchdog import TIMEOUT
 from joinlab.jobs.text.written import OF_LIBRARY
@@ -81,14 +81,8 @@ WORKER_KILLED = re.compile(
 )
 OF_EXCEPTION_GROUP = re.compile(r"(?m)^  (?:\+ Exception Group (?=Traceback )|\| )")
 DEEPSPEED = re.compile(r"(?m)sigkill_handler\] .* exits with return code = (?P<code>-?\d+)$")
-SIGNALLED = re.compile(
-    r" Received (?:Signals\.)?(?P<signal>\w+) death signal, shutting down workers"
-)
 
 LABEL = re.compile(r"(?m)^[ \t]*\[default(?P<local>\d+)\]:.*?\[rank(?P<rank>\d+)\]:")
-TASK_IS_HOST = re.compile(r"(?m)^(\d+): .*?\[rank(?!\1\])|elastic")
-"""Labels of srun's tasks that are not those of ranks."""
-
 THREAD = re.compile(r"(?m)^(?:Current thread|Thread) .*$")
 SPY_FRAME = re.compile(r"(?m)^ {4,}(?P<function>\S+) \((?P<file>[^()\n]+):(?P<line>\d+)\)$")
 SPY_PROCESS = re.compile(r"(?m)^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?")
@@ -173,11 +167,11 @@ def read(text: str, facts: TextFacts, file_rank: int | None) -> bool:
 
 def _tracebacks(text: str) -> list[re.Match[str]]:
     """The tracebacks in a text but for those of launchers, which say no more than that a process failed."""
-    tracebacks = []
-    for match in RAISED.finditer(text):
-        if not match["text"].startswith(LAUNCHERS) and "distributed/run.py" not in match["frames"]:
-            tracebacks.append(match)
-    return tracebacks
+    return [
+        match
+        for match in RAISED.finditer(text)
+        if not match["text"].startswith(LAUNCHERS) and "distributed/run.py" not in match["frames"]
+    ]
 
 
 def _read_errors_with_ranks(text: str, facts: TextFacts, file_rank: int | None) -> bool:

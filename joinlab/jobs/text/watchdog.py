@@ -164,10 +164,8 @@ def _read_desync(text: str, facts: TextFacts) -> bool:
                 facts.got_to(DEFAULT_GROUP, rank, number)
                 if state["how"] == "started":
                     facts.call(DEFAULT_GROUP, rank, number, state["op"])
-    for match in late:
+    for match in (*late, *never):
+        reached = int(match["number"]) - 1 if match.re is LATE else 0
         for rank in ints(match["ranks"]):
-            facts.got_to(DEFAULT_GROUP, rank, int(match["number"]) - 1)
-    for match in never:
-        for rank in ints(match["ranks"]):
-            facts.got_to(DEFAULT_GROUP, rank, 0)
+            facts.got_to(DEFAULT_GROUP, rank, reached)
     return bool(states or late or never)

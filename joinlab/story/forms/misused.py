@@ -257,9 +257,11 @@ def _did_nothing(line: Line, name: str) -> Text:
 
 
 def _outside(evidence: Evidence) -> tuple[Line, ...]:
-    for name, line in _outsiders(evidence):
-        return (OutsideGroup(len(evidence.ends), name, ranks=line.ranks, lines=(line,)),)
-    return ()
+    first = next(_outsiders(evidence), None)
+    if not first:
+        return ()
+    name, line = first
+    return (OutsideGroup(len(evidence.ends), name, ranks=line.ranks, lines=(line,)),)
 
 
 def waited_for(evidence: Evidence) -> Iterator[Line]:
@@ -274,9 +276,8 @@ def waited_for(evidence: Evidence) -> Iterator[Line]:
 def _outsiders(evidence: Evidence) -> Iterator[tuple[str, SourceLine]]:
     """The functions that ranks called for a group that they are not in, with the line."""
     calls = evidence.meta.get("outside", ())
-    for (name, site), ranks in by_key(
-        ((one["name"], one["site"]), one["rank"]) for one in calls
-    ).items():
+    ranks_of = by_key(((call["name"], call["site"]), call["rank"]) for call in calls)
+    for (name, site), ranks in ranks_of.items():
         yield name, SourceLine(site, "", tuple(sorted({*ranks})))
 
 
