@@ -301,7 +301,9 @@ def test_two_sends_wait_for_each_other():
     writer.call(0, "send", peer=1, done=False)
     writer.call(1, "send", peer=0, done=False)
     story = diagnose(writer.timeline([hung(0), hung(0)]))
-    assert story.sentence.startswith("Ranks 0, 1 wait for each other, each in send")
+    assert story.sentence.startswith("Ranks 0, 1 wait for each other, each in send (train.py:")
+    (headline,) = story.of(LineKind.HEADLINE)
+    assert [line.ranks for line in headline.lines] == [(0, 1)]
 
 
 def test_a_story_has_crossed_values_of_three_ranks_once():

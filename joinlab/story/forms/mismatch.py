@@ -13,7 +13,7 @@ from itertools import chain
 
 from joinlab.analysis.first_difference import Lead
 from joinlab.analysis.matching import Slot, key_of
-from joinlab.analysis.wording import differing_text
+from joinlab.analysis.wording import by_key, differing_text
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
@@ -52,7 +52,11 @@ class Circle(Mismatch):
             parts.append(say("{} in {}", ranks, self.brief(index)))
         if len({(call.name, call.site) for call in self.calls}) == 1:
             groups = ", of different groups" * (len({call.group for call in self.calls}) > 1)
-            return say("{} wait for each other, each in {}{}.", self.ranks, self.brief(0), groups)
+            if len({call.peer for call in self.calls}) > 1:
+                same = self.with_site(0)
+            else:
+                same = self.brief(0)
+            return say("{} wait for each other, each in {}{}.", self.ranks, same, groups)
         if len(parts) > 2:
             return say("{} wait for each other in a circle.", self.ranks)
         return say("{} wait for each other: {}.", self.ranks, listing(parts))
@@ -94,7 +98,14 @@ def circle(evidence: Evidence) -> tuple[Line, ...]:
         opposite = theirs.peer, theirs.rank, COUNTERPART.get(theirs.op), theirs.within
         if (ours.rank, ours.peer, ours.op, ours.within) == opposite and ours.tag != theirs.tag:
             return (OtherTag(**fields),)
-    lines = tuple(filter(None, map(evidence.line_of, first, ranks_by_call)))
+    ranks_by_line = by_key(
+        (evidence.line_of(row, ()), rank)
+        for row, ranks in zip(first, ranks_by_call, strict=True)
+        for rank in ranks
+    )
+    lines = tuple(
+        replace(line, ranks=tuple(ranks)) for line, ranks in ranks_by_line.items() if line
+    )
     headline = Circle(lines=lines, **fields)
     return (headline, *(meeting.causes(evidence) if evidence.difference.circle else ()))
 
