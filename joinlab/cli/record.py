@@ -8,14 +8,12 @@ traceback and exit code.
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import builtins
 import errno
 import os
 import runpy
 import shlex
-import signal
 import sys
 import threading
 from contextlib import suppress
@@ -24,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from joinlab.cli.command import Command
+from joinlab.recorder import interrupts
 from joinlab.recorder.standstill import STILL_S
 
 FOLDER = "runs/today"
@@ -109,34 +108,14 @@ def _run(options: argparse.Namespace) -> int:
 
 class _Voice:
     """Rank 0's messages on stderr: where it records, and at the end or at Ctrl-C, how to read the
-    record.
-
-    While a rank waits in a collective, Ctrl-C runs no Python handler, but the signal's number
-    arrives in a pipe, which a thread reads.
-    """
+    record."""
 
     def __init__(self, into: Path) -> None:
         self._into = into
         self._show = f"python -m joinlab show {shlex.quote(str(into))}"
         self._ended = threading.Lock()
         _say(f"recording into {into}. If it hangs: {self._show}")
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            reads, writes = os.pipe()
-            os.set_blocking(writes, False)
-            signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-            begun = _thread.allocate_lock()
-            begun.acquire()
-            # A bare thread: one that threading lists counts as the program's. Wait until it runs,
-            # since Python counts it only then, and a later change of the count would look like a
-            # thread of the program.
-            _thread.start_new_thread(self._hear, (reads, begun))
-            begun.acquire()
-
-    def _hear(self, reads: int, begun: _thread.LockType) -> None:
-        begun.release()
-        while (numbers := os.read(reads, 1)) and numbers[0] != signal.SIGINT:
-            pass
-        self.say_end()
+        interrupts.of_process().listeners.append(self.say_end)
 
     def say_end(self) -> None:
         if any(self._into.glob("rank-*.jsonl")) and self._ended.acquire(blocking=False):

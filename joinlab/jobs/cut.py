@@ -3,16 +3,25 @@ did afterwards only follows from it."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
-from joinlab.jobs.rank_process import interrupted_at, is_alive, recent_ns, traceback_of, wall_offset
+from joinlab.jobs.rank_process import (
+    interrupted_at,
+    is_alive,
+    is_moving,
+    recent_ns,
+    traceback_of,
+    wall_offset,
+)
 from joinlab.ops import NEEDS_ALL, POINT_TO_POINT, Stood
 from joinlab.recorder.rank_log import RankLog
 from joinlab.story.forms.fates import frames_of, raised_at
 from joinlab.timeline import INTERRUPTED, LOST
 
 LONG_AFTER_NS = 1_000_000_000
-"""An interrupt may reach a rank this long before another has ended by it."""
+"""An interrupt whose signal is not in the record may have reached a rank this long before another had
+ended by it."""
 
 
 class ReadUntil(NamedTuple):
@@ -27,9 +36,9 @@ class ReadUntil(NamedTuple):
 
 
 def find_cut(logs: dict[int, RankLog]) -> ReadUntil | None:
-    """The first Ctrl-C, or the first record that broke off; None if a rank had failed before, or
-    without either."""
-    cuts, failed = list[ReadUntil](), list[int]()
+    """The first Ctrl-C, or the first record that broke off; None without either. None, too, if a rank
+    had failed before a moment that is only known roughly."""
+    signals, cuts, failed = list[ReadUntil](), list[ReadUntil](), list[int]()
     done = _done_by_all(logs)
     for log in logs.values():
         last = log.last_ns + wall_offset(log)
@@ -37,16 +46,30 @@ def find_cut(logs: dict[int, RankLog]) -> ReadUntil | None:
             cuts.append(ReadUntil(last, LOST))
         elif _is_short(log, done):
             cuts.append(ReadUntil(last + 1, LOST))
+        elif log.interrupted_ns is not None and not log.returned:
+            if _interrupted_itself(log, logs):
+                failed.append(last)
+            elif interrupted_at(log) is not None or not (log.raised or is_alive(log)):
+                signals.append(ReadUntil(log.interrupted_ns + wall_offset(log), INTERRUPTED))
         elif log.raised is None:
             continue
         elif interrupted_at(log) is not None:
             cuts.append(ReadUntil(last - LONG_AFTER_NS, INTERRUPTED))
         else:
             failed.append(last)
-    first = min(cuts, default=None)
-    if first is None or min(failed, default=first.time_ns) < first.time_ns:
-        return None
-    return first
+    first = min(chain(cuts, signals), default=None)
+    if first in signals or first is None or min(failed, default=first.time_ns) >= first.time_ns:
+        return first
+    return None
+
+
+def _interrupted_itself(log: RankLog, logs: dict[int, RankLog]) -> bool:
+    """Whether SIGINT came to this rank alone: others waited when it had ended, and would have
+    received it."""
+    others = [other for other in logs.values() if other is not log]
+    return all(other.interrupted_ns is None for other in others) and any(
+        other.awaited() is not None or other.left_ns is not None for other in others
+    )
 
 
 def _done_by_all(logs: dict[int, RankLog]) -> dict[str, int]:
@@ -95,7 +118,7 @@ def place_at_interrupt(before: dict[int, RankLog], logs: dict[int, RankLog]) -> 
             newest = max(wrote.get(log.begin.host, 0), log.last_ns + wall_offset(log))
             wrote[log.begin.host] = newest
     for rank, log in before.items():
-        if log.stood or logs[rank].raised is None:
+        if log.stood or is_moving(log) or logs[rank].raised is None:
             continue
         traceback = interrupted_at(logs[rank]) or traceback_of(logs[rank])
         if log.last_ns + wall_offset(log) <= wrote.get(log.begin.host, 0):

@@ -9,9 +9,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import itertools
-import multiprocessing
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -22,7 +20,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from joinlab.program.log_events import ProgramRaised, ProgramReturned
+from joinlab.program.log_events import Interrupted, ProgramRaised, ProgramReturned
+from joinlab.recorder import interrupts
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.events import EventLog, now
 from joinlab.recorder.standstill import STILL_S
@@ -59,6 +58,7 @@ class Recording:
 
         self.rank = rank
         self.pid = os.getpid()
+        self._interrupts = interrupts.of_process()
         folder = _unused(folder, rank)
         if everything:
             log = EventLog(folder / segment_name(rank, 0), self._failed)
@@ -72,7 +72,7 @@ class Recording:
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
         self._left: tuple[int, object, ProgramReturned | ProgramRaised] | None = None
-        self._signals = _signals_of_child()
+        self._interrupts.listeners.append(self._interrupted)
         sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
@@ -107,7 +107,8 @@ class Recording:
             error = sys.exc_info()[1]
             ending = _ending(error) if code and error else _exit_from(caller, code)
             self._left = self.recorder.issued, code, ending
-        elif self._left is None and signal.SIGINT in _signals_in(self._signals):
+        elif self._left is None and self.pid == os.getpid() and self._interrupts.came():
+            # torch.multiprocessing takes KeyboardInterrupt for a return
             interrupted = ProgramRaised(text=KeyboardInterrupt.__name__)
             self._left = self.recorder.issued, code, interrupted
         self._exit(code)
@@ -126,33 +127,11 @@ class Recording:
         self.end(error)
         self._excepthook(kind, error, trace)
 
+    def _interrupted(self) -> None:
+        self.log.write(Interrupted(time_ns=now()))
+
     def _failed(self, error: Exception) -> None:
         warn(self.rank, error)
-
-
-def _signals_of_child() -> int | None:
-    """A pipe into which Python writes the number of each signal that comes; None but in a process that
-    was spawned, where torch.multiprocessing takes KeyboardInterrupt for a return."""
-    if (
-        multiprocessing.parent_process() is None
-        or threading.current_thread() is not threading.main_thread()
-    ):
-        return None
-    reads, writes = os.pipe()
-    os.set_blocking(reads, False)
-    os.set_blocking(writes, False)
-    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-    if before >= 0:  # the program's own
-        signal.set_wakeup_fd(before)
-    return reads
-
-
-def _signals_in(pipe: int | None) -> bytes:
-    """The signals that this process has received since the pipe was opened, one byte each."""
-    if pipe is not None:
-        with suppress(BlockingIOError):  # the pipe is empty
-            return os.read(pipe, 4096)
-    return b""
 
 
 def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:

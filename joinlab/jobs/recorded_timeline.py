@@ -23,6 +23,7 @@ from joinlab.proof import BlockedThread, Proof, prove
 from joinlab.recorder.rank_log import RankLog, about_calls, about_ranks, groups_of
 from joinlab.recorder.recorded_traces import keep_traces
 from joinlab.timeline import (
+    INTERRUPTED,
     LOST,
     NO_END,
     NOTHING_RECORDED,
@@ -76,7 +77,8 @@ def timeline_of_logs(
                 call[name] = None
     # While a job moves, its files were read at different moments. Unless a hang is proven all the same,
     # only what every rank had reached is shown.
-    moves = cut is None and all(map(is_moving, logs.values()))
+    stops = cut is not None and cut.why != INTERRUPTED
+    moves = not stops and all(map(is_moving, logs.values()))
     settled = _settled(calls, logs, groups) if moves else calls
     spans = [SpanRow(**span) for rank in sorted(logs) for span in logs[rank].spans.values()]
     clock = _align_clocks(logs, calls, spans, groups, problems)

@@ -209,7 +209,8 @@ class RankFiles:
 
     def until(self, cut: ReadUntil) -> RankLog:
         """The rank's log as it was at a cut."""
-        log = RankLog(self.log.rank, until_ns=cut.time_ns - wall_offset(self.log))
+        until_ns = cut.time_ns - wall_offset(self.log)
+        log = RankLog(self.log.rank, read_ns=cut.time_ns, until_ns=until_ns)
         for number in sorted(self.paths):
             log.feed(self.paths[number].read_bytes())
         log.take_held()

@@ -513,6 +513,13 @@ class TraceStepped(Event):
     values: Unchecked = key("v", default=None)
 
 
+@event("interrupt")
+class Interrupted(Event):
+    """SIGINT came to the process."""
+
+    time_ns: int = key("t")
+
+
 @event("over")
 class ProgramOver(Event):
     """The program has ended, and its process only waits for calls in flight."""

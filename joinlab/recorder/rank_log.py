@@ -41,6 +41,7 @@ from joinlab.program.log_events import (
     GroupMade,
     GroupNamed,
     InputBegins,
+    Interrupted,
     ProgramOver,
     ProgramRaised,
     ProgramRefused,
@@ -156,6 +157,8 @@ class RankLog:
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of the latest event that was taken, of those that have one."""
+    interrupted_ns: int | None = None
+    """When a SIGINT came after which the rank issued no call."""
     left_ns: int | None = None
     """When a call first failed because a peer's process had ended."""
     read_ns: int = 0
@@ -242,6 +245,9 @@ class RankLog:
 
     def take(self, event: Event) -> None:
         """Take one event. Emulated ranks call this directly."""
+        if type(event) is Interrupted:
+            self.interrupted_ns = self.interrupted_ns or event.time_ns
+            return
         self.moves += type(event) is not ThreadsStand
         self.stood = []
         match event:  # the most frequent come first
@@ -322,6 +328,7 @@ class RankLog:
     def _issue(self, event: CallIssued) -> None:
         if event.call in self.calls:
             return  # a bounded log repeats it in its next segment
+        self.interrupted_ns = None
         stack, site, joined = self._stacks.get(event.stack, ([], None, False))
         call: CallRow = {
             "rank": self.rank,

@@ -510,6 +510,53 @@ def test_an_interrupt_of_a_job_that_has_stood_for_long_leaves_the_finding(
     assert joinlab.diagnose(loaded(tmp_path, "")).sentence == sentence
 
 
+def interrupted(at_ns: int) -> str:
+    return json.dumps({"e": "interrupt", "t": at_ns}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "story"),
+    [
+        (raising("ValueError: bad row"), "but it has raised an error."),
+        (interrupted(6500) + raising("KeyboardInterrupt"), "it waits for no other rank."),
+        (interrupted(6500), "it waits for no other rank."),
+    ],
+)
+def test_an_interrupt_leaves_what_was_so_when_it_came(
+    tmp_path: Path, ending: str, story: str
+) -> None:
+    """A rank that waits in C++ only hears the signal; the error that follows is a consequence."""
+    gone = call(0, 1500, 1600) + call(1, 3000, 4000)
+    write(tmp_path, 0, begin(0, 2) + gone + ending)
+    fail = json.dumps({"e": "fail", "id": 2, "x": CLOSED, "t": 8 * 10**9}) + "\n"
+    end = raising("KeyboardInterrupt").replace("7000", str(8 * 10**9))
+    last = call(2, 5000, None) + json.dumps({"e": "wait", "id": [2], "t": 5010, "th": 1, "n": 1})
+    write(tmp_path, 1, begin(1, 2) + gone + last + "\n" + interrupted(2 * 10**9) + fail + end)
+    timeline = loaded(tmp_path, "")
+    assert timeline.ends[1].text == INTERRUPTED
+    assert story in str(joinlab.diagnose(timeline)) or "ValueError" not in ending
+
+
+def test_a_rank_that_interrupted_itself_raised_an_error(tmp_path: Path) -> None:
+    """The others were not interrupted: they waited, and their peer was gone."""
+    write(tmp_path, 0, begin(0, 2) + failing("all_reduce") + raising(CLOSED))
+    itself = interrupted(5000) + raising("KeyboardInterrupt")
+    write(tmp_path, 1, begin(1, 2) + call(0, 1500, 1600) + itself)
+    timeline = loaded(tmp_path, "")
+    assert (timeline.ends[1].kind, timeline.ends[1].text) == (RAISED, "KeyboardInterrupt")
+    write(tmp_path, 0, begin(0, 2) + waiting("all_reduce") + interrupted(5001))
+    assert INTERRUPTED in loaded(tmp_path, "").ends[1].text
+
+
+def test_a_program_that_goes_on_after_ctrl_c_is_read_to_its_end(tmp_path: Path) -> None:
+    """Its handler saves a checkpoint, say."""
+    for rank in (0, 1):
+        calls = call(0, 1500, 1600) + interrupted(1700) + call(1, 3000, 4000)
+        write(tmp_path, rank, begin(rank, 2) + calls + raising("ValueError: later"))
+    timeline = loaded(tmp_path, "")
+    assert timeline.calls.height == 4 and [end.kind for end in timeline.ends] == [RAISED, RAISED]
+
+
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 2) + waiting("barrier"))
     write(tmp_path, 1, begin(1, 2) + failing("all_reduce") + raising(CLOSED))
