@@ -487,6 +487,68 @@ def test_a_second_failure_that_one_torchrun_wrote_is_of_another_attempt() -> Non
         assert {rank for rank, end in enumerate(ends) if end.kind is EndKind.RAISED} == ranks
 
 
+def test_a_signal_that_met_ranks_of_torchrun_s_next_attempt_is_of_that_attempt() -> None:
+    """They had been started again: the ranks of the first one are gone."""
+    first = CLOSED.format(label="", rank=1) + FAILED.format(agent=7, rank=1)
+    received = "W1 7 torch/distributed/elastic/api.py:753] Received 2 death signal, shutting down workers\n"
+    closing = (
+        "W1 7 torch/distributed/elastic/api.py:1028] Sending process 9 closing signal SIGINT\n"
+    )
+    last = (
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "train.py", line 8, in load\n'
+    )
+    last += "[rank0]: KeyboardInterrupt\n"
+    own = '  File "/torch/distributed/run.py", line 9, in main\n'
+    timeline = text.read_text(first + received + closing + last + own, "a log")
+    assert [end.text for end in timeline.ends] == [INTERRUPTED]
+    raised = text.read_text(first + received + last + own, "a log").ends[1]
+    assert raised.kind is EndKind.RAISED
+
+
+NUMBERED = """Traceback (most recent call last):
+  File "train.py", line 9, in load
+ValueError: bad row 3
+"""
+
+
+def test_the_number_of_a_process_before_its_lines_is_no_rank() -> None:
+    def log(number: int) -> str:
+        return "".join(f"[{number}] {line}\n" for line in ("step 1", *NUMBERED.splitlines()))
+
+    assert text.read_text(log(1) + "[0] step 1\n", "mpirun -l").ends[1].kind is EndKind.RAISED
+    with pytest.raises(TimelineFileError, match=f"{UNKNOWN} Traceback: ValueError: bad row 3"):
+        text.read_text(log(254), "a log")
+    failed = "[7] " + FAILED.format(agent=7, rank=1).replace("25459", "254")
+    assert [end.text for end in text.read_text(log(254) + failed, "a log").ends[1:]] == [
+        "ValueError: bad row 3"
+    ]
+
+
+def test_a_traceback_of_loguru_is_read_as_one_of_python() -> None:
+    log = """2027-01-01 10:00:00.1 | ERROR | train:<module>:22 - An error has been caught in function '<module>':
+Traceback (most recent call last):
+
+> File "train.py", line 22, in <module>
+    main(2)
+    │    └ 2
+
+  File "train.py", line 9, in load
+    return rows[3]
+           │
+           └ []
+
+IndexError: list index out of range
+"""
+    labelled = "".join(f"[default0]:{line}\n" for line in log.splitlines())
+    timeline = text.read_text(labelled, "a log")
+    assert timeline.ends[0].text == "IndexError: list index out of range"
+    assert "(train.py:9)" in joinlab.diagnose(timeline).sentence
+    with pytest.raises(
+        TimelineFileError, match=r"IndexError: list index out of range \(train.py:9"
+    ):
+        text.read_text(log, "a log")
+
+
 def test_a_signal_that_ended_torchrun_is_a_note(tmp_path: Path) -> None:
     received = "W1 653 torch/distributed/elastic/api.py:753] Received 15 death signal, shutting down workers\n"
     note = "torchrun received signal 15 and ended its ranks."

@@ -61,6 +61,10 @@ hook     torch's own prefix, which only its sys.excepthook writes, unless a laun
 word     its class is one word, as Python writes one of __main__
 """
 
+OF_LOGURU = re.compile(rf"(?m)^{HEAD}(?=\n)(?:(?:[ >].*)?\n)+")
+"""A traceback of loguru: with empty lines between frames, "> " before the one that caught it, and values
+below a line."""
+
 TORN = re.compile(
     r"(?m)^(?: {1,2}File [^\n]+, line \d+, in [^\n]+\n(?: {3,}[^\n]*\n){0,2}|(?=torch\.(?!distributed\.elastic\.)))"
     r"(?P<text>[^\W\d][\w.]{0,80}(?:Error|Exception): .*)"
@@ -127,7 +131,7 @@ def read(text: str, facts: TextFacts, file_rank: int | None) -> bool:
     all lines, if one did."""
     asides: list[tuple[str, re.Match[str]]] = []
     if file_rank is None:  # the pattern meets only lines without a prefix
-        for match in _tracebacks(text):
+        for match in _tracebacks(_as_python_writes_it(text)):
             between = re.search(r"^(?!ray\.)\S", match["frames"], re.MULTILINE)
             if not (between or match["broken"] or match["word"]):  # of one process for sure
                 asides.append(("A process whose rank no line gives", match))
@@ -231,10 +235,17 @@ def _lines_by_owner(text: str, facts: TextFacts, file_rank: int | None) -> dict[
             bodies[owner].append(body)
         if isinstance(owner, int):
             facts.heard.add(owner)
-    return {
-        owner: OF_EXCEPTION_GROUP.sub("", "\n".join(lines) + "\n")
-        for owner, lines in bodies.items()
-    }
+    return {owner: _as_python_writes_it("\n".join(lines) + "\n") for owner, lines in bodies.items()}
+
+
+def _as_python_writes_it(text: str) -> str:
+    """The text without what exception groups and loguru add to tracebacks."""
+
+    def without_values(match: re.Match[str]) -> str:
+        lines = (line for line in match[0].splitlines() if line and line.lstrip()[:1] not in "│└")
+        return "".join(f" {line[1:]}\n" if line[0] == ">" else f"{line}\n" for line in lines)
+
+    return OF_LOGURU.sub(without_values, OF_EXCEPTION_GROUP.sub("", text))
 
 
 def _read_rank(

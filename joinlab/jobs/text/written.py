@@ -38,10 +38,10 @@ LABEL_OF_RANK = re.compile(
 """"[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
 of Determined, "(VllmWorker rank=2 pid=7) ERROR 07-23 19:34:51 [executor.py:487] " of vLLM."""
 
-NUMBERED = re.compile(r"(?:\[\d+\](?: .*)?\n|\n)*\[\d+\](?: .*)?\n*")
-"""A text whose lines all have "[1] " of MPICH's and Intel's mpirun -l."""
-
 NUMBER = re.compile(r"(?m)^\[(\d+)\](?: |$)")
+"""Of a rank, "[1] " of MPICH's and Intel's mpirun -l, or of a process."""
+
+PROCESS = re.compile(r"local_rank: (\d+)\)?(?:\s+exitcode\s+: -?\d+)? \(pid: (\d+)\)")
 
 RICH_HEAD = re.compile(
     r"(?m)^(?P<before>[^╭\n]*)╭─+ Traceback \(most recent call last\) ─+╮[ \t]*$"
@@ -64,6 +64,12 @@ ATTEMPT = re.compile(
     r"multiprocessing/api\.py:\d+\] failed \(exitcode.*"
 )
 
+RESTARTED = re.compile(
+    r" death signal, shutting down workers(?:(?!distributed/run\.py)[\s\S])*?"
+    r" Sending process \d+ closing signal"
+)
+"""A signal that met ranks which had been started again."""
+
 FAILING = re.compile(r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )")
 
 OF_LIBRARY = re.compile(
@@ -79,13 +85,24 @@ def as_written(text: str) -> str:
     if text.lstrip().startswith("{"):
         text = _without_labels("".join(map(_out_of_json, text.splitlines())))
     text = LABEL_OF_RANK.sub(r"\1: ", text)
-    if NUMBERED.fullmatch(text):
+    numbers, lines = NUMBER.findall(text), len(re.findall(".+", text))
+    if len(numbers) == lines and "0" in numbers:
         text = NUMBER.sub(r"\1: ", text)
+    elif len(numbers) > 0.9 * lines:
+        text = _by_process(text)
     if RICH_HEAD.search(text):
         text = RICH_HEAD.sub(r"\g<before>Traceback (most recent call last):", text)
         text = RICH_FRAME.sub(r'\g<before>  File "\g<file>", line \g<line>\g<within>', text)
         text = RICH_LINE.sub(r"\g<before>    ", text)
     return text
+
+
+def _by_process(text: str) -> str:
+    """Lines that had the number of their process: torchrun gives the local ranks of those that failed."""
+    local_ranks = {pid: local for local, pid in PROCESS.findall(NUMBER.sub("", text))}
+    return NUMBER.sub(
+        lambda match: f"[default{local_ranks[match[1]]}]:" if match[1] in local_ranks else "", text
+    )
 
 
 def _without_labels(text: str) -> str:
@@ -127,10 +144,12 @@ def last_attempt(text: str, facts: TextFacts) -> str:
 
 def _is_restart(end: re.Match[str], following: int | None, one_agent: bool) -> bool:
     """Whether a torchrun started its ranks again behind its line that one had failed: without that, its
-    own traceback and report follow. It did if it wrote such a line again, `following`; but one of
-    another host, with a report of its own, may have the same number. Or if it is alone in the text and
-    its ranks, which were gone, wrote lines as before."""
+    own traceback and report follow. It did if a signal met such ranks, or if it wrote such a line again,
+    `following`; but one of another host, with a report of its own, may have the same number. Or if it is
+    alone in the text and its ranks, which were gone, wrote lines as before."""
     before, after = end.string[: end.start()], end.string[end.end() : following]
+    if one_agent and RESTARTED.search(after):
+        return True
     if "distributed/run.py" in after or "ChildFailedError" in after or "Root Cause" in after:
         return False
     if following and end.string.count("Root Cause", following) < 2:
