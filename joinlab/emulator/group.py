@@ -25,6 +25,7 @@ from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
 from joinlab.program.log_events import CallsCoalesced, GroupMade
 from joinlab.program.process_group import COALESCED, METHODS
+from joinlab.program.traces import refuse_asked
 from joinlab.program.uncompiled import exclude_all
 
 BACKEND = "joinlab-emulated"
@@ -153,6 +154,7 @@ def _method(name: str) -> Callable[..., EmulatedWork]:
     several = name in COALESCED
 
     def issued(self: EmulatedGroup, *args: object, **kwargs: object) -> EmulatedWork:
+        refuse_asked()
         if several or self.coalescing is not None:
             self.host.take(CallsCoalesced(group=self.label))
         return self.work_of(

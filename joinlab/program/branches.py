@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,6 @@ class Statement:
     decides      it is a loop, a `match`, an `if` or an assert, or holds a condition or a comprehension that decides
                  which functions are called: `mean(x) if x else None`, unlike `1 if x else 2`
     branches     it chooses the next statement, unlike a conditional expression
-    compares     it sets a name to a comparison: `last = step % 4 == 0`
     names        what its test reads and does not itself set: "v", "self.best", "mask.sum()"
     keys         names that select the data of a call in it: "k" of `dist.all_reduce(m[k])`
     one_line     the test of an `if` with its block on the same line, or of its only conditional expression
@@ -28,6 +27,8 @@ class Statement:
     stores       names that it or its block sets: "start", "self.bad"
     calls        objects of which it, without its block, calls methods, or its decorators do: "hooks" of
                  `hooks.add(save)`; without imported modules
+    owned        dotted names that it tests or sets, each with the name of what has the attribute; and "hooks()" with
+                 "hooks", for each of `calls`
     loop         it is a `for` or a `while`
     returns      its block has a `return`
     """
@@ -37,13 +38,13 @@ class Statement:
     text: str
     decides: bool
     branches: bool
-    compares: bool
     names: tuple[str, ...]
     keys: tuple[str, ...]
     one_line: ast.expr | None
     reads: frozenset[str]
     stores: frozenset[str]
     calls: frozenset[str]
+    owned: tuple[tuple[str, str], ...]
     loop: bool
     returns: bool
 
@@ -180,19 +181,22 @@ def _made(
     names = tuple(
         name for name in dict.fromkeys(test_names) if inner.isdisjoint({*_WORDS.findall(name)})
     )
+    stores, calls = frozenset(stored_in(node)), frozenset(_called(node)) - modules - {""}
+    dotted_names = sorted(name for name in {*names, *stores} if _ATTRIBUTE.fullmatch(name))
+    owned = [(name, name.rpartition(".")[0]) for name in dotted_names]
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
         text,
         any(decides for _, decides in tests),
         isinstance(node, ast.If) or _one_line(node) is None,
-        _compares(node),
         names,
         tuple(keys.get(node.lineno, ())),
         _one_line(node),
         frozenset(_reads(node)) - inner,
-        frozenset(stored_in(node)),
-        frozenset(_called(node)) - modules,
+        stores,
+        calls,
+        (*owned, *((f"{name}()", name) for name in sorted(calls))),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
         any(isinstance(inner_node, ast.Return) for inner_node in ast.walk(node)),
     )
@@ -217,7 +221,7 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
             yield test, True
         case ast.For(iter=test) | ast.AsyncFor(iter=test):
             yield test, True
-        case ast.Assign(value=ast.Compare() as test):
+        case ast.Assign(value=ast.Compare() as test) | ast.AugAssign(value=ast.Compare() as test):
             yield test, False
         case ast.Match(subject=test, cases=cases):
             yield test, True
@@ -368,17 +372,12 @@ def _is_item(node: ast.AST) -> bool:
     )
 
 
-def _compares(node: ast.stmt) -> TypeGuard[ast.Assign]:
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare)
-
-
 def _one_line(node: ast.stmt) -> ast.expr | None:
-    if isinstance(node, ast.If):
-        if node.body[0].lineno == node.lineno and not node.orelse:
-            return node.test
-        return None
-    if _compares(node):
-        return node.value
+    match node:
+        case ast.If(test=test, body=body, orelse=orelse):
+            return test if body[0].lineno == node.lineno and not orelse else None
+        case ast.Assign(value=ast.Compare() as test) | ast.AugAssign(value=ast.Compare() as test):
+            return test
     inside = [expression for expression in _expressions(node) if isinstance(expression, ast.IfExp)]
     if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)):
         return inside[0].test
@@ -481,6 +480,7 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
 
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _WORDS = re.compile(r"\w+")
+_ATTRIBUTE = re.compile(r"\w+(\.\w+)+")
 
 
 def dotted(node: ast.AST) -> str:
@@ -506,13 +506,21 @@ def stored_in(node: ast.AST) -> Iterator[str]:
         if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
             yield dotted(part)
         elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
-            yield dotted(part.value)
+            yield _holder(part.value)
         elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):  # seen.append(x)
             called = part.value.func
             if isinstance(called, ast.Attribute) and (
                 called.attr in _CHANGES or called.attr.endswith("_")
             ):
-                yield dotted(called.value)
+                yield _holder(called.value)
+
+
+def _holder(node: ast.expr) -> str:
+    """The name of what holds an item: "seen" of `seen[key]` and of `seen.setdefault(key, [])`."""
+    match node:
+        case ast.Subscript(value=value) | ast.Call(func=ast.Attribute(value, "setdefault")):
+            return _holder(value)
+    return dotted(node)
 
 
 _CHANGES = (

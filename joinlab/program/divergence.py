@@ -666,8 +666,8 @@ def _of_its_own(
             guards = list(filter(partial(_guards, step), guards))
     if len(guards) != 1:
         return []
-    setters = _set_before(best[: best.index(guards[0])], {*guards[0].statement.names})
-    return [*setters, *guards]
+    guard = guards[0]
+    return [*_set_before(best[: best.index(guard)], {*guard.statement.names}, guard.tests), guard]
 
 
 def _guards(step: TraceStep, fork: _Fork) -> bool:
@@ -717,7 +717,7 @@ def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) ->
         stepped = set[str]()  # optimizers, whose state is in no replica
         for statement in _statements(trace.steps):
             stepped.update(re.findall(r"([\w.]+)\.step\(", statement.text))
-        return _changed(whole.forks, stepped)
+        return _changed(whole.forks, stepped, ())
     pair = _behind((trace.before, peer_trace.before), trace.within, peer_trace.within)
     pair.forks += whole.forks
     begin = len(trace.before) - 1, len(peer_trace.before) - 1
@@ -746,13 +746,14 @@ def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) ->
             reads = set()
         if tests and line:
             inside = [fork for fork in forks if _decided(fork, tests[0], trace.steps, reads)]
-            causes = [*_set_before(forks, reads, line.first), *inside[-1:]] or _changed(
-                forks, reads
-            )
+            frames = chain(*map(_frame, tests, steps))
+            setters = _set_before(forks, reads, frames, line.first)
+            causes = [*setters, *inside[-1:]] or _changed(forks, reads, tests)
             causes.sort(key=forks.index, reverse=True)
             if causes:
-                setters = _set_before(forks[: forks.index(causes[0])], {*causes[0].statement.names})
-                return [*setters, causes[0]]
+                cause = causes[0]
+                names = {*cause.statement.names}
+                return [*_set_before(forks[: forks.index(cause)], names, cause.tests), cause]
         return []
     setters, test = _setters(forks, fork, steps), fork.tests[0]
     if not setters:
@@ -769,8 +770,8 @@ def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) ->
 
 
 def _decided(fork: _Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set[str]) -> bool:
-    """Whether the ranks diverged in a function that the line of the step `last` called, or one that
-    sets what it reads, and the function returned accordingly."""
+    """Whether the ranks diverged in a function that the line of the step `last` called, or a `with`
+    around it, or a line that sets what it reads, and the function returned accordingly."""
     before = reversed(trace[: _index_of(fork.tests[0], trace)])
     caller = next((step for step in before if step.depth < fork.depth), last)
     statement = statement_at(caller.file, caller.line)
@@ -779,8 +780,17 @@ def _decided(fork: _Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Se
         and caller.event == "line"
         and (caller.depth, caller.function) == (last.depth, last.function)
         and statement is not None
-        and (caller.line == last.line or bool(statement.stores & reads))
+        and (
+            caller.line == last.line
+            or bool(statement.stores & reads)
+            or (statement.text.startswith("with ") and last.line in _block(statement))
+        )
     )
+
+
+def _block(statement: Statement) -> range:
+    """The lines of a statement's block."""
+    return range(statement.first + 1, statement.last + 1)
 
 
 def _shapes_result(fork: _Fork, trace: Sequence[TraceStep]) -> bool:
@@ -789,6 +799,9 @@ def _shapes_result(fork: _Fork, trace: Sequence[TraceStep]) -> bool:
         if step.depth == fork.depth and step.event == "return":
             break
     statement = statement_at(step.file, step.line)
+    if step.event == "return" and step.function == "__init__":
+        changed = {*_sets(fork)}.union(*(statement.calls for statement in _alone(fork)))
+        return any(name.partition(".")[0] == "self" for name in changed)
     if step.event != "return" or statement is None or not statement.text.startswith("return"):
         return False
     return bool(_sets(fork) & _made_of(statement.reads, [step], [trace]))
@@ -809,38 +822,76 @@ def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[in
     return any(map(and_, map(eq, before, peer_before), map(ne, after, peer_after)))
 
 
-def _set_before(forks: Sequence[_Fork], reads: Set[str], line: int = 0) -> list[_Fork]:
-    """The last statement at which they diverged earlier that set one of the names read, or that
-    contains this line; or else, of an attribute, the only one that set it in a method."""
+def _set_before(
+    forks: Sequence[_Fork], reads: Set[str], steps: Iterable[TraceStep], line: int = 0
+) -> list[_Fork]:
+    """The last statement at which they diverged earlier that set one of the names that these steps
+    read, or that contains this line. Where the object that has an attribute is known, its name alone
+    does not count."""
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
-    setters = [
+    owned = set[tuple[int, str]]()
+    for step in steps:
+        owned |= _owned(step, parts)
+    if owned:
+        parts = {part for part in parts if "." not in part}
+    setters = (
         fork
         for fork in reversed(forks)
-        if any(
+        if owned & _sets_owned(fork)
+        or any(
             name == part or name.startswith(f"{part}.") for name in _sets(fork) for part in parts
         )
         or fork.statement.first <= line <= fork.statement.last
-    ]
-    if not setters:
-        attributes = {f"self.{part.rpartition('.')[2]}" for part in parts if "." in part}
-        setters = [fork for fork in reversed(forks) if attributes & _sets(fork)]
-        if len({fork.statement for fork in setters}) > 1:
-            return []
-    return setters[:1]
+    )
+    return list(islice(setters, 1))
 
 
-def _changed(forks: Sequence[_Fork], reads: Set[str]) -> list[_Fork]:
+def _owned(step: TraceStep, names: Set[str]) -> set[tuple[int, str]]:
+    """The attributes of a step that have these names: the `id` of the object, and the attribute."""
+    return {(owner, name.rpartition(".")[2]) for name, owner in step.owners if name in names}
+
+
+def _sets_owned(fork: _Fork) -> set[tuple[int, str]]:
+    """The attributes that the statement set, or one of the ranks before their traces met again, also
+    in functions that it called."""
+    owned = set[tuple[int, str]]()
+    for step in chain(fork.tests, *fork.alone):
+        statement = statement_at(step.file, step.line)
+        has_block = statement is not None and statement.branches and statement.decides
+        if statement is not None and (not has_block or statement == fork.statement):
+            owned |= _owned(step, statement.stores)
+    return owned
+
+
+def _frame(test: TraceStep, trace: Sequence[TraceStep]) -> list[TraceStep]:
+    """The steps of the function's run until a test, without those of functions that it called."""
+    before = list[TraceStep]()
+    for step in reversed(trace[: _index_of(test, trace) + 1]):
+        if step.depth == test.depth:
+            before.append(step)
+        if step.depth < test.depth or (step.event == "call" and step.depth == test.depth):
+            break
+    return before
+
+
+def _changed(forks: Sequence[_Fork], reads: Set[str], last: Iterable[TraceStep]) -> list[_Fork]:
     """The only statement at which they diverged earlier, if one of them called a method there of one of
-    these objects, which may do more later: `if debug: net.register_forward_hook(sync)`. []: another
-    branch may be the cause, too."""
-    forks = [fork for fork in forks if not fork.statement.compares]
+    these objects, or of one of which the `last` steps do, which may do more later: `if debug:
+    net.register_forward_hook(sync)`. []: another branch may be the cause, too."""
+    forks = [fork for fork in forks if fork.statement.branches]
     if len({fork.statement for fork in forks}) != 1:
         return []
-    last = forks[-1]
-    calls = last.statement.calls.union(*(statement.calls for statement in _alone(last)))
-    return [last] if calls & reads else []
+    fork = forks[-1]
+    calls = fork.statement.calls.union(*(statement.calls for statement in _alone(fork)))
+    changed = _called(chain(*fork.alone))
+    return [fork] if calls & reads or changed & _called(last) else []
+
+
+def _called(steps: Iterable[TraceStep]) -> set[int]:
+    """The `id` of each object of which these steps call a method."""
+    return {id_ for step in steps for name, id_ in step.owners if name.endswith("()")}
 
 
 def _alone(fork: _Fork) -> list[Statement]:
@@ -876,24 +927,28 @@ def _setters(
     in its functions.
 
     A name may pass through assignments: `epoch = start`. A loop over the same values on both ranks
-    explains nothing.
+    explains nothing, nor does a name with one value on both, and that a conditional expression gave
+    ranks unlike values not why a call raised.
     """
-    branches = []
+    branches, raises = [], any(step is not None and step.event == "raise" for step in fork.nexts)
     for earlier in forks:
         first, second = earlier.tests
         same_loop = earlier.statement.loop and () != first.values == second.values
-        sets_it = earlier.statement.branches or earlier.statement.compares
+        sets_it = earlier.statement.branches or not raises
         if sets_it and earlier.statement != fork.statement and not same_loop:
             branches.append(earlier)
     reads = {*fork.statement.names, *(() if fork.statement.decides else fork.statement.reads)}
+    reads -= {name for name, _ in {*fork.tests[0].values}.intersection(fork.tests[1].values)}
+    steps = list[TraceStep]()
     for test, trace in zip(fork.tests, traces, strict=True) if branches else ():
         after = trace[_index_of(test, trace) + 1 :]
-        inside = _statements(takewhile(lambda step: step.depth > fork.depth, after))
-        for statement in inside:
+        inside = list(takewhile(lambda step: step.depth > fork.depth, after))
+        steps += [*_frame(test, trace), *inside]
+        for statement in _statements(inside):
             if statement.decides or statement.returns:
                 reads.update(statement.names)
     if branches:
-        return _set_before(branches, _made_of(reads, fork.tests, traces))
+        return _set_before(branches, _made_of(reads, fork.tests, traces), steps)
     return []
 
 

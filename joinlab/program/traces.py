@@ -59,6 +59,7 @@ class TraceStep(NamedTuple):
     event   "call", "line", "return" (or yield), "raise", or "cut": later steps were dropped
     depth   frames of the program on the stack, this one included
     values  at a test: the names in it; of "raise": the type of the exception
+    owners  the names in `Statement.owned` of the line, each with the `id` of the object: not in a recorded trace
     """
 
     issued: int
@@ -68,6 +69,7 @@ class TraceStep(NamedTuple):
     function: str
     line: int
     values: tuple[tuple[str, Plain], ...] = ()
+    owners: tuple[tuple[str, int], ...] = ()
 
     @property
     def key(self) -> tuple[str, int, str, str, int]:
@@ -225,10 +227,12 @@ class Trace:
         issued, code, line = self._issued(), frame.f_code, frame.f_lineno
         self._keep_keys(frame, issued)
         self._stood = code, line, issued
+        owners: tuple[tuple[str, int], ...] = ()
         if event == "line":
             values = self._values(frame, code, line)
+            owners = self._owners(frame, self._test_at(code.co_filename, line))
         position = code.co_filename, code.co_name, line
-        step = TraceStep(issued, event, self._depth, *position, values)
+        step = TraceStep(issued, event, self._depth, *position, values, owners)
         self.held[id(step)] = self.replica()
         self.take(step)
 
@@ -290,6 +294,11 @@ class Trace:
             return values
         return tuple(values)
 
+    def _owners(self, frame: FrameType, statement: Statement | None) -> tuple[tuple[str, int], ...]:
+        owned = statement.owned if statement else ()
+        owners = ((name, _named(frame, owner)) for name, owner in owned)
+        return tuple((name, id(owner)) for name, owner in owners if owner is not frame)
+
     def _length(self, name: str, value: object) -> tuple[str, Plain] | None:
         """The length of an object whose class says it, such as a DataLoader's; its `__len__` is no
         step of the trace."""
@@ -297,12 +306,14 @@ class Trace:
         if not hasattr(kind, "__len__") or _is_module(value):
             return None
         self._asks = True
+        _asking.add(threading.get_ident())
         try:
             return f"len({name})", int(kind.__len__(value))
-        except Exception:  # it knows none
+        except Exception:  # it knows none, or would issue a call
             return None
         finally:
             self._asks = False
+            _asking.discard(threading.get_ident())
 
     def _settle(self) -> None:
         """Drop numbers of tensors that differ after the test: a call in flight may have set
@@ -314,6 +325,17 @@ class Trace:
         for index, asked in reversed(tensors):
             if plain_of("", asked.answer()) != ("", values[index][1]):
                 del values[index]
+
+
+_asking: set[int] = set()
+"""Threads in which a trace runs code of the program."""
+
+
+def refuse_asked() -> None:
+    """Raise RuntimeError if a trace runs the code that is about to issue a call: the program did not
+    ask for it."""
+    if _asking and threading.get_ident() in _asking:
+        raise RuntimeError("a trace issues no calls")
 
 
 @lru_cache(maxsize=4096)

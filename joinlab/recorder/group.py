@@ -28,6 +28,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 
 from joinlab.program.process_group import COALESCED, METHODS, Method, Numbering, tensors_in
+from joinlab.program.traces import refuse_asked
 from joinlab.recorder.call import RecordedCall, RecordedGroup, ValueReader
 from joinlab.recorder.events import harmless
 from joinlab.recorder.recorder import Recorder
@@ -286,6 +287,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
         return complete_work(args[:1]) if work is None else work
 
     def recorded(self: RecordingGroup, *args: object, **kwargs: object) -> dist.Work:
+        refuse_asked()
         recorder = self.recorder
         turn = recorder.own.turn
         try:

@@ -727,7 +727,8 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     of the all-reduce.
 
     A branch with a call that did not fit is taken where all ranks would take it (MIN), since one may
-    have nothing to put in; not where a value that outlives the branch would then stay unshared. Or
+    have nothing to put in; not where a value that outlives the branch would then stay unshared, or
+    the test asks for the rank besides. Or
     else it is taken as soon as one would (MAX), unless it sets what its test reads. To leave a loop
     or a function, one rank's wish is enough (MAX), except where the test is the only regular way out
     of its loop, or what follows reads what the test asks for: then each rank has to pass it (MIN).
@@ -739,7 +740,8 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
         if (target.sites.intersection(lines) or target.all_fit) and not branch.orelse:
             calls = (call for call in target.own_calls(branch) if call.lineno in target.sites)
             filled = itertools.chain(*(call.value.args[:1] for call in calls))  # type: ignore[attr-defined]
-            if not _overlap(_names(filled), _set_outside(target, branch)):
+            roles = (_is_role(target, part) for part in getattr(branch.test, "values", ()))
+            if not any(roles) and not _overlap(_names(filled), _set_outside(target, branch)):
                 yield "where all do", "MIN"
             if not _overlap(_stores(branch.body), _names([branch.test])):
                 yield "where one does", "MAX"

@@ -33,6 +33,7 @@ from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import FACTS, Op, decode_values
+from joinlab.program.labels import kind_of
 from joinlab.program.program import Program
 from joinlab.story.edits import EDITED, Edited, candidates
 from joinlab.story.evidence import Evidence
@@ -128,13 +129,13 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
         return None
     if edited.kind == "all ready" and not _was_passed(first, edited, added):
         return None
-    # Each line that made a call still makes one, and the call of a passed group is its ranks' alone.
+    # Each line that led to a call still does, and the call of a passed group is its ranks' alone.
     now, calls_before = (_work(run, edited.after) for run in (first, timeline))
     if edited.kind == "group":
         callers = {rank for rank, line in calls_before if line in moved}
         if not _is_group_of(callers, first, edited, added):
             return None
-    if not {line for _, line in calls_before} - moved <= {line for _, line in now}:
+    if not _leading(timeline, edited.after) - moved <= _leading(first, edited.after):
         return None  # no rank makes the call any more
     fewer = edited.kind in ("flag", "same", "where all do") or any(
         now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
@@ -359,6 +360,17 @@ def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
         if site is not None and is_own(origin or ""):
             counts[rank, _text_of(site, edited)] += 1
     return counts
+
+
+def _leading(timeline: Timeline, edited: str) -> set[str]:
+    """The texts of the program's lines that led to calls which DDP and Join do not issue by
+    themselves."""
+    sites = set[str]()
+    for stack, origin in timeline.calls.select("stack", "origin").unique().iter_rows():
+        if is_own(origin or ""):
+            sites.update(frame.rpartition(" ")[0] for frame in stack or ())
+    program = (site for site in sites if kind_of(site.rpartition(":")[0]) == "program")
+    return {_text_of(site, edited) for site in program}
 
 
 def _text_of(site: str | None, edited: str) -> str:

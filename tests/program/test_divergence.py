@@ -19,6 +19,7 @@ from joinlab.emulator import scheduler
 from joinlab.program.traces import plain_of
 from joinlab.story.lines import LineKind
 from joinlab.timeline import EndKind
+from tests.material.users import h60_len_collective
 
 
 def parted(program, inputs):
@@ -92,7 +93,7 @@ def early_stopping(rank, inputs):
 
 def not_a_number(rank, inputs):
     for i, _ in enumerate(inputs):
-        loss = torch.tensor(float("nan") if rank == 1 and i == 1 else 0.5)
+        loss = torch.tensor(float("nan") if rank == 1 and i == 1 else 0.5)  # PARTS
         if torch.isnan(loss):  # PARTS
             continue
         dist.all_reduce(loss)
@@ -132,7 +133,7 @@ CASES = {
         [Patience.__call__],
         {"value": {0: -2, 1: 2}, "self.best": {0: -1, 1: 0}},
     ),
-    not_a_number: ((2, 2), [], {"loss": {0: 0.5, 1: "nan"}}),
+    not_a_number: ((2, 2), [], {"rank": {0: 0, 1: 1}, "loss": {0: 0.5, 1: "nan"}}),
     ring: ((3, 3, 3), [], {"rank": {1: 1}, "lap": {1: 1}}),
 }
 
@@ -302,3 +303,9 @@ def test_an_error_that_no_line_of_the_program_took_is_not_said_to_be_swallowed_b
 
     (test,) = parting(joinlab.emulate(program, (1, 1)))["tests"]
     assert test["text"] == "if rank:"
+
+
+def test_asking_an_object_of_the_program_for_its_length_issues_no_call():
+    timeline = joinlab.launch(h60_len_collective.program, (2, 2), "gloo", ways=True)
+    assert timeline.returns == (6, 6)
+    assert len(timeline.calls) == 2 * 3

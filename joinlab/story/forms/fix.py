@@ -78,7 +78,8 @@ class TriedEdit(Fix):
 
     def words(self) -> Text:
         fix, passed, raised = self.fix, self.fix["tried"], self.fix.get("raised", 0)
-        fewer = " Some inputs or calls are then left out." * fix["fewer"]
+        are = "may be" if fix["kind"] in ("flag", "where all do") else "are then"
+        fewer = f" Some inputs or calls {are} left out." * fix["fewer"]
         does = DOES.get(fix["kind"], "Change these lines.")
         if fix.get("root"):
             does += f" It is then always rank 0, whatever {fix['root']} is"
