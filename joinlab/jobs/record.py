@@ -71,6 +71,7 @@ class Recording:
         self.over = False
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
+        self._thread_hook, threading.excepthook = threading.excepthook, self._thread_raised
         self._left: tuple[int, object, ProgramReturned | ProgramRaised] | None = None
         self._interrupts.listeners.append(self._interrupted)
         sys.excepthook, sys.exit = self._raised, self._leaves
@@ -126,6 +127,15 @@ class Recording:
     ) -> None:
         self.end(error)
         self._excepthook(kind, error, trace)
+
+    def _thread_raised(self, error: threading.ExceptHookArgs) -> None:
+        from joinlab.program.outcome import site_of, text_of
+
+        if error.exc_value is not None and not isinstance(error.exc_value, SystemExit):
+            name = error.thread.name if error.thread else ""
+            text, site = text_of(error.exc_value), site_of(error.exc_value)
+            self.recorder.note_thread_error(name, text, site)
+        self._thread_hook(error)
 
     def _interrupted(self) -> None:
         self.log.write(Interrupted(time_ns=now()))

@@ -114,7 +114,7 @@ class RecordedFolder:
             timeline = timeline_of_logs(before, problems, cut)
             for rank, site in silent.items():
                 timeline.meta["processes"][rank]["silent"] = site
-        asides = [*_errors_before(self)]
+        asides = [*_errors_before(self), *_errors_of_threads(self.job if cut is None else before)]
         if asides:
             timeline.meta["asides"] = asides
         if cut is None:
@@ -337,6 +337,14 @@ def _errors_before(recorded: RecordedFolder) -> Iterator[str]:
         error = raised.text.partition("\n")[0]
         raising = f"rank {rank} raised {error}{site_text(site)}"
         yield f"In attempt {attempt + 1} of this job, which torchrun then started again, {raising}."
+
+
+def _errors_of_threads(logs: dict[int, RankLog]) -> Iterator[str]:
+    """What ended threads of programs that went on without them."""
+    for rank, log in logs.items():
+        for error in log.thread_errors:
+            text = error.text.partition("\n")[0]
+            yield f"Rank {rank}'s thread {error.name} raised {text}{site_text(error.site)}."
 
 
 def _attempt(begun: RankBegins) -> int:

@@ -520,6 +520,16 @@ class Interrupted(Event):
     time_ns: int = key("t")
 
 
+@event("thread")
+class ThreadRaised(Event):
+    """An exception ended a thread of the program, which goes on without it."""
+
+    name: str = key("n")
+    text: str = key("x")
+    site: str | None = key("at", default=None)
+    time_ns: int = key("t")
+
+
 @event("over")
 class ProgramOver(Event):
     """The program has ended, and its process only waits for calls in flight."""

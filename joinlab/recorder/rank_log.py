@@ -55,6 +55,7 @@ from joinlab.program.log_events import (
     SpanBegins,
     SpanEnds,
     StackSeen,
+    ThreadRaised,
     ThreadsStand,
     TraceStepped,
     ValuesRead,
@@ -149,6 +150,8 @@ class RankLog:
     """Calls whose Work nobody waited for."""
     outside: list[CalledOutside] = field(default_factory=list)
     """Calls of groups that the rank is not in."""
+    thread_errors: list[ThreadRaised] = field(default_factory=list)
+    """What ended threads of the program."""
     named: list[GroupNamed] = field(default_factory=list)
     """The groups for which it called new_group."""
     side_effect: str = ""
@@ -315,6 +318,8 @@ class RankLog:
                 self.dropped = event.calls
             case CalledOutside():
                 self.outside.append(event)
+            case ThreadRaised() if event not in self.thread_errors:  # segments repeat it
+                self.thread_errors.append(event)
             case ProgramReturned():
                 self.returned = True
                 self.left_at = event.left_at

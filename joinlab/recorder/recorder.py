@@ -42,6 +42,7 @@ from joinlab.program.log_events import (
     RankBegins,
     RingOrder,
     SeveralStreams,
+    ThreadRaised,
     encode_fields,
     first_field,
     next_field,
@@ -140,7 +141,9 @@ class Recorder:
         ] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
         self.nccl_log: NcclLog | None = None
-        self._noted: set[tuple[type[Event], str]] = set()  # facts of the rank, and of its groups
+        self._noted: set[tuple[type[Event], str]] = (
+            set()
+        )  # facts of the rank, its groups and its threads
         self._input_event = ""
         self._works: deque[object] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -382,9 +385,14 @@ class Recorder:
         replayed, unseen."""
         self._note_once(CallsCaptured(group=group.label), group.label)
 
-    def _note_once(self, event: Event, group: str = "") -> None:
-        if (type(event), group) not in self._noted:
-            self._noted.add((type(event), group))
+    def note_thread_error(self, name: str, text: str, site: str | None) -> None:
+        """Record what ended a thread of the program."""
+        error = ThreadRaised(name=name, text=text, site=site, time_ns=self._now())
+        self._note_once(error, f"{text} {site}")
+
+    def _note_once(self, event: Event, about: str = "") -> None:
+        if (type(event), about) not in self._noted:
+            self._noted.add((type(event), about))
             self._begin(event)
 
     def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:

@@ -557,6 +557,73 @@ def test_a_program_that_goes_on_after_ctrl_c_is_read_to_its_end(tmp_path: Path) 
     assert timeline.calls.height == 4 and [end.kind for end in timeline.ends] == [RAISED, RAISED]
 
 
+def test_what_ended_a_thread_that_the_program_goes_on_without_is_a_note(tmp_path: Path) -> None:
+    died = {
+        "e": "thread",
+        "n": "prefetch",
+        "x": "OSError: stale file",
+        "at": "a/data.py:9",
+        "t": 1700,
+    }
+    late = {**died, "x": "KeyError: 1", "t": 9000}  # perhaps an effect of the interrupt
+    calls = call(0, 1500, 1600) + json.dumps(died) + "\n" + interrupted(8000)
+    write(tmp_path, 0, begin(0, 1) + calls + json.dumps(late) + "\n" + raising("KeyboardInterrupt"))
+    notes = joinlab.diagnose(loaded(tmp_path, "")).texts(LineKind.NOTE)
+    assert notes == ("Rank 0's thread prefetch raised OSError: stale file (data.py:9).",)
+
+
+def test_a_recorded_rank_writes_what_ended_its_thread(tmp_path: Path, alone: Any) -> None:
+    done = alone(
+        "import threading\n"
+        "thread = threading.Thread(target=lambda: 1 / 0, name='prefetch')\n"
+        "thread.start()\nthread.join()\n"
+    )
+    assert "Exception in thread prefetch" in done.stderr
+    (aside,) = loaded(tmp_path).meta["asides"]
+    assert aside.startswith("Rank 0's thread prefetch raised ZeroDivisionError: division by zero (")
+
+
+def test_a_rank_that_died_in_two_threads_calls_is_no_effect_of_its_peers_error(
+    tmp_path: Path,
+) -> None:
+    """Which of the two calls gloo took for its first is not known."""
+    threads = {
+        0: ["/lib/threading.py:1002 _bootstrap", "/train.py:8 log"],
+        1: ["/train.py:15 <module>"],
+    }
+    stacks = "".join(
+        json.dumps({"e": "stack", "id": id, "f": frames, "site": frames[-1].partition(" ")[0]})
+        + "\n"
+        for id, frames in threads.items()
+    )
+    thread_call = call(1, 1500, None)
+    wait = json.dumps({"e": "wait", "id": [1], "t": 1510, "th": 1, "n": 2}) + "\n"
+    main_call = call(0, 1400, None).replace('"st": 0', '"st": 1')
+    here = begin(0, 2, host=socket.gethostname())
+    write(tmp_path, 0, here + stacks + main_call + thread_call + wait)
+    fail = json.dumps({"e": "fail", "id": 0, "x": CLOSED, "t": 1700}) + "\n"
+    write(tmp_path, 1, begin(1, 2) + stacks + main_call + fail + raising(CLOSED))
+    story = joinlab.diagnose(loaded(tmp_path, ""))
+    assert story.sentence == (
+        "Rank 0 ended abruptly in all_reduce (train.py:8), and rank 1 lost the connection."
+    )
+    assert "MainThread in <module> (train.py:15) and a thread in log (train.py:8)." in str(story)
+    (fix,) = story.texts(LineKind.FIX)
+    assert fix.startswith("Look at the last output of rank 0")
+
+
+def test_ranks_that_all_compute_in_one_line_are_no_place_to_look_at(tmp_path: Path) -> None:
+    process = psutil.Process()
+    about = {"host": socket.gethostname(), "pid": process.pid, "process": process.create_time()}
+    for line in (9, 10):
+        for rank in (0, 1):
+            frames = [f"/train.py:{line if rank else 9} step"]
+            stood = json.dumps({"e": "stacks", "th": [{"n": "MainThread", "f": frames}]}) + "\n"
+            write(tmp_path, rank, begin(rank, 2, **about) + call(0, 1500, 1600) + stood)
+        fixes = joinlab.diagnose(loaded(tmp_path, "")).texts(LineKind.FIX)
+        assert bool(fixes) == (line == 10)
+
+
 def test_of_a_hung_rank_on_another_host_nothing_is_said_of_its_process(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 2) + waiting("barrier"))
     write(tmp_path, 1, begin(1, 2) + failing("all_reduce") + raising(CLOSED))

@@ -3,7 +3,7 @@ calls, and where to look."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from joinlab.analysis.first_difference import Relation
 from joinlab.analysis.meanings import is_own
@@ -13,7 +13,7 @@ from joinlab.program.divergence import are_gradients
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import even, meeting, parted, pasted, standing
-from joinlab.story.forms.fates import is_timeout
+from joinlab.story.forms.fates import has_lost_peer, is_timeout
 from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
 from joinlab.timeline import FROM_TEXT, LOST, NO_END, EndKind
@@ -199,9 +199,13 @@ _BY_RELATION: Mapping[Relation, type[OfCalls]] = {
 
 
 def _killed(evidence: Evidence) -> list[int]:
-    """The ranks without a call where the ranks part that are gone without an ending."""
-    absent = evidence.mismatch.absent if evidence.mismatch else ()
-    return [rank for rank in absent if evidence.ends[rank].kind is EndKind.KILLED]
+    """The ranks that are gone without an ending, and without a call where the ranks part; or with one,
+    if those without had lost their connection."""
+    slot, ends = evidence.mismatch, evidence.ends
+    ranks: Iterable[int] = slot.absent if slot else ()
+    if slot and slot.absent and all(has_lost_peer(ends[rank]) for rank in slot.absent):
+        ranks = slot.calls
+    return [rank for rank in ranks if ends[rank].kind is EndKind.KILLED]
 
 
 def _what_leads(evidence: Evidence) -> Iterator[Line]:
@@ -239,11 +243,12 @@ class LookThere(Fix):
 
 def _where(evidence: Evidence) -> Iterator[Line]:
     """Where ranks stand outside any call; not of a job that went on until it was interrupted, and
-    of which no rank waited."""
-    if even.cut_short(evidence) and standing.all_stand(evidence):
-        return
+    of which no rank waited, nor where all ranks of a job that runs are at one line."""
     stands = [line for line in standing.find(evidence) if isinstance(line, standing.Stands)]
     places = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
+    runs = len(places) == 1 and all(end.runs for end in evidence.ends)
+    if (runs or even.cut_short(evidence)) and standing.all_stand(evidence):
+        return
     if places:
         lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in places.items())
         yield LookThere(lines=lines, **evidence.about(places.values()))

@@ -22,7 +22,7 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.forms.meeting import given
 from joinlab.story.lines import Line, LineKind, NamedCall, SourceLine, form
 from joinlab.story.words import ENDINGS, Part, Text, listing, say
-from joinlab.timeline import CallRow, EndKind, backend_of
+from joinlab.timeline import CallRow, Ending, EndKind, backend_of
 
 CALLERS = 2
 """How many of the lines that led to a raise or to a call are shown, nearest first."""
@@ -39,6 +39,11 @@ came in time."""
 
 def is_timeout(text: str) -> bool:
     return any(phrase in text for phrase in TIMED_OUT)
+
+
+def has_lost_peer(end: Ending) -> bool:
+    """Whether a rank raised because another one's process had ended."""
+    return end.kind is EndKind.RAISED and is_peer_gone(end.text)
 
 
 MOST = 240

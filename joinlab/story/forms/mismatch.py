@@ -17,7 +17,7 @@ from joinlab.analysis.wording import by_key, differing_text
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, Op
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import meeting, silent
-from joinlab.story.forms.fates import is_timeout
+from joinlab.story.forms.fates import has_lost_peer, is_timeout
 from joinlab.story.lines import Cause, Headline, Line, RankEnds, form
 from joinlab.story.words import Part, Piece, Text, as_sentence, ends, every_rank, listing, say, who
 from joinlab.timeline import STOPPED, CallRow, Ending, EndKind
@@ -301,7 +301,9 @@ class Alone(Mismatch):
             return []
         groups = []
         for group in Headline.bad_ends(self):
-            if group.kind == self.how and not group.pending and len(self.ends) > 1:
+            if self.how == "lost_peer":
+                group = replace(group, ranks=tuple({*group.ranks} - {*self.ranks}))
+            elif group.kind == self.how and not group.pending and len(self.ends) > 1:
                 group = replace(group, ranks=tuple(sorted({*group.ranks} - {*self.absent})))
             groups.append(group)
         return [group for group in groups if group.ranks]
@@ -311,6 +313,7 @@ _ALONE = {
     "nothing": "No call meets {mine}'s {call}.",
     "all_stopped": "{ranks} [was|were] stopped; {absent} had not come to {mine}'s {call}.",
     "all_killed": "{ranks} ended abruptly; {absent} had not come to {mine}'s {call}.",
+    "lost_peer": "{mine} ended abruptly in {call}, and {absent} lost the connection.",
     "timed_out": "{absent} had not come to {mine}'s {call}, and their time was up.",
     "completed": "There is no record of {absent}; {mine} completed {call}.",
     "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
@@ -362,6 +365,10 @@ def alone(evidence: Evidence) -> tuple[Line, ...]:
                 state = "all_stopped"
         if state == EndKind.KILLED:
             state = end.how
+        if all(has_lost_peer(evidence.ends[rank]) for rank in which) and all(
+            evidence.ends[rank].kind is EndKind.KILLED for rank in alongside
+        ):
+            state = "lost_peer"
     ranks = sorted({*which, *alongside})
     rows = [meeting.row_of(evidence, slot, side)]
     return (

@@ -6,8 +6,11 @@ The rank's recorder wrote the stacks of its threads; if it could not, the line s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+
+import polars as pl
 
 from joinlab.analysis.wording import by_key
 from joinlab.ops import Stood
@@ -191,12 +194,23 @@ class TwoThreads(Note):
 
 
 def _two_threads(evidence: Evidence) -> Iterator[Line]:
-    """The first rank of which two threads stand in calls of torch.distributed."""
-    for rank in sorted(evidence.meta.get("stood", {})):
-        inside = [thread for thread in standing_of(evidence, rank) if thread.is_in_call]
-        if len(inside) > 1:
-            lines = tuple(SourceLine(thread.frames[0][0], "", (rank,)) for thread in inside)
-            yield TwoThreads(_texts(inside), ranks=(rank,), lines=lines)
+    """The first rank of which two threads stand in calls of torch.distributed, or have open calls of
+    one group."""
+    open_calls = evidence.timeline.calls.filter(pl.col("completed_ns").is_null())
+    for rank in sorted(evidence.meta.get("processes", {})):
+        threads = [thread for thread in standing_of(evidence, rank) if thread.is_in_call]
+        for _, rows in open_calls.filter(rank=rank).group_by("group", maintain_order=True):
+            if len(threads) > 1:
+                break
+            by_thread = {
+                "a thread" if _BEGINS_THREAD.search(stack[0]) else "MainThread": stack
+                for stack in rows["stack"].to_list()
+                if stack
+            }
+            threads = [Standing(Stood(thread=name, frames=by_thread[name])) for name in by_thread]
+        if len(threads) > 1 and all(thread.frames for thread in threads):
+            lines = tuple(SourceLine(thread.frames[0][0], "", (rank,)) for thread in threads)
+            yield TwoThreads(_texts(threads), ranks=(rank,), lines=lines)
             return
 
 
@@ -236,4 +250,5 @@ class Standing:
 
 
 _RECORDER = "/joinlab/recorder/"
+_BEGINS_THREAD = re.compile(r"\bthreading\.py:\d+ _bootstrap$")
 _LOADER = "torch/utils/data/dataloader.py:"
