@@ -88,12 +88,10 @@ def _launched(program: Any, options: argparse.Namespace) -> Timeline:
 
 def _emulated(program: Any, options: argparse.Namespace) -> Timeline:
     from joinlab.emulator.emulate import emulate
-
-    def show_line(rank: int, line: str) -> None:
-        print(f"rank {rank} | {line}")
+    from joinlab.launcher.terminal import Echo
 
     settings = _given(timeout=options.timeout, seed=options.seed, era=options.era)
-    return emulate(program, options.inputs, options.emulate, on_output=show_line, **settings)
+    return emulate(program, options.inputs, options.emulate, on_output=Echo(), **settings)
 
 
 def _given(**settings: object) -> dict[str, Any]:

@@ -146,7 +146,12 @@ def _state(timeline: Timeline, still: bool) -> str:
 def _code(timeline: Timeline, still: bool) -> int:
     """0 while the job runs or after it finished, 1 if it cannot finish any more, 3 while nothing
     moves."""
-    if any(end.kind in ("raised", "killed") or end.proven for end in timeline.ends):
+    from joinlab.timeline import INTERRUPTED
+
+    if any(
+        end.kind in ("raised", "killed") or end.proven or end.text == INTERRUPTED
+        for end in timeline.ends
+    ):
         return 1
     if still:
         return STILL

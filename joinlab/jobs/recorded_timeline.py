@@ -69,7 +69,9 @@ def timeline_of_logs(
     of_calls = about_calls(logs.values())  # before rows are copied, since it may reset their steps
     missing = sorted(set(range(size)) - set(logs))
     if missing:
-        problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
+        problems.append(
+            f"there is no record of {ranks_text(missing)}: what happened there is unknown"
+        )
     calls, skipped = _kept_calls(logs, problems)
     for call in calls:
         for name in ("peer", "root"):  # damaged lines may have other values
@@ -270,9 +272,9 @@ def has_open_call(timeline: Timeline) -> bool:
 
 
 def is_over(timeline: Timeline) -> bool:
-    """Whether no process of a recorded job can go on."""
+    """Whether a recorded job goes on no more."""
     over = (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
-    return all(end.kind in over or end.text == GONE for end in timeline.ends)
+    return all(end.kind in over or end.text in (GONE, INTERRUPTED) for end in timeline.ends)
 
 
 def _ends(

@@ -194,13 +194,9 @@ class Watch:
             if rank not in self.statuses and not log.standing():
                 with suppress(psutil.Error):
                     process = psutil.Process(pid)
-                    for times in (
-                        member.cpu_times()
-                        for member in (process, *process.children(recursive=True))
-                    ):
-                        seconds += (
-                            times.user + times.system + times.children_user + times.children_system
-                        )
+                    for member in (process, *process.children(recursive=True)):
+                        user, system, of_children, system_of_children, *_ = member.cpu_times()
+                        seconds += user + system + of_children + system_of_children
         return seconds
 
     def _limited(self, elapsed: float, timeout: float) -> bool:

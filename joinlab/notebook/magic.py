@@ -90,11 +90,9 @@ def _run(program: Callable[..., object], options: Namespace) -> Timeline:
 
         return launch(program, options.counts, options.launch, timeout=options.timeout)
     from joinlab.emulator.emulate import emulate
+    from joinlab.launcher.terminal import Echo
 
-    def show_line(rank: int, line: str) -> None:
-        print(f"rank {rank} | {line}")
-
-    knobs = {"timeout": options.timeout, "on_output": show_line, "era": options.era or "today"}
+    knobs = {"timeout": options.timeout, "on_output": Echo(), "era": options.era or "today"}
     return emulate(program, options.counts, options.emulate or "nccl", **knobs)
 
 

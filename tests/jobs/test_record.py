@@ -533,7 +533,8 @@ def test_an_interrupt_leaves_what_was_so_when_it_came(
     last = call(2, 5000, None) + json.dumps({"e": "wait", "id": [2], "t": 5010, "th": 1, "n": 1})
     write(tmp_path, 1, begin(1, 2) + gone + last + "\n" + interrupted(2 * 10**9) + fail + end)
     timeline = loaded(tmp_path, "")
-    assert timeline.ends[1].text == INTERRUPTED
+    assert timeline.ends[1].text == INTERRUPTED and is_over(timeline)
+    assert main(["watch", str(tmp_path), "--exit-code"]) == 1  # it ends, too
     assert story in str(joinlab.diagnose(timeline)) or "ValueError" not in ending
 
 

@@ -73,7 +73,7 @@ def test_a_cell_prints_the_output_of_each_rank_with_its_rank(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran(shell, "%%ranks 1 1\nprint('hello', len(inputs))")
-    assert {"rank 0 | hello 1", "rank 1 | hello 1"} <= set(capsys.readouterr().out.splitlines())
+    assert {"rank 0: hello 1", "rank 1: hello 1"} <= set(capsys.readouterr().out.splitlines())
 
 
 def test_a_cell_of_comments_and_one_with_a_shell_escape(shell: InteractiveShell) -> None:
