@@ -4,6 +4,7 @@ parses."""
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -56,15 +57,39 @@ def test_modules_are_joined_below_those_that_they_need(name):
     assert joined.index("export class Scene") < joined.index("new Scene")
 
 
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node to run a script with")
+
+
+@needs_node
 @pytest.mark.parametrize("name", ["widget.js", "board.js", "page.js", "figures.js"])
 def test_a_joined_module_parses(name, tmp_path):
-    if not shutil.which("node"):
-        pytest.skip("no node to parse a script with")
     (tmp_path / "joined.mjs").write_text(script(name))
     done = subprocess.run(
         ["node", "--check", tmp_path / "joined.mjs"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+INPUTS_OF_LONG_LANE = """
+const count = 250_000, of = (value) => new Array(count).fill(value);
+const begun = Array.from({ length: count }, (_, i) => 10 * i);
+const input = begun.map((_, i) => 1 + Math.floor(i / 50_000));
+const waits = begun.map((at, i) => ({ from: at, to: at + 5, call: i }));
+const lane = { begun, late: of(0), input, inputs: [], starts: [0, count], hosts: [waits] };
+console.log(JSON.stringify(inputsOf(lane, 0)));
+"""
+
+
+@needs_node
+def test_a_lane_may_have_more_calls_than_a_call_takes_arguments(tmp_path):
+    (tmp_path / "lane.mjs").write_text(script("columns.js") + INPUTS_OF_LONG_LANE)
+    done = subprocess.run(
+        ["node", tmp_path / "lane.mjs"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    bands = [(band["from"], band["to"]) for band in json.loads(done.stdout)]
+    begins = range(0, 2_500_000, 500_000)
+    assert bands == [(begin, begin + 499_995) for begin in begins]
 
 
 def test_a_packed_module_holds_the_joined_one_at_less_than_half_its_length():
