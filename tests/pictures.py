@@ -22,11 +22,10 @@ import joinlab
 from joinlab.cases import CASES
 from joinlab.course.answers import solutions
 from joinlab.course.moving import PLACE, words
-from joinlab.picture.both_themes import drawing, in_both_themes
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.svg import svg
-from joinlab.picture.theme import FILLS, LIGHT, RowKind, ink_of
+from joinlab.picture.theme import FILLS, LIGHT, RowKind, drawing, in_both_themes, ink_of
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 

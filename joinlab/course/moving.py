@@ -22,12 +22,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
-from joinlab.picture.both_themes import drawing
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
-from joinlab.picture.theme import LIGHT, ink_of
+from joinlab.picture.theme import LIGHT, drawing, ink_of
 
 PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)|[:;] rank \d+ \w+\.py:\d+")
 """Where a call is made, in a headline or a tip: nobody who sees the picture has that file or cell at hand."""

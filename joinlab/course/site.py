@@ -42,13 +42,13 @@ from joinlab.emulator.emulate import emulate
 from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.assets import figures_script
-from joinlab.picture.both_themes import in_both_themes
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, runs_of, write_html, write_sliders
 from joinlab.picture.svg import svg
 from joinlab.picture.tables import slots
+from joinlab.picture.theme import in_both_themes
 from joinlab.story.judge import diagnose, tell
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import Timeline

@@ -24,7 +24,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,18 @@ from joinlab.emulator.recorded import (
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap, event_loop
-from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
 from joinlab.notebook.predictions import WORDS, Score, word
-from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, BenchSetting, Emulations, check_counts
+from joinlab.notebook.settings import (
+    ENGINES,
+    MAX_INPUTS,
+    MAX_RANKS,
+    BenchSetting,
+    Emulations,
+    Engine,
+    check_counts,
+    knobs,
+    missing,
+)
 from joinlab.notebook.stills import drawn
 from joinlab.notebook.view import View
 from joinlab.picture.assets import packed_script, style
@@ -132,33 +141,15 @@ class Bench(View):
     said: Any = traitlets.Tuple().tag(sync=True, echo_update=False)
     running = traitlets.Bool(False).tag(sync=True)
     printed: object = traitlets.Tuple().tag(sync=True)
-    predict = traitlets.Bool(False).tag(sync=True)
     results: object = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
     shown = traitlets.Unicode("").tag(
         sync=True
     )  # BenchSetting.key of the shown emulation of a case
-    programs: Any = traitlets.Tuple().tag(
-        sync=True
-    )  # (number, name) of each program to choose from
-    engines: object = traitlets.Tuple().tag(
-        sync=True
-    )  # {"name", "label", "missing"} of each engine to choose from
-    knobs: object = traitlets.Tuple().tag(
-        sync=True
-    )  # those of "barrier_value" and "pad" that matter
+    controls: Any = traitlets.Dict().tag(sync=True)  # what `_arrange` makes of the choices
     status: Any = traitlets.Dict({"text": ""}).tag(
         sync=True
     )  # with "bad" for an error, or "done" and "of" for a bar
-    go = traitlets.Unicode().tag(sync=True)  # label of the button that starts a run; "" hides it
-    can_go = traitlets.Bool(False).tag(sync=True)
-    launches = traitlets.Bool(False).tag(sync=True)  # whether the run can be stopped
-    comparing = traitlets.Bool(False).tag(sync=True)
     map: object = traitlets.Dict().tag(sync=True)  # {"most", "kinds", "cells", "note"}; {} for none
-    ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
-    most = traitlets.Int(MAX_INPUTS).tag(sync=True)
-    words: Any = traitlets.Tuple(("", *WORDS)).tag(sync=True)
-    loop: object = traitlets.Tuple().tag(sync=True)  # of each case, as write_sliders takes it
-    endings = traitlets.Unicode().tag(sync=True)  # of the shipped runs that may be told
 
     def __init__(
         self,
@@ -173,7 +164,7 @@ class Bench(View):
     ) -> None:
         if program is not None:
             check_program(program)
-        self.own, self.timeout, self.cure = program, timeout, cure
+        self.own, self.timeout, self.predict, self.cure = program, timeout, bool(predict), cure
         self.scores: list[Score] = []
         self._by_page = False
         self._blank: Timeline | None = None  # drawn while the run is covered
@@ -189,18 +180,15 @@ class Bench(View):
             self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel])
         )
         name = program and program_name(program)
-        programs = sorted(titles().items())
+        self.programs = sorted(titles().items())
         if name is not None:
-            programs.insert(0, (0, name))
+            self.programs.insert(0, (0, name))
         counts = check_counts(inputs)
-        _one_of("engine", engine, ENGINES)
         self._made_with = name, case, counts, engine, predict, cure
         if name is not None and case == 4:
             case = 0
-        _one_of("case", case, [number for number, _ in programs])
         chosen = {"counts": counts, "case": case, "engine": engine} | _left(self)
-        loop = [documented.switches for documented in DOCUMENTED.values()]
-        super().__init__(None, programs=programs, loop=loop, predict=bool(predict), **chosen)
+        super().__init__(None, **chosen)
         self.add_class("joinlab-bench")
         self._loop = None if torch_is_loaded() else event_loop()
         self._refresh()
@@ -254,9 +242,13 @@ class Bench(View):
             raise ProgramError("a run is under way; bench.stop() ends it")
         if name == "counts":
             return check_counts(value)
-        choices = {"case": [number for number, _ in self.programs], "engine": ENGINES}
-        if name in choices:
-            return _one_of(name, value, choices[name])
+        choices: dict[str, list[object]] = {
+            "case": [*dict(self.programs)],
+            "engine": [*ENGINES],
+        }
+        if name in choices and value not in choices[name]:
+            names = ", ".join(map(repr, choices[name]))
+            raise ProgramError(f"{name}= is one of {names}; got {value!r}")
         return value
 
     @traitlets.validate("said")
@@ -266,7 +258,7 @@ class Bench(View):
             raise ProgramError(
                 "no run is hidden, so there is none to predict; use joinlab.bench(predict=True)"
             )
-        if len(words) != len(self.counts) or not set(words) <= {*self.words}:
+        if len(words) != len(self.counts) or not set(words) <= {"", *WORDS}:
             raise ProgramError(
                 f"predict {', '.join(WORDS[:-1])} or {WORDS[-1]} for each of {len(self.counts)} ranks; got {words}"
             )
@@ -352,16 +344,28 @@ class Bench(View):
     def _arrange(self) -> None:
         """Show only the controls that matter now."""
         launched, can_run = self._now.launched, not (self.running or self.waits)
-        with self.hold_sync():
-            self.engines, self.knobs = self._engines(), ()
-            if not self.loading:
-                self.knobs = knobs(self._now, self.case)
-                can_run = can_run and not missing(self._now, len(self.counts))
-            self.go = "▶ Run" if launched else "Show" if self._asks else ""
-            self.can_go = can_run and not self._unpredicted
-            self.launches, self.comparing = launched, self.beside is not None
-            ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
-            self.endings = endings(self._now.backend, self._now.era) if ships else ""
+        knobs_here: tuple[str, ...] = ()
+        if not self.loading:
+            knobs_here = knobs(self._now, self.case)
+            can_run = can_run and not missing(self._now, len(self.counts))
+        ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
+        self.controls = {
+            "programs": self.programs,  # number and name of each to choose from
+            "engines": self._engines(),
+            "knobs": knobs_here,  # those of "barrier_value" and "pad" that matter
+            "go": "▶ Run" if launched else "Show" if self._asks else "",  # of a button; "" hides it
+            "can_go": can_run and not self._unpredicted,
+            "launches": launched,  # whether the run can be stopped
+            "comparing": self.beside is not None,
+            "predict": self.predict,
+            "ranks": MAX_RANKS,
+            "most": MAX_INPUTS,
+            "words": ("", *WORDS),
+            "loop": [
+                documented.switches for documented in DOCUMENTED.values()
+            ],  # see write_sliders
+            "endings": endings(self._now.backend, self._now.era) if ships else "",  # as shipped
+        }
 
     def _engines(self) -> list[dict[str, str]]:
         """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
@@ -691,9 +695,3 @@ def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
     first = Evidence(timeline).difference.first
     return None if first is None else fold(timeline).numbers[first]
-
-
-def _one_of(name: str, value: object, choices: Collection[object]) -> object:
-    if value not in choices:
-        raise ProgramError(f"{name}= is one of {', '.join(map(repr, choices))}; got {value!r}")
-    return value

@@ -66,7 +66,7 @@ class EndingMap:
     def follow(self, setting: BenchSetting | None) -> None:
         """Begin the map around this setting, unless it is the current one; None: no map.
 
-        Cells are computed once somebody watches; outside an event loop only `finish` computes them.
+        Cells are computed in an event loop, once somebody watches.
         """
         self._pause()
         before = self._base
@@ -88,11 +88,6 @@ class EndingMap:
             for parcel in self.sent:
                 self._send(parcel)
             self._schedule()
-
-    def finish(self) -> None:
-        """Compute the remaining cells now."""
-        while self.left:
-            self._step()
 
     def stop(self) -> None:
         """Compute no further cell."""

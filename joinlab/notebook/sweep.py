@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
-from joinlab.analysis.matching import match as match_slots
+from joinlab.analysis.matching import match
 from joinlab.errors import ProgramError
 from joinlab.picture.page import Position, in_frame, slider_page
 from joinlab.picture.theme import CHIPS, FINE, WRONG
@@ -64,22 +64,14 @@ def overall_of(timeline: Timeline) -> Overall:
     A rank that finished with a call pending counts as finished, one that was killed from outside as
     crashed.
     """
-    worst = Overall.FINISHES
-    for ending in timeline.ends:
-        match ending.kind:
-            case EndKind.FINISHED:
-                pass
-            case EndKind.HUNG:
-                return Overall.HANGS
-            case EndKind.RAISED | EndKind.KILLED | EndKind.UNKNOWN:
-                worst = Overall.RAISES
-            case _:
-                assert_never(ending.kind)
-    if worst is Overall.FINISHES and any(
-        slot.met and not slot.expected for slot in match_slots(timeline)
-    ):
+    kinds = {end.kind for end in timeline.ends}
+    if EndKind.HUNG in kinds:
+        return Overall.HANGS
+    if kinds != {EndKind.FINISHED}:
+        return Overall.RAISES
+    if any(slot.met and not slot.expected for slot in match(timeline)):
         return Overall.LUCK
-    return worst
+    return Overall.FINISHES
 
 
 @dataclass(frozen=True, slots=True)

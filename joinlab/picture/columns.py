@@ -167,7 +167,7 @@ def mistaken(timeline: Timeline, folding: Folding) -> npt.NDArray[np.bool_]:
     return np.array([not slot.expected for slot in folding.every.slots], bool)  # judged already
 
 
-def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Column]:
+def call_times(calls: pl.DataFrame) -> tuple[Column, ...]:
     """When each call began and ended, when its host's wait began and ended, and when the host issued
     it; -1 if unknown."""
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
@@ -179,8 +179,7 @@ def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column, Col
         let_go="host_wait_end_ns",
         issued="enqueued_ns",
     )
-    begun_, ended, waited, let_go, issued = (part.fill_null(-1).to_numpy() for part in times)
-    return begun_, ended, waited, let_go, issued
+    return tuple(part.fill_null(-1).to_numpy() for part in times)
 
 
 def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]:

@@ -65,11 +65,11 @@ def _parting_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -
     marked = []
     for screen, columns in zip(both, spans, strict=True):
         index = sum(first <= parting for first, _ in columns) - 1
-        column = screen.columns[index]
-        if index < 0 or not column.stack:
+        if index < 0 or not screen.columns[index].stack:
             return both
+        column = screen.columns[index]
         count = column.until - column.slot + 1
-        stack = replace(column, stack=f"{count} calls", said="part here", flag="wrong")
+        stack = replace(column, stack=f"{count} calls", remark="part here", flag="wrong")
         before, after = screen.columns[:index], screen.columns[index + 1 :]
         marked.append(replace(screen, columns=(*before, stack, *after)))
     return marked[0], marked[1]
@@ -81,7 +81,7 @@ def _on_one_axis(both: Both, side: int, pairs: Sequence[Pair], name: str) -> Fir
     headline = [ScreenPiece(f"{name}: ")]
     for piece in screen.headline:
         if piece.tone == "good":  # only that all finished, not what met
-            piece = replace(piece, text=piece.text.partition(";")[0].rstrip(".") + ".")
+            piece = piece._replace(text=piece.text.partition(";")[0].rstrip(".") + ".")
         if piece.tone:
             headline.append(piece)
     return replace(
@@ -104,5 +104,5 @@ def _column(both: Both, side: int, pair: Pair) -> Column:
             columns.append(screen.columns[index])
     largest = max(columns, key=lambda column: SIZES["row"][column.size])
     far, own = any(column.far for column in columns), pair[side]
-    column = Column(-1, -1, "", {}) if own is None else both[side].columns[own]
+    column = Column(-1, -1, (), {}) if own is None else both[side].columns[own]
     return replace(column, size=largest.size, far=far)

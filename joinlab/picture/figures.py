@@ -14,7 +14,6 @@ from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 import polars as pl
 
@@ -67,11 +66,9 @@ def figure(timeline: Timeline) -> go.Figure:
         joinlab.figure(timeline).show()
     """
     expect_timeline(timeline, "figure")
-    folding = folded(timeline)
-    diagnose(timeline, folding)  # it tries fixes, which the screen then shows
+    diagnose(timeline, folded(timeline))  # it tries fixes, which the screen then shows
     reading, screen = read(timeline), first_screen(timeline)
-    bad = mistaken(timeline, folding)
-    lanes = [[*_bars(timeline, ranks[0], row, bad)] for row, ranks in enumerate(screen.ranks)]
+    lanes = [[*_bars(timeline, ranks[0], row)] for row, ranks in enumerate(screen.ranks)]
     bars = [bar for lane in lanes for bar in lane]
     begin = min((bar.begin for bar in bars), default=0)
     end = max((max(bar.begin, bar.end) for bar in bars), default=0)
@@ -95,20 +92,19 @@ def figure(timeline: Timeline) -> go.Figure:
     subtitle = [html.escape(title(timeline) + part), *_cited(screen)]
     above = 74 + CITED * len(subtitle)
     axis = f"{unit}, {screen.provenance}" if timed else "no times on record"
-    plain = {"zeroline": False, "ticks": ""}
     layout = go.Layout(
-        template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
-        barmode="overlay", hovermode="closest", dragmode="zoom", margin={"l": 130, "r": 20, "t": above, "b": 50},
-        title={"text": _lines("".join(piece.text for piece in screen.headline)), "font": {"size": 16},
-               "x": 0.01, "y": 1, "yanchor": "top", "pad": {"t": 14},
-               "subtitle": {"text": "<br>".join(subtitle)}},
-        uniformtext={"minsize": 10, "mode": "hide"},
-        legend={"orientation": "h", "yanchor": "top", "y": -60 / (100 + lanes_px)},
-        xaxis=plain | {"title": {"text": axis}, "showticklabels": timed,
-                       "range": [(begin - whole / 200) / per, until / per], "gridcolor": "rgba(128,128,128,0.25)"},
-        yaxis=plain | {"tickvals": [row + 0.45 for row in range(len(names))], "ticktext": names,
-                       "range": [len(names), 0], "fixedrange": True, "showgrid": False},
-        height=150 + above + lanes_px,
+        template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        font_color=INK, font_size=12, barmode="overlay", hovermode="closest", dragmode="zoom",
+        height=150 + above + lanes_px, margin_l=130, margin_r=20, margin_t=above, margin_b=50,
+        title_text=_lines("".join(piece.text for piece in screen.headline)), title_font_size=16,
+        title_x=0.01, title_y=1, title_yanchor="top", title_pad_t=14,
+        title_subtitle_text="<br>".join(subtitle), uniformtext_minsize=10, uniformtext_mode="hide",
+        legend_orientation="h", legend_yanchor="top", legend_y=-60 / (100 + lanes_px),
+        xaxis_zeroline=False, xaxis_ticks="", xaxis_title_text=axis, xaxis_showticklabels=timed,
+        xaxis_range=[(begin - whole / 200) / per, until / per], xaxis_gridcolor="rgba(128,128,128,0.25)",
+        yaxis_zeroline=False, yaxis_ticks="", yaxis_fixedrange=True, yaxis_showgrid=False,
+        yaxis_tickvals=[row + 0.45 for row in range(len(names))], yaxis_ticktext=names,
+        yaxis_range=[len(names), 0],
     )  # fmt: skip
     return go.Figure([*traces, *_signs(screen, lanes, until, per)], layout)
 
@@ -124,26 +120,24 @@ def _cited(screen: FirstScreen) -> Iterator[str]:
         yield _lines(screen.tried.text.replace("`", ""))
 
 
-def _bars(
-    timeline: Timeline, rank: int, row: int, bad: npt.NDArray[np.bool_]
-) -> Iterator[FigureBar]:
-    """The bars of a rank in a row of the figure. `bad`: by slot, whether its calls met by mistake."""
-    reading = read(timeline)
-    calls = timeline.calls.with_columns(pl.Series("slot", reading.slot, dtype=pl.Int64))
-    calls = calls.filter((pl.col("rank") == rank) & pl.col("slot").is_in([*reading.listed]))
+def _bars(timeline: Timeline, rank: int, row: int) -> Iterator[FigureBar]:
+    """The bars of a rank in a row of the figure."""
+    reading, bad = read(timeline), mistaken(timeline, folded(timeline))
+    drawn = np.flatnonzero((reading.ranks == rank) & np.isin(reading.slot, reading.listed))
+    calls, slots = timeline.calls[drawn], reading.slot[drawn].tolist()
     program = row + PROGRAM[0], PROGRAM[1]
     begun, ended, waited, let_go, _ = (times.tolist() for times in call_times(calls))
     failed = calls["error"].is_not_null()  # when is not always known
     ended = [max(end, begun[index]) if failed[index] else end for index, end in enumerate(ended)]
     track_rows = _track_rows(begun, ended)
-    rows: list[CallRow] = calls.drop("slot").rows(named=True)  # type: ignore[assignment]
-    for index, (call, slot) in enumerate(zip(rows, calls["slot"], strict=True)):
+    rows: list[CallRow] = calls.rows(named=True)  # type: ignore[assignment]
+    for index, (call, slot) in enumerate(zip(rows, slots, strict=True)):
         (track_row, shared), label = track_rows[index], asks_of(call)
         high = CALLS[1] / shared
-        wrong = bool(bad[slot] or failed[index] or ended[index] < 0)
+        amiss = bool(bad[slot] or failed[index] or ended[index] < 0)
         yield FigureBar(
             kind(call), begun[index], ended[index], row + CALLS[0] + track_row * high, high * 0.96,
-            label, hover(call), wrong, slot,
+            label, hover(call), amiss, slot,
         )  # fmt: skip
         if waited[index] >= 0:
             times = waited[index], let_go[index]
@@ -178,59 +172,42 @@ def _track_rows(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[in
 
 def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float) -> go.Bar:
     thin = 0.6 if len(bars) < OUTLINED else 0
-    edges = {
-        "color": [EDGE if bar.wrong else OUTLINE for bar in bars],
-        "width": [2.5 if bar.wrong else thin for bar in bars],
-    }
-    hatched = {"shape": "/" * (bar_kind is RowKind.WAIT), "fgcolor": INK, "size": 6}
     return go.Bar(
         orientation="h", name=bar_kind.value, y=[bar.top + bar.high / 2 for bar in bars],
         width=[bar.high for bar in bars], base=[bar.begin / per for bar in bars],
         x=[max((until if bar.end < 0 else bar.end) - bar.begin, 1) / per for bar in bars],
         text=[html.escape(bar.label, quote=False) for bar in bars], textposition="inside",
-        insidetextanchor="middle", textangle=0, textfont={"size": 12, "color": BLACK},
+        insidetextanchor="middle", textangle=0, textfont_size=12, textfont_color=BLACK,
         customdata=[bar.hover for bar in bars], hovertemplate="%{customdata}<extra></extra>",
-        marker={"color": FILLS[bar_kind], "pattern": hatched, "line": edges,
-                "opacity": [0.55 if bar.end < 0 else 1.0 for bar in bars]},
+        marker_color=FILLS[bar_kind], marker_pattern_shape="/" * (bar_kind is RowKind.WAIT),
+        marker_pattern_fgcolor=INK, marker_pattern_size=6,
+        marker_line_color=[EDGE if bar.wrong else OUTLINE for bar in bars],
+        marker_line_width=[2.5 if bar.wrong else thin for bar in bars],
+        marker_opacity=[0.55 if bar.end < 0 else 1.0 for bar in bars],
     )  # fmt: skip
 
 
 def _signs(
     screen: FirstScreen, lanes: Sequence[Sequence[FigureBar]], until: int, per: float
 ) -> Iterator[go.Scatter]:
-    """The sign of inequality between calls that do not belong together, where the ranks part."""
+    """The sign of inequality, and left of it the names, between calls that do not belong together,
+    where the ranks part."""
     if screen.focus is None:
         return
     column = screen.columns[screen.focus]
-    for lane, other in column.clashes:
-        bars = [
-            bar
-            for lane_bars in (lanes[lane], lanes[other])
-            for bar in lane_bars
-            if bar.slot == column.slot
-        ]
+    for above, below in column.clashes:
+        bars = [bar for bar in (*lanes[above], *lanes[below]) if bar.slot == column.slot]
         if len(bars) < 2:
             continue
-        above, below = bars
+        begin = max(bar.begin for bar in bars)
         end = min(until if bar.end < 0 else bar.end for bar in bars)
-        place = {
-            "x": [(max(above.begin, below.begin) + end) / 2 / per],
-            "y": [other - 0.02],
-            "showlegend": False,
-        }
-        names = f"<b>{html.escape(f'{above.label} ≠ {below.label}')}</b>{' ' * 5}"
+        names = html.escape(" ≠ ".join(bar.label for bar in bars))
         yield go.Scatter(
-            mode="text",
-            text=[names],
-            textposition="middle left",
-            textfont={"size": 12},
-            hoverinfo="skip",
-            **place,
-        )
-        yield go.Scatter(
-            mode="markers+text", text=["≠"], textfont={"color": BLACK, "size": 15},
-            marker={"size": 20, "color": WHITE, "line": {"color": EDGE, "width": 2}},
-            customdata=[_lines(column.said)], hovertemplate="%{customdata}<extra></extra>", **place,
+            mode="markers+text", x=[(begin + end) / 2 / per] * 2, y=[below - 0.02] * 2, showlegend=False,
+            text=[f"<b>{names}</b>{' ' * 5}", "≠"], textposition=["middle left", "middle center"],
+            textfont_color=[INK, BLACK], textfont_size=[12, 15],
+            marker_size=[0, 20], marker_color=WHITE, marker_line_color=EDGE, marker_line_width=2,
+            customdata=[_lines(column.remark)] * 2, hovertemplate="%{customdata}<extra></extra>",
         )  # fmt: skip
 
 

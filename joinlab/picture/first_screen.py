@@ -11,19 +11,17 @@ lane that takes part. All pictures draw these boxes: the scripts in static/, in 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
 
 from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
-from joinlab.analysis.matching import wrong
+from joinlab.analysis.matching import differences, wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.wording import by_key, input_or_step, ranks_text
 from joinlab.ops import COUNTERPART, CallRow, decode_values
-from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan, unlike
+from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan
 from joinlab.picture.screen import (
     Box,
     Column,
@@ -42,6 +40,7 @@ from joinlab.story.forms.mismatch import WrongAnswer
 from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
+from joinlab.story.writers import TAGS
 from joinlab.timeline import FROM_TEXT, STOPPED, EndKind, Timeline
 
 MOST = 32
@@ -163,13 +162,14 @@ class _ScreenBuilder:
                 self.columns[index].absent = ()
         self._give_sizes()
         self._count_up()
-        names, counts = list(map(ranks_text, self.ranks)), self.timeline.meta.get("inputs") or ()
+        names = list(map(ranks_text, self.ranks))
+        counts = dict(enumerate(self.timeline.meta.get("inputs") or ()))
         if self.rest is not None:
             names[self.rest] = f"{len(self.ranks[self.rest])} others"
         inputs: list[int | None] = []
         odd = None
         for lane, ranks in enumerate(self.ranks):
-            of_ranks = {counts[rank] if rank < len(counts) else None for rank in ranks}
+            of_ranks = {counts.get(rank) for rank in ranks}
             inputs.append(of_ranks.pop() if len(of_ranks) == 1 else None)
             if ranks == tuple(sorted(self.odd)) and ends[lane][2] != "good":
                 odd = lane
@@ -186,7 +186,7 @@ class _ScreenBuilder:
             ends,
             *self._code(),
             self._tried(),
-            tuple((line.kind, self._pieces(line)) for line in self.story.lines[1:]),
+            tuple((TAGS[line.kind], self._pieces(line)) for line in self.story.lines[1:]),
             self.story.provenance,
         )
 
@@ -204,7 +204,7 @@ class _ScreenBuilder:
                     before = column
                     yield column
                     continue
-                before.until, before.said = column.until, "Nothing meets these calls."
+                before.until, before.remark = column.until, "Nothing meets these calls."
                 before.boxes = column.boxes | before.boxes
                 absent = {*before.absent, *column.absent} - before.boxes.keys()
                 before.absent = tuple(absent)
@@ -217,46 +217,40 @@ class _ScreenBuilder:
         return bool(column.lacks) and before.lacks == column.lacks and follows and free
 
     def _column(self, drawn_slot: DrawnSlot) -> Column:
-        rows = drawn_slot.rows
-        slot = self.folding.slots[drawn_slot.slot]
-        bad, open_or_failed = not slot.expected, False
-        boxes: dict[int, Box] = {}
-        first_rows: dict[int, CallRow] = {}
-        for row in rows:
-            lane, failed = self.lane[row["rank"]], row["error"] is not None
-            if lane in boxes:
-                continue
-            open_ = row["completed_ns"] is None and not failed
+        slot, rows = self.folding.slots[drawn_slot.slot], dict[int, CallRow]()
+        for row in drawn_slot.rows:
+            rows.setdefault(self.lane[row["rank"]], row)
+        boxes = {}
+        for lane, row in rows.items():
             text = asks_of(row) if lane == self.rest else label(row)
+            failed = row["error"] is not None
+            open_ = row["completed_ns"] is None and not failed
             boxes[lane] = Box(kind(row), text, open_, failed, row=row)
-            first_rows[lane] = row
-            open_or_failed |= open_ or failed
         clashes = []
-        for (above, first), (below, second) in pairwise(sorted(first_rows.items())):
-            if bad and unlike(first, second, slot.differs):
+        for above, below in pairwise(sorted(rows)) if slot.differs else ():
+            if "splits" in slot.differs or differences((rows[above], rows[below])):
                 clashes.append((above, below))
-        flag: Flag = "open" if open_or_failed else "met"
-        if bad:
+        flag: Flag = "met"
+        if slot.differs:
             flag = "wrong" if slot.met and clashes else "apart"
+        elif any(box.open or box.failed for box in boxes.values()):
+            flag = "open"
         gone = {*slot.absent} if flag == "open" else set()
         absent = []
         for lane, ranks in enumerate(self.ranks):
             if lane not in boxes and not gone.isdisjoint(ranks):
                 absent.append(lane)
-        number = "/".join(map(str, _numbers_of(rows)))
-        lacks = f"no {COUNTERPART[rows[0]['op']]}" if slot.pair and gone else ""
         index = self.numbers[drawn_slot.slot]
         return Column(
             index,
             index,
-            number,
+            _numbers_of(drawn_slot.rows),
             boxes,
             flag,
-            "",
-            drawn_slot.text,
-            tuple(clashes),
-            tuple(absent),
-            lacks,
+            remark=drawn_slot.text,
+            clashes=tuple(clashes),
+            absent=tuple(absent),
+            lacks=f"no {COUNTERPART[drawn_slot.rows[0]['op']]}" if slot.pair and gone else "",
         )
 
     def _stack(self, drawn_slots: Sequence[DrawnSlot]) -> Column:
@@ -275,7 +269,6 @@ class _ScreenBuilder:
         else:
             stack = f"{sum(map(len, folds))} calls"
         numbers = _numbers_of(rows)
-        span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
         rows_of = by_key((row["rank"], row) for row in rows)
         boxes = {}
         for lane, classes in enumerate(self.lanes):
@@ -286,9 +279,16 @@ class _ScreenBuilder:
             # a rank that shadows the others' calls has none of their inputs
             shadows = inputs and all(row["input"] is None for row in rows_of[rank])
             content = f"{len(rows_of[rank])} calls" if shadows else ""
-            boxes[lane] = Box(RowKind.FOLD, "; ".join(filter(None, labels)), stack=content)
+            boxes[lane] = Box(
+                RowKind.FOLD,
+                "; ".join(filter(None, labels)),
+                stack=content,
+                row=rows_of[rank][-1],
+            )
         first, last = self.numbers[drawn_slots[0].slot], self.numbers[drawn_slots[-1].slot]
-        return Column(first, last, span, boxes, stack=stack, said="all matched")
+        return Column(
+            first, last, numbers[:1] + numbers[-1:], boxes, stack=stack, remark="all matched"
+        )
 
     def _shorten(self) -> None:
         """Of many columns, keep those that tell where the lanes part and end; the others become
@@ -297,49 +297,41 @@ class _ScreenBuilder:
         telling = self._first_open() | {*range(len(columns) - BEFORE, len(columns))}
         if self.focus is not None:
             telling |= {*range(self.focus - BEFORE, self.focus + BEHIND)}
-        shown: list[Column] = []
-        begin, hidden, focus = (
-            0,
-            False,
-            None,
-        )  # `begin`: the slot behind the last column that is kept
+        self.columns, hidden, focus = [], list[Column](), None
+        begin = 0  # the slot behind the last column that is kept
         for index, column in enumerate(columns):
             if index not in telling and column.missing is None and column.extra is None:
-                hidden = True
+                hidden.append(column)
                 continue
             if hidden or (part and column.slot > begin):
-                end = max(column.slot, begin + 1)
-                shown.append(self._stack_of_slots(shown[-1:], column, begin, end))
-                hidden = False
+                self._stack_up(hidden, begin, max(column.slot, begin + 1), column)
             if index == self.focus:
-                focus = len(shown)
-            shown.append(column)
-            begin = column.until + 1
-        self.columns, self.focus = shown, focus
+                focus = len(self.columns)
+            self.columns.append(column)
+            begin, hidden = column.until + 1, []
+        self.focus = focus
 
-    def _stack_of_slots(
-        self, before: Sequence[Column], behind: Column, begin: int, end: int
-    ) -> Column:
-        """A stack of the slots from `begin` until before `end`, between two columns."""
+    def _stack_up(self, hidden: Sequence[Column], begin: int, end: int, behind: Column) -> None:
+        """Add a stack of the slots from `begin` until before `end`, with the hidden columns, if they
+        are known, before the column `behind`."""
         bad, count = int(wrong(self.timeline)[begin:end].sum()), end - begin
-        flag: Flag = "wrong" if bad else "met"
         remark = "all matched"
         if bad:
             remark = f"{bad:,} did not match"
         elif self.unknown:
             remark = "all that is recorded matched"
-        pile = Box(RowKind.FOLD, f"{count:,} rows")
+        last_rows = {lane: box.row for column in hidden for lane, box in column.boxes.items()}
         boxes = {}
         for lane, ranks in enumerate(self.ranks):
             if not self.unknown.issuperset(ranks):
-                boxes[lane] = pile
-        first = before[0].number.split("-")[-1] if before else "0"
-        last = behind.number.split("-")[0]
-        number = ""
-        if first.isdigit() and last.isdigit():
-            number = f"{int(first) + 1}-{int(last) - 1}"
+                boxes[lane] = Box(RowKind.FOLD, f"{count:,} rows", row=last_rows.get(lane))
+        first = self.columns[-1].numbers[-1:] if self.columns else (0,)
+        last, numbers = behind.numbers[:1], tuple[int, ...]()
+        if first and last:
+            numbers = first[0] + 1, last[0] - 1
         stack = f"{count:,} {'rows' if count > 1 else 'row'}"
-        return Column(begin, end - 1, number, boxes, flag, stack, remark)
+        flag: Flag = "wrong" if bad else "met"
+        self.columns.append(Column(begin, end - 1, numbers, boxes, flag, stack, remark))
 
     def _first_open(self) -> set[int]:
         """The first column of each lane with a call that never ends."""
@@ -373,11 +365,10 @@ class _ScreenBuilder:
         last = -1
         for index, column in enumerate(self.columns):
             sends = any(box.kind is RowKind.PAIR for box in column.drawn)
-            numbers = list(map(int, re.findall(r"\d+", column.number)))
-            if numbers and not sends and numbers[0] > last:
-                last = numbers[-1]
+            if column.numbers and not sends and column.numbers[0] > last:
+                last = column.numbers[-1]
             elif index != self.focus:
-                column.number = ""
+                column.numbers = ()
 
     # ---- where they part
 
@@ -402,7 +393,7 @@ class _ScreenBuilder:
             return index
         if index is not None and odd == self.difference.ranks(lead.behind):
             slot, missing = self.columns[index].slot, (self.lane[lead.behind[0]], asks_of(extra))
-            self.columns.insert(index, Column(slot, slot, "", {}, "open", missing=missing))
+            self.columns.insert(index, Column(slot, slot, (), {}, "open", missing=missing))
             return index
         return focus
 
@@ -417,7 +408,7 @@ class _ScreenBuilder:
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
         for index, column in enumerate(self.columns):
-            if any(box.row is row for box in column.drawn):
+            if not column.stack and any(box.row is row for box in column.drawn):
                 return index
         return None
 
@@ -482,7 +473,7 @@ class _ScreenBuilder:
         cause, pieces, endings = replace(line, ends=()), list[ScreenPiece](), line.sentence
         if endings.startswith(cause.sentence):
             endings = endings.removeprefix(cause.sentence)
-            pieces += (replace(piece, tone=plain) for piece in self._pieces(cause))
+            pieces += (piece._replace(tone=plain) for piece in self._pieces(cause))
         if endings:
             pieces.append(ScreenPiece(endings, tone=tone))
         return tuple(pieces)
@@ -508,16 +499,15 @@ class _ScreenBuilder:
     def _end(self, lane: Sequence[int]) -> LaneEnd:
         """How most ranks of a lane ended."""
         ranks = self.difference.ranks(lane)
-        ends = [self.timeline.ends[rank] for rank in ranks]
-        ((kind, count),) = Counter(end.kind for end in ends).most_common(1)
-        end = next(end for end in ends if end.kind is kind)
-        many = f"{count} " if count > 1 else ""
+        ends = by_key((self.timeline.ends[rank].kind, self.timeline.ends[rank]) for rank in ranks)
+        end, *alike = max(ends.values(), key=len)
+        many = f"{1 + len(alike)} " if alike else ""
         if self.unknown.issuperset(ranks):
             return "?", f"{many}no record", "warn", ""
         if end.runs:
             return "…", f"{many}running", "", ""
-        word, detail, s = "", "", "s" if count == 1 else ""
-        match kind:
+        word, detail, s = "", "", "" if alike else "s"
+        match end.kind:
             case EndKind.FINISHED if end.pending:
                 return "✓", f"{many}finished", "warn", "call pending"
             case EndKind.FINISHED:
@@ -526,7 +516,7 @@ class _ScreenBuilder:
                 return "?", f"{many}not known", "warn", ""
             case EndKind.HUNG:
                 word, key = f"wait{s}", self.timeline.ended_in(ranks[0])
-                row = self.matched.row_of.get(key) if key and count == 1 else None
+                row = None if alike or key is None else self.matched.row_of.get(key)
                 if not end.proven:
                     detail = "as far as is seen"
                 elif row is not None and row["peer"] is not None:
@@ -543,26 +533,13 @@ class _ScreenBuilder:
         issued: set[int] = set()
         for column in self.columns:
             for lane, box in column.boxes.items():
-                row = box.row or self._last_row(column, lane)
-                if row is None:
-                    continue
-                sites = self.evidence.sources.lines_of(row)
+                sites = self.evidence.sources.lines_of(box.row) if box.row else ()
                 lines = (site.line for site in sites if site.source.file == file)
                 number = next((line for line in lines if line in body), 0)
                 column.boxes[lane] = box._replace(line=number)
-                if box.row is not None:
+                if not column.stack:
                     issued.add(number)
         return issued - {0}
-
-    def _last_row(self, column: Column, lane: int) -> CallRow | None:
-        """The last call of a lane in a stack, if the stack's last slot is known."""
-        begin = bisect_left(self.numbers, column.slot)
-        end = bisect_right(self.numbers, column.until)
-        for slot in reversed(self.folding.slots[begin:end]):
-            for rank, row in self.matched.calls_of(slot).items():
-                if self.lane[rank] == lane:
-                    return row
-        return None
 
     def _subject(self, ranks: Sequence[int], kind: LineKind) -> str:
         """The ranks that stand at a line, in a few characters."""
@@ -575,20 +552,20 @@ class _ScreenBuilder:
         text = ranks_text(ranks)
         return text if len(text) < 32 else f"{len(ranks)} ranks"
 
-    def _cited_lines(self, file: str) -> tuple[str, dict[tuple[int, str], ScreenPiece]]:
-        """Who stands at which lines that the story rests on, and the file of these lines: `file`, or
+    def _cited_lines(self, file: str) -> tuple[str, dict[int, dict[str, ScreenPiece]]]:
+        """By line on which the story rests, who stands there, and the file of these lines: `file`, or
         that of the first one."""
-        marks: dict[tuple[int, str], ScreenPiece] = {}
-        kinds = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
-        lines = [line for line in self.story.lines if line.kind in kinds]
-        lines += [line for line in self.story.of(LineKind.FATE) if isinstance(line, Raised)]
-        for line in lines:
+        marks: dict[int, dict[str, ScreenPiece]] = {}
+        for line in self.story.lines:
+            raised = isinstance(line, Raised)
+            if line.kind not in CITING and not raised:
+                continue
             for source in line.lines:
                 site_file, _, number = source.site.rpartition(":")
                 if not number.isdigit() or (file and site_file != file):
                     continue
                 file, ranks, row = site_file, source.ranks, None
-                if isinstance(line, Raised) and all(int(number) != marked for marked, _ in marks):
+                if raised and int(number) not in marks:
                     ranks = line.ranks  # nothing else says who raised there
                 for call in line.calls:
                     if row is None and call.site == source.site and call.rank in source.ranks:
@@ -596,7 +573,7 @@ class _ScreenBuilder:
                 who = self._subject(ranks, line.kind)
                 mark = ScreenPiece(who, kind(row) if row else None, "" if row else "bad")
                 if ranks:
-                    marks.setdefault((int(number), who), mark)
+                    marks.setdefault(int(number), {}).setdefault(who, mark)
         return file, marks
 
     def _code(self) -> tuple[str, tuple[ScreenLine, ...]]:
@@ -604,7 +581,7 @@ class _ScreenBuilder:
         make DDP's calls."""
         edit, texts = self._edit, self.evidence.sources
         file, marks = self._cited_lines(edit.file if edit else "")
-        wanted = {number for number, _ in marks}
+        wanted = {*marks}
         if edit:
             wanted |= {*range(edit.begin, edit.begin + len(edit.removed))}
         source = texts.line(file, min(wanted, default=0)).source
@@ -631,8 +608,8 @@ class _ScreenBuilder:
         wanted |= {number for number in body if {number - 1, number + 1} <= wanted}
         lines = []
         for line_number in sorted(wanted):
-            ranks_here = tuple(mark for (marked, _), mark in marks.items() if marked == line_number)
-            lines.append(ScreenLine("", line_number, body[line_number], ranks_here))
+            marks_here = tuple(marks.get(line_number, {}).values())
+            lines.append(ScreenLine("", line_number, body[line_number], marks_here))
         return source.name, tuple(lines if edit is None else _edited(lines, edit))
 
 
@@ -649,10 +626,13 @@ def _reading(index: int, to: int, sender: int, column: Column) -> MisreadValue |
     return MisreadValue(index, to, sender, value, sent, answer)
 
 
-def _numbers_of(rows: Iterable[CallRow]) -> list[int]:
+def _numbers_of(rows: Iterable[CallRow]) -> tuple[int, ...]:
     """The numbers of calls in their groups, each once."""
-    return sorted({row["number"] for row in rows if row["number"] is not None})
+    return tuple(sorted({row["number"] for row in rows if row["number"] is not None}))
 
+
+CITING = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING)
+"""Kinds of lines of the story of whose lines of the program the picture shows who stands there."""
 
 MOST_LINES = 9
 """Of more lines, only those that the story rests on are shown."""
@@ -670,7 +650,7 @@ def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
         for index in range(len(hunk.removed)):
             old = by_number.get(hunk.begin + index)
             if old is not None:
-                yield replace(old, text=hunk.added[index]) if hunk.kept else replace(old, sign="-")
+                yield old._replace(text=hunk.added[index]) if hunk.kept else old._replace(sign="-")
         if not hunk.kept:
             yield from (ScreenLine("+", None, text) for text in hunk.added)
     end = edit.begin + len(edit.removed)

@@ -13,7 +13,7 @@ from html import escape
 from itertools import chain
 from typing import Any
 
-from joinlab.analysis.matching import match
+from joinlab.analysis.matching import Matched
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.picture.tables import Cell, Table
 from joinlab.picture.theme import BLACK, CHIPS, WHITE
@@ -41,11 +41,11 @@ def who_holds(timeline: Timeline, index: int = 0) -> Table:
     after                  [20 21]  [20 21]  [20 21]
     """
     expect_timeline(timeline, "who_holds")
-    slots = match(timeline)
+    matched = Matched(timeline)
+    slots = matched.slots
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")
-    seqs, group, ranks = slots[index].calls, slots[index].group, range(timeline.world_size)
-    calls = {rank: timeline.call(rank, seq, group) for rank, seq in sorted(seqs.items())}
+    calls, ranks = matched.calls_of(slots[index]), range(timeline.world_size)
     before = [_before(calls.get(rank)) for rank in ranks]
     after = [_after(calls.get(rank), before[rank]) for rank in ranks]
     owners = {} if any(call["reduce_op"] for call in calls.values()) else _owners(before)
@@ -53,7 +53,9 @@ def who_holds(timeline: Timeline, index: int = 0) -> Table:
         (Cell(("before",)), *(_cell(before[rank], owners, rank) for rank in ranks)),
         (Cell(("after",)), *(_cell(holding, owners) for holding in after)),
     )
-    return Table((_title([*calls.values()]), *(f"rank {rank}" for rank in ranks)), rows)
+    return Table(
+        (_title([calls[rank] for rank in sorted(calls)]), *(f"rank {rank}" for rank in ranks)), rows
+    )
 
 
 def _before(call: Mapping[str, Any] | None) -> Holding:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.wording import good, measured, shown, sign, title
+from joinlab.analysis.wording import good, measured, ranks_text, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
 from joinlab.picture.first_screen import first_screen, folded
-from joinlab.picture.places import GIVES, SIZES, before, behind
-from joinlab.picture.screen import Column, FirstScreen, ScreenPiece, fate_of
-from joinlab.picture.theme import FILLS
-from joinlab.story.writers import TAGS
+from joinlab.picture.places import before, behind
+from joinlab.picture.rows import RowKind
+from joinlab.picture.screen import Column, FirstScreen, fate_of
+from joinlab.picture.theme import FILLS, THEME
 from joinlab.timeline import Ending, EndKind, Timeline
 
 SMALL = 2**13
@@ -42,18 +42,9 @@ KINDS = tuple(FILLS)
 FIRST = ("dtype", "shape", "value in", "value out", "error")
 """Names of the facts of a call that a reader looks for first, in this order."""
 
-LOOKS = {
-    "kinds": [kind.value for kind in KINDS],
-    "sizes": SIZES,
-    "gives": GIVES,
-    "taken": "value taken for an answer, and its reader's next calls",
-    "mixed": "several kinds, too short to be seen",
-    "keys": "arrows on the dots and on the scrubber; Enter tells of a call; Space plays; c: order or clock; "
-    "t turns the lanes; on the clock w s zoom, a d pan, f shows all.",
-}
+LOOKS = {"kinds": [kind.value for kind in KINDS], **THEME["shared"]}
 """Data for the script that all runs share: the kinds of calls, which name the colours of `theme`,
 box lengths, and the words of the legend and of the menu "…"."""
-
 
 MEANINGS = {
     "missing": "It was never issued: the next call came in its place.",
@@ -166,7 +157,7 @@ class LaneData:
         cited(())  # number 0
         data["codes"] = [
             {
-                "kind": KINDS.index(code.kind),
+                "kind": code.kind,
                 "label": code.label,
                 "lines": cited(code.lines),
                 "facts": self._facts_of(code.facts) if folding.every.is_part else 0,
@@ -174,23 +165,21 @@ class LaneData:
             for code in codes
         ]
         data["names"] = [(name, cited(code_lines)) for name, code_lines in data["names"]]
-        first_ranks = [members[0] for members in folding.classes]
+        class_of = {rank: index for index, ranks in enumerate(folding.classes) for rank in ranks}
+        ends = [timeline.ends[ranks[0]] for ranks in folding.classes]
         queues = timeline.calls["started_ns"].null_count() < timeline.calls.height
         single_calls = []
         for number, slot in zip(folding.numbers, folding.slots, strict=True):
             for rank, row in folding.matched.calls_of(slot).items():
                 facts = self._facts_of(call_details(row, queues, timeline.meta)[2:])
-                single_calls.append((number, first_ranks.index(rank), facts))
+                single_calls.append((number, class_of[rank], facts))
         return run | {
             "told": single_calls,
-            "names": list(map(folding.name, first_ranks)),
-            "ends": [_ending(timeline.ends[rank]) for rank in first_ranks],
-            "fates": [fate_of(sign(timeline.ends[rank])) for rank in first_ranks],
+            "names": list(map(ranks_text, folding.classes)),
+            "ends": list(map(_ending, ends)),
+            "fates": [fate_of(sign(end)) for end in ends],
             "queues": queues,
-            "lanes": [
-                next(index for index, members in enumerate(folding.classes) if {*members} & {*lane})
-                for lane in screen.ranks
-            ],
+            "lanes": [class_of[ranks[0]] for ranks in screen.ranks],
             "columns": data,
             "zero": zero if zero < FAR else 0,
             "sources": [
@@ -214,7 +203,9 @@ class LaneData:
 
 
 def _safe(part: object) -> object:
-    """The same with every text as `shown`."""
+    """The same with every text as `shown`, and every kind of call as its number."""
+    if isinstance(part, RowKind):
+        return KINDS.index(part)
     if isinstance(part, str):
         return shown(part)
     if isinstance(part, dict):
@@ -230,67 +221,34 @@ def _screen(screen: FirstScreen, timeline: Timeline) -> dict[str, object]:
     columns = []
     for index, column in enumerate(screen.columns):
         columns.append(
-            {
-                "slot": column.slot,
-                "until": column.until,
-                "n": column.number,
+            vars(column)
+            | {
+                "numbers": column.number,
                 "boxes": [_box(screen, index, lane) for lane in lanes],
                 "title": screen.title(column),
                 "how": _how(screen, column),
-                "flag": column.flag,
-                "size": column.size,
-                "stack": column.stack,
-                "said": column.said or MEANINGS["missing" if column.missing else column.flag],
-                "clashes": column.clashes,
-                "absent": column.absent,
-                "lacks": column.lacks,
-                "extra": column.extra,
-                "far": column.far,
-                "missing": column.missing,
+                "remark": column.remark or MEANINGS["missing" if column.missing else column.flag],
             }
         )
-    return {
-        "names": screen.names,
+    return vars(screen) | {
         "short": list(map(screen.short, lanes)),
-        "ranks": screen.ranks,
         "world": timeline.world_size,
         "inputs": list(map(screen.had, lanes)),
         "under": list(map(screen.under, lanes)),
-        "head": _pieces(screen.headline),
         "columns": columns,
-        "focus": screen.focus,
-        "meant": screen.meant,
-        "readings": [reading[:5] for reading in screen.readings],
-        "odd": screen.odd,
         "tone": screen.tone,
-        "ends": screen.ends,
         "before": before(screen),
         "behind": behind(screen),
-        "file": screen.file,
-        "code": [(line.sign, line.number, line.text, _pieces(line.here)) for line in screen.code],
-        "tried": _pieces([screen.tried]),
-        "story": [(TAGS.get(kind, ""), _pieces(pieces)) for kind, pieces in screen.story],
-        "word": screen.provenance,
+        "tried": [screen.tried],
     }
-
-
-def _pieces(pieces: Sequence[ScreenPiece]) -> list[tuple[str, int, str]]:
-    kinds = [-1 if piece.kind is None else KINDS.index(piece.kind) for piece in pieces]
-    return [(piece.text, kind, piece.tone) for piece, kind in zip(pieces, kinds, strict=True)]
 
 
 def _box(screen: FirstScreen, index: int, lane: int) -> dict[str, object] | None:
     box = screen.columns[index].boxes.get(lane)
     if box is None:
         return None
-    rare = {
-        "open": box.open,
-        "failed": box.failed,
-        "stack": box.stack,
-        "below": screen.below(index, lane),
-    }
-    present = {name: value for name, value in rare.items() if value}
-    return {"kind": KINDS.index(box.kind), "label": box.label, "line": box.line} | present
+    facts = box._asdict() | {"row": None, "below": screen.below(index, lane)}
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def pack(

@@ -331,7 +331,7 @@ def _table(timeline: Timeline) -> Iterator[str]:
                 done = " (failed)" * box.failed + " (never completes)" * box.open
                 cell = f"{escape(box.row['origin'] or box.row['op'])}{done}"
             yield f"<td>{cell}</td>"
-        yield f"<td>{escape(column.said)}</td></tr>\n"
+        yield f"<td>{escape(column.remark)}</td></tr>\n"
     yield "</tbody>\n</table>\n</div>\n</details>\n"
 
 

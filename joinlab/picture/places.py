@@ -13,48 +13,10 @@ from math import ceil, sqrt
 from typing import NamedTuple
 
 from joinlab.picture.screen import FirstScreen
+from joinlab.picture.theme import THEME
 
-SIZES = {
-    "row": {
-        "stack": 92,
-        "slim": 76,
-        "mid": 124,
-        "big": 188,
-        "ghost": 128,
-        "gap": 10,
-        "wide": 16,
-        "far": 28,
-    },
-    "column": {
-        "stack": 46,
-        "slim": 22,
-        "mid": 46,
-        "big": 96,
-        "ghost": 46,
-        "gap": 7,
-        "wide": 12,
-        "far": 26,
-    },
-    "phone": {
-        "stack": 36,
-        "slim": 20,
-        "mid": 36,
-        "big": 76,
-        "ghost": 36,
-        "gap": 6,
-        "wide": 10,
-        "far": 18,
-    },
-}
-"""Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
-
-GIVES = (
-    ("mid", 92), ("far", 20), ("slim", 67), ("big", 160), ("mid", 76), ("stack", 78),
-    ("mid", 66), ("stack", 70), ("big", 146), ("far", 14), ("wide", 10), ("slim", 26), ("mid", 60),
-    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4), ("wide", 6),
-    ("far", 12),
-)  # fmt: skip
-"""Which lengths shrink first if lanes are too long, and how far."""
+SIZES, GIVES = THEME["shared"]["sizes"], THEME["shared"]["gives"]
+"""Lengths of columns along time, and which of them shrink first if lanes are too long, and how far."""
 
 SIDE = 44  # px above the first lane
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMWG@%—…✓✕")
@@ -135,14 +97,11 @@ class Across:
     def __init__(self, screen: FirstScreen, width: float) -> None:
         self.screen, lanes = screen, len(screen.ranks)
         self.t0, self.behind = before(screen), behind(screen)
-        if lanes < 3:
-            self.thick, self.between = 58, 68
-        elif lanes < 5:
-            self.thick, self.between = 50, 44
-        elif lanes < 7 or any(column.clashes for column in screen.columns):
-            self.thick, self.between = 40, 30
+        if lanes < 5:
+            self.thick, self.between = (58, 68) if lanes < 3 else (50, 44)
         else:
-            self.thick, self.between = 40, 20
+            roomy = lanes < 7 or any(column.clashes for column in screen.columns)
+            self.thick, self.between = 40, 30 if roomy else 20
         self.places, self.length = along(screen, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)
         self.height = self.lane(lanes - 1) + self.thick + 20

@@ -1,16 +1,17 @@
-"""The calls of a picture: their kinds, which of them share a place, and the order of the places."""
+"""The calls of a picture: their kinds, and the order of their slots."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot, key_of
-from joinlab.analysis.meanings import asks_of, is_setup, quoted, shadows
+from joinlab.analysis.meanings import asks_of, is_setup, quoted
 from joinlab.analysis.wording import by_key, listed, ranks_text, splits_text, tensor
-from joinlab.backend.calls import elements_of
 from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of, peer_text
 from joinlab.showing import short_site
 
@@ -79,7 +80,7 @@ def label(call: CallRow) -> str:
 
 
 class DrawnSlot(NamedTuple):
-    """A place of the lanes: its calls, by rank, and its slot (an index into `matched.slots`).
+    """The calls of a slot (an index into `matched.slots`), by rank, or some of them.
 
     text  what is wrong, and boxes do not show: what differs, or who never came; "" where all is well
     """
@@ -94,33 +95,32 @@ Lanes = Mapping[int, Sequence[int]]
 
 
 def plan(matched: Matched, lanes: Lanes) -> list[DrawnSlot]:
-    """A place for each slot, in an order that keeps every rank's own order of issue.
+    """The slots in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that
-    stands in the way is taken apart, and its calls get a place each.
+    stands in the way is taken apart.
     """
     texts = list(_texts(matched, lanes))
-    remaining = [dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots]
     queues: dict[int, list[int]] = {}  # by rank the slots of its calls, the next one last
     for row in reversed(matched.rows):
         queues.setdefault(row["rank"], []).append(matched.index_of[key_of(row)])
+    calls_left = Counter(chain(*queues.values()))
     ordered: list[DrawnSlot] = []
     while queues:
         ranks_at = by_key((queue[-1], rank) for rank, queue in queues.items())
-        first = min(ranks_at)
-        ready = (number for number in ranks_at if len(ranks_at[number]) == len(remaining[number]))
-        number = min(ready, default=first)
-        slot, text = matched.slots[number], texts[number]
-        rows = tuple(remaining[number].pop(rank) for rank in sorted(ranks_at[number]))
-        calls = matched.calls_of(slot).items()
-        elsewhere = [row for rank, row in calls if rank not in ranks_at[number]]
-        if elsewhere and not slot.expected:
+        ready = (index for index, ranks in ranks_at.items() if len(ranks) == calls_left[index])
+        index = min(ready, default=min(ranks_at))
+        slot, text, ranks = matched.slots[index], texts[index], ranks_at[index]
+        calls = matched.calls_of(slot)
+        elsewhere = [row for rank, row in calls.items() if rank not in ranks]
+        if elsewhere and slot.differs:
             named = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in elsewhere])
             text = f"Faces {named}, but can never meet it."
             if slot.met:
                 text = f"Met {named}, but should not have."
-        ordered.append(DrawnSlot(rows, number, text))
-        for rank in ranks_at[number]:
+        ordered.append(DrawnSlot(tuple(calls[rank] for rank in sorted(ranks)), index, text))
+        calls_left[index] -= len(ranks)
+        for rank in ranks:
             queues[rank].pop()
             if not queues[rank]:
                 del queues[rank]
@@ -146,24 +146,24 @@ def _texts(matched: Matched, lanes: Lanes) -> Iterator[str]:
 
 
 def _differing(rows: Sequence[CallRow], slot: Slot, lanes: Lanes) -> str:
-    """That calls at one place do not belong together. Boxes name the calls; this tells what else
+    """That calls of one slot do not belong together. Boxes name the calls; this tells what else
     differs."""
-    rows_by_text: dict[str, list[CallRow]] = {}
-    for row in rows:
-        parts = []
-        if {"dtype", "shape"} & set(slot.differs):
-            parts.append(tensor(row))
-        if "reduce_op" in slot.differs:
-            parts.append(f"reduced by {row['reduce_op']}")
-        if "root" in slot.differs:
-            parts.append(f"root {row['root']}")
-        if "splits" in slot.differs:
-            parts.append(splits_text(row["splits"] or ()))
-        rows_by_text.setdefault(", ".join(filter(None, parts)), []).append(row)
-    rows_by_text.pop("", None)
-    texts = [f"{_ranks(rows_alike, lanes)} {text}" for text, rows_alike in rows_by_text.items()]
+    rows_by_text = by_key((_gave(row, slot.differs), row) for row in rows)
+    texts = [f"{_ranks(alike, lanes)} {text}" for text, alike in rows_by_text.items() if text]
     verdict = "Met, but should not have" if slot.met else "Face each other, but can never meet"
     return ": ".join(filter(None, (verdict, "; ".join(texts)))) + "."
+
+
+def _gave(row: CallRow, differs: Sequence[str]) -> str:
+    """What a call gave of that in which calls differ, see Slot.differs."""
+    texts = {
+        "dtype": tensor(row),
+        "shape": tensor(row),
+        "reduce_op": f"reduced by {row['reduce_op']}",
+        "root": f"root {row['root']}",
+        "splits": splits_text(row["splits"]) if row["splits"] else "",
+    }
+    return ", ".join(dict.fromkeys(text for name, text in texts.items() if name in differs))
 
 
 def _other_lines(rows: Sequence[CallRow], lanes: Lanes) -> str:
@@ -195,18 +195,3 @@ def _missing(rows: Sequence[CallRow], slot: Slot) -> str:
     if slot.pair:
         return f"Nothing meets this call: {ranks_text(slot.absent)} issued no {COUNTERPART[rows[0]['op']]} for it."
     return f"Nothing meets this call: {ranks_text(slot.absent)} never issued one."
-
-
-def unlike(first: CallRow, second: CallRow, differs: Sequence[str]) -> bool:
-    """Whether these two calls are among those that differ in a slot; others of the slot may be
-    alike."""
-    for name in differs:
-        if name == "origin":
-            if not shadows(first["origin"] or "", second["origin"] or ""):
-                return True
-        elif name == "shape":
-            if elements_of(first["shape"]) != elements_of(second["shape"]):
-                return True
-        elif name == "splits" or first.get(name) != second.get(name):
-            return True
-    return False

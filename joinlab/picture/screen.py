@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 from joinlab.ops import CallRow
 from joinlab.picture.rows import RowKind
-from joinlab.story.lines import LineKind
 
 Flag = Literal["met", "wrong", "apart", "open"]
 """How the calls of a column fit: as meant; met, but should not have; never meet; somebody never
@@ -31,7 +30,7 @@ class Box(NamedTuple):
     failed  the backend raised instead of completing it
     stack   what a stack holds in this lane, if not what its column says
     line    of the program shown, from which it comes, of a stack its last call; 0: unknown
-    row     the call; None: it is a stack
+    row     the call, of a stack the last; None: it is not known
     """
 
     kind: RowKind
@@ -43,8 +42,7 @@ class Box(NamedTuple):
     row: CallRow | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenPiece:
+class ScreenPiece(NamedTuple):
     """Words, and the kind of call whose colour they have, or the tone."""
 
     text: str
@@ -52,15 +50,15 @@ class ScreenPiece:
     tone: Tone = ""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Column:
-    """A column: the calls at one place of the lanes.
+    """A column: the calls of one slot.
 
     slot     the first that it holds, as `joinlab.match` counts; `until` the last
-    number   of its calls: "28", of a stack "0-24"
+    numbers  of its calls; of a stack, the first and the last
     boxes    by lane; none where it issued no call here
     stack    what a stack holds: "5 inputs"; "" for calls
-    said     what differs between its calls, or who never came
+    remark   what differs between its calls, or who never came
     clashes  pairs of lanes, one below the other, whose calls do not belong together
     absent   lanes that should have come, and never did
     lacks    of sends or recvs that nothing meets: "no recv", "no send"
@@ -71,11 +69,11 @@ class Column:
 
     slot: int
     until: int
-    number: str
+    numbers: tuple[int, ...]
     boxes: dict[int, Box]
     flag: Flag = "met"
     stack: str = ""
-    said: str = ""
+    remark: str = ""
     clashes: tuple[tuple[int, int], ...] = ()
     absent: tuple[int, ...] = ()
     lacks: str = ""
@@ -83,6 +81,11 @@ class Column:
     missing: tuple[int, str] | None = None
     size: Size = "slim"
     far: bool = False
+
+    @property
+    def number(self) -> str:
+        """The numbers of its calls: "28", of a stack "0-24"; "" where none is shown."""
+        return ("-" if self.stack else "/").join(map(str, self.numbers))
 
     @property
     def drawn(self) -> list[Box]:
@@ -101,8 +104,7 @@ class MisreadValue(NamedTuple):
     taken: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenLine:
+class ScreenLine(NamedTuple):
     """A line of the program with the ranks that stand there, and the call that they issue; sign "-"
     goes, "+" comes."""
 
@@ -112,17 +114,17 @@ class ScreenLine:
     here: tuple[ScreenPiece, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FirstScreen:
     """All that the first screen says. `focus`: the column where the ranks part.
 
     ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if they differ
     meant   (column, lane, column, lane): calls that should have met
-    odd     the lane of the ranks that did otherwise than most, if they did not finish well
+    outlier the lane of the ranks that did otherwise than most, if they did not finish well
     ends    per lane (sign, word, tone, more)
     file    of the lines in `code`
     tried   what came of the edit that `code` shows, or why none was tried
-    story   every other line of the story
+    story   every other line of the story, with its tag
     least   px past the last call, at least, for how the ranks ended: what two on one axis need
     """
 
@@ -134,12 +136,12 @@ class FirstScreen:
     focus: int | None
     meant: tuple[tuple[int, int, int, int], ...]
     readings: tuple[MisreadValue, ...]
-    odd: int | None
+    outlier: int | None
     ends: tuple[LaneEnd, ...]
     file: str
     code: tuple[ScreenLine, ...]
     tried: ScreenPiece
-    story: tuple[tuple[LineKind, tuple[ScreenPiece, ...]], ...]
+    story: tuple[tuple[str, tuple[ScreenPiece, ...]], ...]
     provenance: str
     least: int = 0
 
@@ -181,7 +183,7 @@ class FirstScreen:
             return "no call here"
         number = f"call{'s' * bool(column.stack)} {column.number}: " if column.number else ""
         if column.stack:
-            return f"{number}{' · '.join(labels)}, {column.said}"
+            return f"{number}{' · '.join(labels)}, {column.remark}"
         if len(column.boxes) > 1 and (column.flag != "open" or len(labels) < 2):
             return number + (" faces " if column.flag == "apart" else " meets ").join(labels)
         calls = []

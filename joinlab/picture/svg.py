@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from html import escape
 from itertools import combinations, pairwise
 
@@ -72,7 +71,7 @@ class _Picture(Across):
         if not screen.columns:
             yield _text(self.t0, SIDE - 14, NO_CALL, 14, SOFT)
         for index, column in enumerate(screen.columns):
-            remark = f". {column.said}" if column.said and not column.stack else ""
+            remark = f". {column.remark}" if column.remark and not column.stack else ""
             yield f"<g><title>{escape(screen.title(column) + remark)}</title>"
             yield from self._column(index, column)
             yield "</g>"
@@ -91,7 +90,7 @@ class _Picture(Across):
 
     def _head(self, lane: int) -> Iterator[str]:
         y, screen = self.lane(lane) + self.thick / 2, self.screen
-        color = BAD if screen.odd == lane else INK
+        color = BAD if screen.outlier == lane else INK
         yield _text(0, y, screen.short(lane), 15, color, bold=True)
         under = screen.under(lane)
         yield _text(0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, SOFT)
@@ -130,14 +129,12 @@ class _Picture(Across):
                 yield from _ghost(rect, column.missing[1])
             elif lane in column.absent and not slim:
                 yield from _ghost(rect, column.lacks or "nobody")
+        number = "missing" if column.missing else column.number
         if index == self.screen.focus:
-            number = f"call {column.number}" if column.number else ""
-            number = "missing" if column.missing else number
-            yield _text(centre, SIDE - 24, number, 13, BAD, bold=True, anchor="middle")
-        elif not column.stack:
-            number = "missing" if column.missing else column.number
-            if not slim or self.places[index][1] > width_of(number, 12):
-                yield _text(centre, SIDE - 14, number, 12, SOFT, anchor="middle")
+            call = "call " * bool(column.numbers)
+            yield _text(centre, SIDE - 24, call + number, 13, BAD, bold=True, anchor="middle")
+        elif not column.stack and (not slim or self.places[index][1] > width_of(number, 12)):
+            yield _text(centre, SIDE - 14, number, 12, SOFT, anchor="middle")
         yield from self._between(index, column)
 
     def _call(self, index: int, column: Column, lane: int, box: Box, rect: Rect) -> Iterator[str]:
@@ -303,7 +300,7 @@ def _wrapped(
                 line, used = [], 0.0
             if line and (line[-1].kind, line[-1].tone) == (piece.kind, piece.tone):
                 word = line.pop().text + word
-            line.append(replace(piece, text=word))
+            line.append(piece._replace(text=word))
             used += wide
     if used:
         yield line

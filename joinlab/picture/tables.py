@@ -12,14 +12,13 @@ from html import escape
 from itertools import chain
 from typing import Any
 
-from joinlab.analysis.matching import Slot, match
+from joinlab.analysis.matching import Matched
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.thread import BesideThread
-from joinlab.ops import decode_values
-from joinlab.picture.both_themes import drawing
+from joinlab.ops import CallRow, decode_values
 from joinlab.picture.rows import RowKind
 from joinlab.picture.rows import kind as kind_of
-from joinlab.picture.theme import FILLS, LIGHT, ink_of
+from joinlab.picture.theme import FILLS, LIGHT, drawing, ink_of
 from joinlab.timeline import Timeline, expect_timeline
 
 LETTER, LINE, PAD = 7.4, 19, 9
@@ -159,16 +158,13 @@ def table(rows: Iterable[Sequence[object]], columns: Sequence[str], caption: str
 
 def thread_table(beside: BesideThread) -> Table:
     """A run beside the forum thread: a tick for each row that is alike, and sentences above."""
-    columns = []
-    for rank in range(2):
-        for owner in ("this run", "the thread"):
-            columns.append(f"rank {rank}, {owner}")
     rows = []
     for row in beside.rows:
         pairs = zip(row.here or (None, None), row.there or (None, None), strict=True)
         cells = [Cell((_words(call),), wrong=not row.alike) for pair in pairs for call in pair]
         rows.append((Cell((_words(row.input),)), *cells, Cell(("✓" if row.alike else "✗",))))
-    return Table(("input", *columns, "alike"), tuple(rows), " ".join(beside.sentences))
+    ranks = ("rank 0, this run", "rank 0, the thread", "rank 1, this run", "rank 1, the thread")
+    return Table(("input", *ranks, "alike"), tuple(rows), " ".join(beside.sentences))
 
 
 def _words(value: object) -> str:
@@ -195,22 +191,20 @@ def slots(timeline: Timeline, begin: int | None = None, end: int | None = None) 
         joinlab.slots(run, 17, 19)
     """
     expect_timeline(timeline, "slots")
-    rows = []
-    for slot in match(timeline):
-        place = min(slot.calls.values()) + 1
-        if (begin or 1) <= place <= (end or place):
-            rows.append((Cell((str(place),)), *_cells(timeline, slot)))
-    return Table(("call", *(f"rank {rank}" for rank in range(timeline.world_size))), tuple(rows))
+    rows, matched, ranks = [], Matched(timeline), range(timeline.world_size)
+    for slot in matched.slots:
+        number, calls = min(slot.calls.values()) + 1, matched.calls_of(slot)
+        if (begin or 1) <= number <= (end or number):
+            wrong = slot.met and not slot.expected
+            cells = (_cell(calls.get(rank), wrong) for rank in ranks)
+            rows.append((Cell((str(number),)), *cells))
+    return Table(("call", *(f"rank {rank}" for rank in ranks)), tuple(rows))
 
 
-def _cells(timeline: Timeline, slot: Slot) -> Iterator[Cell]:
-    wrong = slot.met and not slot.expected
-    for rank in range(timeline.world_size):
-        if rank not in slot.calls:
-            yield Cell(("no call",))
-            continue
-        row = timeline.call(rank, slot.calls[rank], slot.group)
-        yield Cell((asks_of(row), *_exchanged(row)), kind_of(row), wrong)
+def _cell(row: CallRow | None, wrong: bool) -> Cell:
+    if row is None:
+        return Cell(("no call",))
+    return Cell((asks_of(row), *_exchanged(row)), kind_of(row), wrong)
 
 
 def _exchanged(row: Mapping[str, Any]) -> Iterator[str]:

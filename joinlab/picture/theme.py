@@ -12,7 +12,11 @@ pastels are no darker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files
 
 from joinlab.picture.rows import RowKind
 
@@ -28,80 +32,24 @@ OUTLINE = "#333333"  # edge of a box
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
-_KINDS: Mapping[
-    RowKind, tuple[str, str, str, str]
-] = {  # fill and ink on a light page, and on a dark one
-    RowKind.FORWARD: ("#CFE3F3", "#1f4a78", "#214873", "#9cc0e6"),
-    RowKind.BACKWARD: ("#CFE9DF", "#14543a", "#17503b", "#8accae"),
-    RowKind.JOIN: ("#F6DFB4", "#6b4600", "#574313", "#e2c078"),
-    RowKind.FINAL: ("#D9DAF2", "#403d8c", "#3f3a8f", "#b2b1e6"),
-    RowKind.BARRIER: ("#EADFEA", "#66365f", "#65316e", "#cfaad8"),
-    RowKind.REDUCE: ("#EDEBC8", "#585200", "#4a4813", "#d3cf8a"),
-    RowKind.SPREAD: ("#F7DEE1", "#7d2a3d", "#772d3f", "#e6a7b6"),
-    RowKind.COLLECT: ("#D3E6C3", "#345c12", "#304e17", "#a9d084"),
-    RowKind.PAIR: ("#EBDFD2", "#6a4520", "#623e22", "#d8b58d"),
-    RowKind.OTHER: ("#DDE9E9", "#35595b", "#1b4c50", "#9cc3c6"),
-    RowKind.SETUP: ("#E4E4E1", "#55554f", "#3f4752", "#b8c0cc"),
-    RowKind.FOLD: ("#F3F3F1", "#55554f", "#3f4752", "#b8c0cc"),
-    RowKind.WAIT: ("#FFFFFF", "#55554f", "#3f4752", "#b8c0cc"),
-    RowKind.SPAN: ("#D9D9D6", "#55554f", "#3f4752", "#b8c0cc"),
-}
-"""Pastel, so that what went wrong stands out; on a dark page 1.8:1 to it, so that kinds can be told
-apart. Each ink reads 4.5:1 on its box and the page: tests/picture/test_contrast.py."""
+THEME = tomllib.loads((files("joinlab.picture") / "looks.toml").read_text("utf-8"))
+"""Colours by kind of call and by page, and what Python and the scripts share besides."""
+
+_KINDS = {RowKind[name]: colors for name, colors in THEME["kinds"].items()}
 
 FILLS: Mapping[RowKind, str] = {kind: colors[0] for kind, colors in _KINDS.items()}
 
-LIGHT = {
-    "ink": "#1a1a1a",
-    "soft": "#595959",
-    "paper": "#ffffff",
-    "panel": "#f4f4f2",
-    "edge": "#b5b5b0",
-    "link": "#0057a8",
-    "wrong": "#a84300",
-    "right": "#00674a",
-    "mark": "#ffe8d9",
-    "bad": "#b63a00",
-    "onbad": "#ffffff",
-    "warn": "#6a5200",
-    "ground": "#fff2ea",
-    "line": "#dfe3e8",
-    "faint": "#eceff2",
-    "card": "#f5f6f8",
-    "host": "#cdd2d9",
-    "dot": "#14171c",
-    "knob": "#14171c",
-    "onknob": "#ffffff",
-}
-DARK = {
-    "ink": "#ececec",
-    "soft": "#b4b4b4",
-    "paper": "#141414",
-    "panel": "#1f1f1f",
-    "edge": "#555555",
-    "link": "#7cc0ff",
-    "wrong": "#ff9c5c",
-    "right": "#4ed0a4",
-    "mark": "#4a2a14",
-    "bad": "#ffb07a",
-    "onbad": "#1a0d06",
-    "warn": "#d9bd6a",
-    "ground": "#33200f",
-    "line": "#2b313b",
-    "faint": "#1d2229",
-    "card": "#171b21",
-    "host": "#454c58",
-    "dot": "#9ba4b2",
-    "knob": "#333b47",
-    "onknob": "#c2c9d3",
-}
-for _at, _colors in enumerate(_KINDS.values()):
-    LIGHT[f"k{_at}"], LIGHT[f"i{_at}"], DARK[f"k{_at}"], DARK[f"i{_at}"] = _colors
+LIGHT: dict[str, str] = THEME["light"]
+DARK: dict[str, str] = THEME["dark"]
+for _index, _colors in enumerate(_KINDS.values()):
+    _fill, _ink = f"k{_index}", f"i{_index}"
+    LIGHT[_fill], LIGHT[_ink], DARK[_fill], DARK[_ink] = _colors
 
 
 def ink_of(kind: RowKind) -> str:
     """The colour of words on a box of this kind, and of its name on the page."""
-    return _KINDS[kind][1]
+    ink: str = _KINDS[kind][1]
+    return ink
 
 
 def variables() -> str:
@@ -116,4 +64,44 @@ def variables() -> str:
         f"@media (prefers-color-scheme: dark) {{ :root, :host {{ {block(DARK)} }} }}\n"
         f'[data-jp-theme-light="true"] {{ {block(LIGHT)} }}\n'
         f'[data-jp-theme-light="false"] {{ {block(DARK)} }}\n'
+    )
+
+
+FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
+
+_NAMES: dict[str, str] = {}
+for _name, _color in LIGHT.items():  # of equal colours the first one: white is the paper
+    _NAMES.setdefault(_color.lower(), _name)
+
+_COLOR = re.compile(r'\b(fill|stroke|stop-color)="(#[0-9a-fA-F]{6})"')
+
+
+def in_both_themes(svg: str) -> str:
+    """The same <svg> with a style sheet: every colour of `theme.LIGHT` becomes a variable. Other
+    colours, such as those of masks, stay."""
+    used: dict[str, None] = {}
+
+    def variable(match: re.Match[str]) -> str:
+        name = _NAMES.get(match[2].lower())
+        if name is None:
+            return match[0]
+        used[name] = None
+        return f'{match[1]}="var(--{name})"'
+
+    text = _COLOR.sub(variable, svg)
+    light, dark = (
+        "".join(f"--{name}:{colors[name]};" for name in used) for colors in (LIGHT, DARK)
+    )
+    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    head, bracket, body = text.partition(">")
+    return head + bracket + style + body
+
+
+def drawing(width: float, height: float, label: str, parts: Iterable[str]) -> str:
+    """A drawing of our own as <svg>."""
+    return in_both_themes(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
+        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
+        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
     )

@@ -16,7 +16,8 @@ from tests.drawn import lane_data
 def watched(made: Bench) -> Bench:
     """As if a browser showed it; the map is finished."""
     made._handle_custom_msg({"press": "shown"}, [])
-    made._map.finish()
+    while made._map.left:
+        made._map._step()
     return made
 
 
@@ -60,7 +61,7 @@ def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
         parcel = next(one for one in parcels if made.shown in one["ahead"])
         at = parcel["ahead"][made.shown]
         ahead, drawn = parcel["runs"][at], answer["runs"][0]
-        for name in ("columns", "ends", "story", "head"):
+        for name in ("columns", "ends", "story", "headline"):
             assert ahead["scene"][name] == drawn["scene"][name]
         assert ahead["title"] == drawn["title"]
 

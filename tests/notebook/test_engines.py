@@ -7,7 +7,7 @@ import torch
 
 import joinlab
 from joinlab.cases import CASES, DOCUMENTED
-from joinlab.notebook.engines import ENGINES, knobs, missing
+from joinlab.notebook.settings import ENGINES, knobs, missing
 from tests.nightly import sampled
 
 COUNTS = ((5, 6), (1, 2), (2, 2))

@@ -19,7 +19,7 @@ from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
 from joinlab.notebook import settings
 from joinlab.notebook.bench import LINES, Bench, bench
-from joinlab.notebook.engines import ENGINES
+from joinlab.notebook.settings import ENGINES
 from joinlab.story.lines import LineKind
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.drawn import lane_data, unzipped
@@ -84,7 +84,7 @@ def test_a_bench_opens_with_case_4_emulated():
     assert made.timeline is not None and made.timeline is made.timeline
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
     assert "Rank 0 has exhausted all 5" in made.printed[0][1]
-    assert (made.go, made.launches, made.covered) == ("", False, [])
+    assert (made.controls["go"], made.controls["launches"], made.covered) == ("", False, [])
     assert repr(made).startswith(
         "<Bench: case_4, inputs (5, 6), emulated nccl; <Timeline of 'case_4'"
     )
@@ -140,9 +140,12 @@ def test_the_six_places_of_the_barrier_are_sent_before_one_is_chosen(monkeypatch
         f"{case},emulated nccl,7,0,2,3": f"case_{case}, inputs (2, 3), emulated on nccl"
         for case in cases.DOCUMENTED
     }
-    assert made.endings == recorded.endings("nccl", "today") and len(made.loop) == 6
+    assert (
+        made.controls["endings"] == recorded.endings("nccl", "today")
+        and len(made.controls["loop"]) == 6
+    )
     made.engine = "emulated nccl 1.9"
-    assert made.endings == recorded.endings("nccl", "1.9")
+    assert made.controls["endings"] == recorded.endings("nccl", "1.9")
     assert [*pictures_of_places(made, monkeypatch)][3] == "4,emulated nccl 1.9,7,0,2,3"
 
 
@@ -153,13 +156,13 @@ def test_of_places_without_a_shipped_run_those_are_sent_that_were_emulated(monke
     made.counts = (1, 2)
     assert made.status["text"] == ""
     made.barrier_value = 0
-    assert made.endings == ""
+    assert made.controls["endings"] == ""
 
 
 @pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}])
 def test_no_place_is_told_to_who_predicts_or_launches(options, monkeypatch):
     made = bench(**options)
-    assert pictures_of_places(made, monkeypatch) == {} and made.endings == ""
+    assert pictures_of_places(made, monkeypatch) == {} and made.controls["endings"] == ""
 
 
 def test_where_a_fix_is_to_be_found_no_place_tells_it(monkeypatch):
@@ -167,7 +170,7 @@ def test_where_a_fix_is_to_be_found_no_place_tells_it(monkeypatch):
     assert tried in str(parcels_of_places(bench(), monkeypatch)[0])
     made = bench(cure=False)
     (data,) = parcels_of_places(made, monkeypatch)
-    assert made.endings == "" and len(data["ahead"]) == 6 and tried not in str(data)
+    assert made.controls["endings"] == "" and len(data["ahead"]) == 6 and tried not in str(data)
 
 
 def test_what_was_emulated_lately_is_kept(emulated):
@@ -229,7 +232,10 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 )
 def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
     made = bench(case=case, engine=engine, inputs=(1, 2))
-    assert ["barrier_value" in made.knobs, "pad" in made.knobs] == [byte, pad]
+    assert ["barrier_value" in made.controls["knobs"], "pad" in made.controls["knobs"]] == [
+        byte,
+        pad,
+    ]
 
 
 def test_the_knobs_reach_the_emulation():
@@ -343,13 +349,13 @@ def test_what_is_covered_has_not_been_sent():
 
 def test_a_prediction_is_judged_and_every_change_covers_again():
     made = bench(predict=True)
-    assert not made.can_go and "Predict first" in status(made)
+    assert not made.controls["can_go"] and "Predict first" in status(made)
     made.said = ["finishes", ""]
     with pytest.raises(ProgramError, match="first predict for each rank"):
         made.run()
     assert made.timeline is None and made.covered
     made.said = ["finishes", "raises"]
-    assert made.can_go and made.go == "Show"
+    assert made.controls["can_go"] and made.controls["go"] == "Show"
     press(made, press="go")
     assert not made.covered and made.covered == [] and made.timeline is not None
     (found,) = made.scores
@@ -403,7 +409,7 @@ def test_said_can_be_only_one_of_three_words():
 def test_a_launched_case_4_shows_its_proven_hang():
     made = bench(engine="launched gloo", inputs=(1, 2))
     assert made.timeline is None and made._seen.calls.height == 0
-    assert (made.go, made.launches) == ("▶ Run", True)
+    assert (made.controls["go"], made.controls["launches"]) == ("▶ Run", True)
     assert "Not run yet" in status(made)
     timeline = made.run()
     assert (
@@ -442,7 +448,7 @@ def in_cell(monkeypatch, cell: str, run: str) -> None:
 
 def test_the_bench_reports_and_stops_a_run_under_way(monkeypatch):
     made = waiting(monkeypatch, "one", "first")
-    assert not made.can_go
+    assert not made.controls["can_go"]
     press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
@@ -501,12 +507,12 @@ def test_the_bench_names_what_the_machine_lacks_and_starts_nothing(monkeypatch):
         workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else ""
     )
     made = bench(engine="launched nccl")
-    assert "No GPU." in status(made) and not made.can_go
+    assert "No GPU." in status(made) and not made.controls["can_go"]
     assert {
         "name": "launched nccl",
         "label": "▶ really, on NCCL",
         "missing": "No GPU.",
-    } in made.engines
+    } in made.controls["engines"]
     with pytest.raises(ProgramError, match="No GPU"):
         made.run()
 
@@ -536,7 +542,7 @@ def test_two_pictures_have_one_axis():
     data, one = told(joinlab.compare(left, right))
     other = data["runs"][one["beside"]]
     assert one["apart"].startswith("They part")
-    heads = ["".join(text for text, *_ in each["scene"]["head"]) for each in (one, other)]
+    heads = ["".join(text for text, *_ in each["scene"]["headline"]) for each in (one, other)]
     assert [" ".join(head.split()) for head in heads] == [
         "1.9: Rank 0 hangs.",
         "today: Rank 1 hangs.",

@@ -218,7 +218,8 @@ def test_a_click_on_the_map_moves_the_sliders_and_the_picture(notebook):
 
 def test_a_move_is_drawn_while_python_is_busy_and_python_then_says_the_same(notebook):
     where = cell(notebook, FOLLOWS)
-    notebook.tell("follows.axis = 'logical'; follows.counts = (4, 2); follows._map.finish()")
+    notebook.tell("follows.axis = 'logical'; follows.counts = (4, 2)")
+    notebook.tell("while follows._map.left: follows._map._step()")
     where.locator('.jl-board[data-ahead="81"]').wait_for()
     where.locator(".jl-title", has_text="inputs (4, 2)").wait_for()
     kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"

@@ -21,15 +21,15 @@ def test_every_box_and_every_fact_arrives(timeline):
     (run,) = data["runs"]
     made = first_screen(timeline)
     for index, (sent, one) in enumerate(zip(run["scene"]["columns"], made.columns, strict=True)):
-        assert (sent["slot"], sent["until"], sent["n"], sent["flag"]) == (
+        assert (sent["slot"], sent["until"], sent["numbers"], sent["flag"]) == (
             one.slot,
             one.until,
             one.number,
             one.flag,
         )
-        assert (sent["stack"], sent["said"], sent["size"]) == (
+        assert (sent["stack"], sent["remark"], sent["size"]) == (
             one.stack,
-            one.said or MEANINGS["missing" if one.missing else one.flag],
+            one.remark or MEANINGS["missing" if one.missing else one.flag],
             one.size,
         )
         assert sent["title"] == made.title(one)
@@ -43,8 +43,8 @@ def test_every_box_and_every_fact_arrives(timeline):
                 "failed": box.failed,
                 "below": made.below(index, lane),
             }
-            flags = {"open": False, "failed": False, "below": ""}
-            assert (arrived and flags | arrived) == expected
+            absent = {"line": 0, "open": False, "failed": False, "below": ""}
+            assert (arrived and absent | arrived) == expected
     tells_start = timeline.calls["started_ns"].null_count() < timeline.calls.height
     told = sorted(
         sorted(tuple(data["facts"][fact]) for fact in [*first, *rest, stack, made] if fact >= 0)
@@ -75,7 +75,7 @@ def test_the_verdict_and_the_lines_of_the_program_arrive():
     data, _ = lane_data(pack(timeline))
     (run,) = data["runs"]
     story = joinlab.diagnose(timeline)
-    assert "".join(piece for piece, _, _ in run["scene"]["head"]) == story.sentence
+    assert "".join(piece for piece, _, _ in run["scene"]["headline"]) == story.sentence
     kinds = [TAGS[line.kind] for line in story.lines[1:]]
     assert [kind for kind, _ in run["scene"]["story"]] == kinds
     assert run["ends"] == ["✕ hung (proven)"] * 2

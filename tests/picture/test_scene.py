@@ -35,9 +35,7 @@ DONE = Ending("finished")
 
 
 def labels(made, lane):
-    return [
-        box.label if box.row else one.stack for one in made.columns if (box := one.boxes.get(lane))
-    ]
+    return [one.stack or box.label for one in made.columns if (box := one.boxes.get(lane))]
 
 
 @given(timelines())
@@ -105,7 +103,7 @@ def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
         and wrong[0].clashes == ((0, 1),)
         and wrong[0].size == "big"
     )
-    assert wrong[0].said.startswith("Face each other, but can never meet")
+    assert wrong[0].remark.startswith("Face each other, but can never meet")
 
 
 def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
@@ -200,7 +198,7 @@ def test_ranks_that_wait_for_each_other_in_recv_stand_side_by_side_and_say_for_w
     before = [(rank - 1) % world for rank in range(world)]
     assert [box.label for box in one.drawn] == [f"recv from {rank}" for rank in before]
     assert [end[3] for end in made.ends] == [f"for rank {rank}" for rank in before]
-    assert not one.absent and one.said == "Nothing meets these calls."
+    assert not one.absent and one.remark == "Nothing meets these calls."
     marks = [piece.text for line in made.code if "dist.recv" in line.text for piece in line.here]
     assert marks == ["ranks 0-2" if world == 3 else "all 8 ranks"]
 
@@ -213,7 +211,7 @@ def test_a_recv_that_nothing_meets_says_what_lacks():
     made = first_screen(emulate(waits, (1, 1)))
     (one,) = made.columns
     assert (one.absent, one.lacks) == ((0,), "no send") and ">no send<" in svg(made)
-    assert one.said == "Nothing meets this call: rank 0 issued no send for it."
+    assert one.remark == "Nothing meets this call: rank 0 issued no send for it."
 
 
 def test_the_line_of_calls_that_are_too_many_has_the_rank_that_issued_them():
@@ -320,7 +318,7 @@ def test_who_never_came_is_shown():
     made = first_screen(case_timeline(2, 2, "nccl"))
     one = made.columns[made.focus]
     assert one.absent == (0,) and 0 not in one.boxes and one.boxes[1].open
-    assert one.said == "Nothing meets this call: rank 0 never issued one."
+    assert one.remark == "Nothing meets this call: rank 0 never issued one."
 
 
 def test_ranks_that_meet_a_round_late_part_where_nothing_meets_the_last_call():
@@ -341,7 +339,7 @@ def test_a_stack_says_what_it_holds():
         and first.drawn[0].kind is RowKind.FOLD
         and "DDP's setup" in first.drawn[0].label
     )
-    assert first.said == "all matched"
+    assert first.remark == "all matched"
 
 
 @pytest.mark.parametrize("ranks", [3, 8])
@@ -356,7 +354,7 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
     assert made.columns[-1].until == read(timeline).count - 1
     for one in made.columns:
         if one.stack:  # no stack that holds a mismatch says that all matched
-            assert (one.said == "all matched") == (
+            assert (one.remark == "all matched") == (
                 not read(timeline).uneven[one.slot : one.until + 1].any()
             )
     assert [made.ranks[lane] for lane in made.columns[-1].absent] == [(ranks - 1,)]
@@ -370,7 +368,7 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
 
 def test_the_one_that_finished_is_not_marked_as_the_odd_one():
     hung = emulate(case_4, (1, 2, 2))
-    assert first_screen(hung).ends[0][1] == "finished" and first_screen(hung).odd is None
+    assert first_screen(hung).ends[0][1] == "finished" and first_screen(hung).outlier is None
 
 
 @pytest.mark.filterwarnings("ignore:there is no record of")
@@ -383,14 +381,14 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
     for missing in ((), (21,)):
         recorded = {rank: dump for rank, dump in dumps(job).items() if rank not in missing}
         made = first_screen(load(write(tmp_path / f"{len(missing)}", recorded)))
-        assert len(made.ranks) == LANES and made.ranks[made.odd] == (21,)
+        assert len(made.ranks) == LANES and made.ranks[made.outlier] == (21,)
         assert sorted(rank for lane in made.ranks for rank in lane) == list(range(64))
         assert made.names[-1] == f"{len(made.ranks[-1])} others"
-        assert made.ends[made.odd][1] == ("no record" if missing else "not known")
+        assert made.ends[made.outlier][1] == ("no record" if missing else "not known")
         for one in made.columns:
-            assert not missing or made.odd not in one.boxes
+            assert not missing or made.outlier not in one.boxes
     assert not any(
-        "did not match" in one.said for one in made.columns
+        "did not match" in one.remark for one in made.columns
     )  # what is not recorded differs from nothing
 
 
@@ -423,7 +421,7 @@ def test_the_shadows_of_a_long_healthy_run_matched():
     """Rank 0 shadows 600 inputs: its calls come from other lines than those of rank 1, and meet
     them."""
     (told,) = {
-        (one.flag, one.said)
+        (one.flag, one.remark)
         for one in first_screen(emulate(case_6, (300, 900))).columns
         if one.stack
     }
@@ -469,4 +467,4 @@ def test_stacks_within_which_two_runs_part_say_so_and_how_many_calls_they_hold()
     runs = [emulate(case, (5, 6)) for case in (case_4, case_6)]
     for scene, count in zip(compared(*runs)[0], (25, 20), strict=True):
         stack = scene.columns[0]
-        assert (stack.stack, stack.said) == (f"{count} calls", "part here")
+        assert (stack.stack, stack.remark) == (f"{count} calls", "part here")

@@ -35,7 +35,7 @@ def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
     across = Across(made, 980)
     for index, column in enumerate(made.columns):
         for lane, box in column.boxes.items():
-            if box.row is None:
+            if column.stack:
                 continue
             rect = across.box(index, lane)
             here = {

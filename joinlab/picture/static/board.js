@@ -95,6 +95,10 @@ export class Board extends First {
     write(this.printed, this.get("printed").map(printed));
   }
 
+  get(trait) {
+    return this.model.get("controls")[trait] ?? super.get(trait);
+  }
+
   // Whether a covered run is there, and waits for a prediction.
   get asks() {
     return this.get("predict") || !this.get("launches");

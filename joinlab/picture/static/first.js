@@ -114,7 +114,7 @@ export class First {
 
   // How the run was made.
   get word() {
-    return this.gone && this.covered.length ? "unknown" : this.run.scene.word;
+    return this.gone && this.covered.length ? "unknown" : this.run.scene.provenance;
   }
 
   // px before the first call, where more stands there than names.
@@ -421,7 +421,7 @@ export class First {
     for (const [i, picture] of this.pictures.entries()) {
       const [, body, below] = picture.children,
         { scene, columns } = scenes[i];
-      write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.head) : "");
+      write(picture.previousElementSibling, runs.length > 1 ? this.pieces(scene.headline) : "");
       if (!whole) write(body, scenes[i].svg());
       else if (grid.chart.parentNode !== body) {
         write(body);
@@ -469,7 +469,7 @@ export class First {
   pieces(pieces) {
     const html = pieces.map(([said, kind, tone]) => {
       const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2"),
-        style = kind >= 0 && `color:var(--jl-i${kind})`;
+        style = kind !== null && `color:var(--jl-i${kind})`;
       return tone || style ? tag("span", { class: tone && `jl-tone-${tone}`, style }, text) : text;
     });
     return html.join("");
@@ -478,7 +478,7 @@ export class First {
   tellHeadline() {
     const { apart, scene } = this.run,
       heading = this.get("heading"),
-      told = apart ? coded(apart) : this.pieces(scene.head),
+      told = apart ? coded(apart) : this.pieces(scene.headline),
       above = heading && `<small>${esc(heading)}</small>`;
     write(this.headline, `${above}<span>${this.covered.length ? this.question : told}</span>`);
   }
@@ -492,7 +492,7 @@ export class First {
   /** @param {Scene | Grid} face */
   heads(face) {
     const { run, turned, pitch, thick } = face,
-      { short, ranks, odd } = run.scene;
+      { short, ranks, outlier } = run.scene;
     return ranks.map(({ length }, i) => {
       const place = face.lane(i),
         room = turned ? Math.min(pitch - 10, face.width - place - 5) : Infinity,
@@ -504,7 +504,7 @@ export class First {
       if (length > 1) forms.push(`×${length}`);
       const fits = forms.find((said) => widthOf(said, 16.5) < room);
       const look = {
-        class: odd === i && "jl-tone-bad",
+        class: outlier === i && "jl-tone-bad",
         title: esc(whole),
         style: !fits && "font-size:12px",
       };
@@ -516,7 +516,7 @@ export class First {
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
    * @param {RawRun} run @param room px */
   head(lane, run, room = Infinity) {
-    const { ranks, world, odd, under, inputs } = run.scene,
+    const { ranks, world, outlier, under, inputs } = run.scene,
       said = under[lane],
       had = inputs[lane];
     if (ranks.length === world || world > DOTS) {
@@ -533,7 +533,7 @@ export class First {
       const cx = (rank % per) * step + step / 2,
         cy = Math.floor(rank / per) * step + step / 2,
         here = ranks[lane].includes(rank),
-        look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out",
+        look = here ? (outlier === lane ? "jl-odd" : "jl-in") : "jl-out",
         how = { class: look, x: cx, y: cy + 4, "text-anchor": "middle", "font-size": 11.5 };
       return [
         tag("circle", { class: look, cx, cy, r: step * (many ? 0.36 : 0.43) }),
@@ -730,19 +730,19 @@ export class First {
   /** @param {Placed} one @param {RawRun} run */
   open(one, run = this.run) {
     const { details } = this,
-      { missing, stack, slot, until, n, boxes, said } = one,
+      { missing, stack, slot, until, numbers: n, boxes, remark } = one,
       title = n ? `Call${stack && "s"} ${n}` : stack || boxes.find(Boolean)?.label;
     if (!boxes.some(Boolean) && !missing) return; // only the other run has something here
     this.openAt = [one.i, run];
     this.markChosen();
     this.bringIntoSight();
-    if (missing) return fill(details, `No ${missing[1]}`, said);
+    if (missing) return fill(details, `No ${missing[1]}`, remark);
     if (stack) {
       const cards = run.scene.names.flatMap((name, lane) => {
         const { label } = boxes[lane] ?? {};
         return label ? [[name, `<p>${esc(label)}</p>`]] : [];
       });
-      fill(details, title, `${said}.`, cards);
+      fill(details, title, `${remark}.`, cards);
       const single = () => {
         this.set("axis", "calls");
         this.withCalls(() => this.grid.reveal(slot, until));
@@ -753,7 +753,7 @@ export class First {
     }
     if (run === this.run && this.get("selected") !== slot) this.set("selected", slot);
     this.withCalls(() =>
-      tellSlot(details, this.data, run.columns ? run : this.run, one, title, said),
+      tellSlot(details, this.data, run.columns ? run : this.run, one, title, remark),
     );
   }
 
@@ -790,7 +790,7 @@ export class First {
     const able = alone && (main.mended !== undefined || (main.mends && this.model.send)),
       cure = alone
         ? this.cure
-        : alike.map(({ scene }) => this.pieces([scene.head[0], ...scene.tried])).join("<br>"),
+        : alike.map(({ scene }) => this.pieces([scene.headline[0], ...scene.tried])).join("<br>"),
       below = (tried[0][0] || able) && !covered.length;
     if (low.firstChild !== listing) low.replaceChildren(listing);
     write(

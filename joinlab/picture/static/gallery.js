@@ -88,7 +88,7 @@ class Gallery extends First {
 
   go() {
     const { name, number, ended, note, run } = this.place(),
-      short = name.replace(`, ${run.scene.word}`, ""); // which stands above
+      short = name.replace(`, ${run.scene.provenance}`, ""); // which stands above
     this.model.set("heading", [short, note].filter(Boolean).join(": "));
     show(this, data, number);
     this.announce(ended);

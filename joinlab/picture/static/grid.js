@@ -599,7 +599,7 @@ export class Grid extends Lanes {
         tag("text", look, said),
       );
     }
-    const how = clock ? run.scene.word : "",
+    const how = clock ? run.scene.provenance : "",
       names = turned ? [how, unit] : [how ? `${unit}, ${how}` : unit];
     const axis = names.map((said, line) => {
       const [x, y] = turned ? [60, t0 - 22 + line * 13] : [t0 + long + 9, foot + 20];

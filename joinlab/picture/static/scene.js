@@ -162,7 +162,7 @@ export class Scene extends Lanes {
       width: Math.max(this.width, this.turned ? 0 : wide),
       height: this.height,
       role: "img",
-      "aria-label": esc(this.covered ? this.cover : scene.head.map(([text]) => text).join("")),
+      "aria-label": esc(this.covered ? this.cover : scene.headline.map(([text]) => text).join("")),
     };
     return tag("svg", look, fade(this.name, this.turned), drawn, '<g class="jl-posed"></g>');
   }
@@ -213,7 +213,7 @@ export class Scene extends Lanes {
   }
 
   // The number of a column, where there is room for it beside that of the one before.
-  numbered({ i, t, n, size, middle, focus }) {
+  numbered({ i, t, numbers: n, size, middle, focus }) {
     const before = this.columns[i - 1],
       close = size === "slim" && before?.size === "slim",
       room = close ? t - before.t : Infinity;
@@ -268,8 +268,8 @@ export class Scene extends Lanes {
   }
 
   // The last number of a column, by which an address names it; where calls have none, its row.
-  numberOf({ n, until }) {
-    const counted = this.columns.every((one) => one.n || one.missing);
+  numberOf({ numbers: n, until }) {
+    const counted = this.columns.every((one) => one.numbers || one.missing);
     return counted ? parseInt(n.split("-").at(-1) || "-1") : until;
   }
 
@@ -347,7 +347,7 @@ export class Scene extends Lanes {
   stack(one) {
     const wrong = one.flag === "wrong",
       colour = wrong ? "var(--bad)" : "var(--soft)",
-      fits = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w;
+      fits = wrong && this.thick >= 50 && !this.turned && widthOf(one.remark, 13) < one.w;
     return one.boxes.map((box, lane) => {
       if (!box) return "";
       const q = this.box(one, lane),
@@ -358,7 +358,7 @@ export class Scene extends Lanes {
       return [
         sheets,
         words({ ...q, w, cx: q.cx - 4 }, box.stack || one.stack, colour, {
-          sub: fits ? one.said : "",
+          sub: fits ? one.remark : "",
         }),
       ];
     });

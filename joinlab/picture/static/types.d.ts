@@ -81,8 +81,8 @@ interface Box {
   failed?: true;
   stack?: string;
   below?: string;
-  // Of the program, from which the call comes, or the last of a stack; 0: unknown.
-  line: number;
+  // Of the program, from which the call comes, or the last of a stack, if it is known.
+  line?: number;
 }
 
 // What the view follows: a widget's model, or a Store.
@@ -99,7 +99,8 @@ interface Model {
 interface RawColumn {
   slot: number;
   until: number;
-  n: string;
+  // "28", of a stack "0-24".
+  numbers: string;
   boxes: (Box | null)[];
   title: string;
   // What went wrong, read aloud.
@@ -107,7 +108,7 @@ interface RawColumn {
   size: "stack" | "slim" | "mid" | "big" | "ghost";
   flag: "met" | "wrong" | "apart" | "open";
   stack: string;
-  said: string;
+  remark: string;
   clashes: [number, number][];
   absent: number[];
   lacks: string;
@@ -124,26 +125,26 @@ interface Placed extends RawColumn {
   middle: number;
 }
 
-// Words; the kind of call whose colour they have, or -1; and a tone.
-type ScenePiece = [text: string, kind: number, tone: string];
+// Words; the kind of call whose colour they have, if one; and a tone.
+type ScenePiece = [text: string, kind: number | null, tone: string];
 
 interface RawScene {
   names: string[];
   short: string[];
   before: number;
   behind: number;
-  head: ScenePiece[];
+  headline: ScenePiece[];
   columns: RawColumn[];
   focus: number | null;
   meant: [number, number, number, number][];
   readings: [column: number, to: number, of: number, value: string, sent: string][];
-  odd: number | null;
+  outlier: number | null;
   // How all ended, as the colours of the ends say it.
   tone: "" | "good" | "warn" | "bad";
   ends: [sign: string, word: string, tone: string, more: string][];
   file: string;
   code: [sign: string, number: number | null, text: string, here: ScenePiece[]][];
-  word: string;
+  provenance: string;
   tried: ScenePiece[];
   story: [kind: string, pieces: ScenePiece[]][];
   ranks: number[][];
