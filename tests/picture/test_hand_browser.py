@@ -133,6 +133,16 @@ def test_escape_puts_the_line_back(browser, handout):
         assert address(page) == "#case=4"
 
 
+def test_in_a_narrow_cell_every_tag_is_whole(browser, handout):
+    """As in JupyterLab on a phone: a cell's output is 254 px wide there."""
+    with opened(browser, handout, 4, viewport={"width": 280, "height": 844}) as page:
+        shows(page, 4)
+        view, tags = page.locator(".jl").bounding_box(), page.locator(".jl-hand .jl-tag").all()
+        assert len(tags) == 3 and view["width"] < 255
+        for box in (tag.bounding_box() for tag in tags):
+            assert box["x"] + box["width"] <= view["x"] + view["width"]
+
+
 def test_a_finger_drags_the_line_and_scrolls_everywhere_else(browser, handout):
     size = {"width": 390, "height": 844}
     with opened(browser, handout, 5, viewport=size, has_touch=True) as page:

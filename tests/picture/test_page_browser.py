@@ -1069,6 +1069,18 @@ def test_on_a_phone_a_sweep_has_its_fix_in_sight_and_its_dots_stay_where_they_ar
         assert dots.bounding_box()["y"] == top
 
 
+def test_in_a_narrow_cell_a_sweep_has_its_fix_in_sight_and_every_call_a_name(opened, tmp_path):
+    """As in JupyterLab on a phone: a cell's output is 254 px wide there."""
+    made = joinlab.sweep(joinlab.cases.case_4, range(4))._repr_html_()
+    path = tmp_path / "sweep.html"
+    path.write_text(unescape(re.search('srcdoc="([^"]*)"', made)[1]))
+    page = opened(path, viewport={"width": 280, "height": 844})
+    fix = first(page).locator(".jl-fix").bounding_box()
+    assert fix["y"] + fix["height"] < 530
+    names = page.locator(".jl-scene text:not(.jl-num)").all_text_contents()
+    assert {"sync", "gradients?", "shadow", "gradient"} <= {*names}
+
+
 def test_of_four_lanes_on_a_phone_the_loud_calls_have_names(opened, tmp_path):
     run = joinlab.emulate(one_raises, (5, 5, 5, 5))
     page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 390, "height": 844})

@@ -14,6 +14,7 @@ import { coded, esc, px, tag, widthOf } from "./text.js";
 import { fill, lineNumber, tags, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
+const THIN = 300; // px: of narrower ones a name has two lines, as in JupyterLab on a phone
 const PADDING = 20; // of the view, left and right
 const CARD = 1200; // px across of a picture to share
 const WIDE = 1120; // px from which on the program stands beside the lanes
@@ -82,7 +83,8 @@ export class First {
   }
 
   get phone() {
-    return this.width < PHONE;
+    if (this.width < THIN) return "narrow";
+    return this.width < PHONE ? "phone" : "";
   }
 
   get drawn() {
@@ -123,7 +125,7 @@ export class First {
   }
 
   get turned() {
-    return this.turn || this.phone;
+    return this.turn || !!this.phone;
   }
 
   // Whether there is one run to be seen, call by call.
@@ -366,7 +368,7 @@ export class First {
       this.details.replaceChildren();
     }
     if (turned) {
-      const long = along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9);
+      const long = along(columnsOf(run), data.looks, phone || "column", 1e9);
       this.least = Math.max(this.least, 88 + long + FOOT);
     }
     this.scenes = runs.map(
@@ -387,7 +389,7 @@ export class First {
     for (const scene of this.scenes) scene.rest = rest;
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
-    this.mark({ turned, phone, beside: aside, clock: this.axis === "time" });
+    this.mark({ turned, phone, narrow: phone === "narrow", beside: aside, clock: this.axis === "time" });
     this.switch.hidden = !this.timed;
     this.bar.hidden = !this.clocked;
     this.switch.ariaChecked = String(this.axis === "time");

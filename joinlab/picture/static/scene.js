@@ -73,7 +73,7 @@ const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, t
 export class Scene extends Lanes {
   /** The column that is shown at rest. @type {number | undefined} */
   rest;
-  phone = false;
+  phone = "";
   width = 0;
   least = 0; // px of the height of columns
   alone = true;
@@ -104,7 +104,7 @@ export class Scene extends Lanes {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
       this.thick = clamp((width - this.side - 12 - between * (n - 1)) / n, 24, 210);
-      this.long = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
+      this.long = along(this.columns, data.looks, phone || "column", 1e9);
       this.height = Math.max(this.least, this.t0 + this.long + FOOT);
       this.scrub = 12;
     } else {
