@@ -84,7 +84,7 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
 def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
     """Write the runs as one page: a large picture above small ones of all runs."""
     from joinlab.cli import report
-    from joinlab.picture.gallery import Gallery, GalleryRun, Place, write_gallery
+    from joinlab.picture.gallery import Gallery, GalleryPosition, GalleryRun, write_gallery
 
     runs_of_first = next(iter(tables.values()))
     rows = report.fabrics(
@@ -92,7 +92,7 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
             sorted({str(case_runs.here.meta["backend"]) for case_runs in runs_of_first.values()})
         )
     )
-    pictures: dict[Place, GalleryRun] = {
+    pictures: dict[GalleryPosition, GalleryRun] = {
         (f"Case {number}", row, (n, n + 1)): GalleryRun(
             run,
             report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends),

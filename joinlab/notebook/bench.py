@@ -164,7 +164,12 @@ class Bench(View):
     ) -> None:
         if program is not None:
             check_program(program)
-        self.own, self.timeout, self.predict, self.cure = program, timeout, bool(predict), cure
+        self.own_program, self.timeout, self.predict, self.cure = (
+            program,
+            timeout,
+            bool(predict),
+            cure,
+        )
         self.scores: list[Score] = []
         self._by_page = False
         self._blank: Timeline | None = None  # drawn while the run is covered
@@ -228,12 +233,14 @@ class Bench(View):
         return self._blank or self._trait_values["timeline"]
 
     def _setting(self) -> BenchSetting:
-        own = None if self.case else self.own
-        return BenchSetting(own, self.case, self.counts, self._now, self.barrier_value, self.pad)
+        own_program = None if self.case else self.own_program
+        return BenchSetting(
+            own_program, self.case, self.counts, self._now, self.barrier_value, self.pad
+        )
 
     def _setting_of(self, case: int, counts: tuple[int, ...]) -> BenchSetting:
         """That of another case and other inputs."""
-        return replace(self._setting(), own=None, case=case, counts=counts)
+        return replace(self._setting(), own_program=None, case=case, counts=counts)
 
     @traitlets.validate(*CHOSEN)
     def _check(self, proposal: Mapping[str, Any]) -> object:
@@ -401,8 +408,8 @@ class Bench(View):
         ships = recorded(self.case, (0, 0))
         if ships:
             meta["source"] = ships.meta["source"]
-        elif self.own is not None:
-            meta["source"] = source_of(self.own)
+        elif self.own_program is not None:
+            meta["source"] = source_of(self.own_program)
         ends = [Ending(EndKind.KILLED, text="not shown yet")] * len(self.counts)
         self._draw(None, timeline_from_rows([], ends, meta), shown="", printed=())
 

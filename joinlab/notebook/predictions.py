@@ -19,13 +19,13 @@ class Score:
     """The prediction for one run, and how it ended: one of WORDS per rank; None in `ended`: joinlab
     ended the rank."""
 
-    said: tuple[str, ...]
+    predicted: tuple[str, ...]
     ended: tuple[str | None, ...]
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """Per rank, whether what was said came true."""
-        return tuple(word == ended for word, ended in zip(self.said, self.ended, strict=True))
+        """Per rank, whether the prediction came true."""
+        return tuple(word == ended for word, ended in zip(self.predicted, self.ended, strict=True))
 
 
 def word(ending: Ending) -> str | None:

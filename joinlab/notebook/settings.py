@@ -91,7 +91,7 @@ def missing(engine: Engine, ranks: int) -> str:
 class BenchSetting:
     """A run that the bench can show.
 
-    own            the learner's program; None for a case
+    own_program    the learner's program; None for a case
     case           its number; 0 for a program of the learner's own
     counts         inputs per rank
     engine         the engine that it runs on
@@ -99,7 +99,7 @@ class BenchSetting:
     pad            the upper half of an NCCL line that holds 4 bytes
     """
 
-    own: Program | None
+    own_program: Program | None
     case: int
     counts: tuple[int, ...]
     engine: Engine
@@ -121,7 +121,11 @@ class BenchSetting:
     def ships(self) -> bool:
         """Whether there is one. Asked at each move of a slider, so nothing is read for it."""
         engine = self.engine
-        if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
+        if (
+            self.own_program is not None
+            or engine.launched
+            or (self.barrier_value, self.pad) != (7, 0)
+        ):
             return False
         return ships(self.case, self.counts, engine.backend, engine.era, torch_is_loaded())
 
@@ -135,12 +139,12 @@ class BenchSetting:
 
     @property
     def name(self) -> str:
-        return f"case_{self.case}" if self.own is None else program_name(self.own)
+        return f"case_{self.case}" if self.own_program is None else program_name(self.own_program)
 
     @property
     def program(self) -> Program:
-        if self.own is not None:
-            return self.own
+        if self.own_program is not None:
+            return self.own_program
         from joinlab.cases import CASES  # imports torch
 
         return CASES[self.case].program

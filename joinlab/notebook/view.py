@@ -166,17 +166,17 @@ class View(anywidget.AnyWidget):
             self.refresh(self._calls or self.axis != "logical")
 
 
-def compare(one: Timeline, other: Timeline) -> View | Table:
+def compare(first: Timeline, second: Timeline) -> View | Table:
     """Show two Timelines as two pictures on one axis, below a sentence that says how they differ.
 
-    They may differ in engine, backend, era, inputs or program. If the other is what the forum
+    They may differ in engine, backend, era, inputs or program. If the second is what the forum
     thread documents (`joinlab.cases.documented`), show a table of both, call by call. Raises
     ProgramError for anything but a Timeline.
 
         joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
     """
-    expect_timeline(one, "compare")
-    expect_timeline(other, "compare")
-    if other.meta.get("engine") == "documented":
-        return thread_table(beside_thread(one, other))
-    return View(one, beside=other)
+    expect_timeline(first, "compare")
+    expect_timeline(second, "compare")
+    if second.meta.get("engine") == "documented":
+        return thread_table(beside_thread(first, second))
+    return View(first, beside=second)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from joinlab.analysis.comparison import Comparison, compare, distinct_names
 from joinlab.picture.first_screen import first_screen
-from joinlab.picture.places import SIZES, behind
+from joinlab.picture.layout import SIZES, behind
 from joinlab.picture.screen import Column, FirstScreen, ScreenPiece
 from joinlab.timeline import Timeline
 
@@ -25,7 +25,7 @@ def compared(first: Timeline, second: Timeline) -> tuple[Both, str]:
     spans = [_spans(screen, comparison, side) for side, screen in enumerate(both)]
     pairs = list(_pairs(*spans))
     if comparison.parting is not None:
-        both = _parting_marked(both, spans, comparison.parting)
+        both = _difference_marked(both, spans, comparison.parting)
     left, right = (
         _on_one_axis(both, side, pairs, name)
         for side, name in enumerate(distinct_names(first, second))
@@ -40,7 +40,7 @@ Pair = tuple[int | None, int | None]
 
 
 def _spans(screen: FirstScreen, comparison: Comparison, side: int) -> list[Span]:
-    """By column: its first and last row on the common axis; for a missing call, the place just
+    """By column: its first and last row on the common axis; for a missing call, the position just
     before it."""
     row_of = {row[side]: index for index, row in enumerate(comparison.rows)}
     spans = []
@@ -51,7 +51,7 @@ def _spans(screen: FirstScreen, comparison: Comparison, side: int) -> list[Span]
 
 
 def _pairs(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Pair]:
-    """Columns that share a place: those with rows in common, in the order of both runs."""
+    """Columns that share a position: those with rows in common, in the order of both runs."""
     i = j = 0
     while i < len(first) or j < len(second):
         takes_left = j == len(second) or (i < len(first) and first[i][0] <= second[j][1])
@@ -60,7 +60,7 @@ def _pairs(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Pair]:
         i, j = i + takes_left, j + takes_right
 
 
-def _parting_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -> Both:
+def _difference_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -> Both:
     """Both, where they part within stacks: each stack says so, and how many calls it holds."""
     marked = []
     for screen, columns in zip(both, spans, strict=True):
@@ -77,7 +77,7 @@ def _parting_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -
 
 def _on_one_axis(both: Both, side: int, pairs: Sequence[Pair], name: str) -> FirstScreen:
     """The first screen of one side, with a column for each slot of both."""
-    screen, place = both[side], {pair[side]: index for index, pair in enumerate(pairs)}
+    screen, position = both[side], {pair[side]: index for index, pair in enumerate(pairs)}
     headline = [ScreenPiece(f"{name}: ")]
     for piece in screen.headline:
         if piece.tone == "good":  # only that all finished, not what met
@@ -88,21 +88,23 @@ def _on_one_axis(both: Both, side: int, pairs: Sequence[Pair], name: str) -> Fir
         screen,
         headline=tuple(headline),
         columns=tuple(_column(both, side, pair) for pair in pairs),
-        focus=None if screen.focus is None else place[screen.focus],
-        meant=tuple((place[a], lane_a, place[b], lane_b) for a, lane_a, b, lane_b in screen.meant),
+        focus=None if screen.focus is None else position[screen.focus],
+        meant=tuple(
+            (position[a], lane_a, position[b], lane_b) for a, lane_a, b, lane_b in screen.meant
+        ),
         readings=tuple(
-            reading._replace(column=place[reading.column]) for reading in screen.readings
+            reading._replace(column=position[reading.column]) for reading in screen.readings
         ),
     )
 
 
 def _column(both: Both, side: int, pair: Pair) -> Column:
-    """The column of one side at a place, as large as that of the other; an empty one without."""
+    """The column of one side at a position, as large as that of the other; an empty one without."""
     columns = []
     for screen, index in zip(both, pair, strict=True):
         if index is not None:
             columns.append(screen.columns[index])
     largest = max(columns, key=lambda column: SIZES["row"][column.size])
-    far, own = any(column.far for column in columns), pair[side]
-    column = Column(-1, -1, (), {}) if own is None else both[side].columns[own]
+    far, index = any(column.far for column in columns), pair[side]
+    column = Column(-1, -1, (), {}) if index is None else both[side].columns[index]
     return replace(column, size=largest.size, far=far)

@@ -1,7 +1,7 @@
 """Makes the first screen of a run: a headline, lanes of calls, the one that goes wrong, the line it
 came from.
 
-A column is a stack of rounds in which all agree, or the calls of one place; it has a box in every
+A column is a stack of rounds in which all agree, or the calls of one slot; it has a box in every
 lane that takes part. All pictures draw these boxes: the scripts in static/, in either direction,
 `svg` and `figure`. Every word, every link and every reading is decided here.
 
@@ -91,7 +91,7 @@ class _ScreenBuilder:
         self.folding, self.matched = evidence.folding, evidence.folding.matched
         self.numbers, self.classes = self.folding.numbers, self.folding.lanes
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
-        self.odd = tuple(self.unknown) or self.difference.outliers
+        self.outliers = tuple(self.unknown) or self.difference.outliers
         self.drawn_slots = plan(self.matched, self.classes)
         self.fold_of: dict[int, Fold] = {}
         for part in self.folding.parts:
@@ -111,14 +111,14 @@ class _ScreenBuilder:
             return ranks
         called = {row["rank"] for row in self.matched.rows}
         called.update(*(slot.absent for slot in self.folding.slots))
-        return called | {*self.odd, *self.story.headline.ranks} if called else ranks
+        return called | {*self.outliers, *self.story.headline.ranks} if called else ranks
 
     def _lay_out(self, lanes: Sequence[tuple[int, ...]]) -> None:
         """Make the columns of these lanes, and find the one where they part."""
         self.lanes, self.ranks = lanes, [self.difference.ranks(lane) for lane in lanes]
         self.lane = {rank: index for index, lane in enumerate(lanes) for rank in lane}
         self.columns = list(self._columns())
-        self.focus = self._find_parting()
+        self.focus = self._find_focus()
         if not self.unfold and (len(self.columns) > MOST or self.folding.every.is_part):
             self._shorten()
 
@@ -128,7 +128,7 @@ class _ScreenBuilder:
         by_look: dict[object, list[int]] = {}
         for lane, (first,) in enumerate(self.lanes):
             sign, _, tone, detail = self._end((first,))
-            look: list[object] = [sign, tone, detail, first in self.odd]
+            look: list[object] = [sign, tone, detail, first in self.outliers]
             for column in self.columns:
                 box = column.boxes.get(lane)
                 look += [lane in column.absent, box and box._replace(row=None)]
@@ -137,7 +137,7 @@ class _ScreenBuilder:
         if len(groups) <= LANES:
             return groups
         self.rest = LANES - 1
-        named = {*self.odd}
+        named = {*self.outliers}
         if len(self.story.headline.ranks) < LANES:
             named |= {*self.story.headline.ranks}
         largest = max(groups, key=lambda lane: len(self.difference.ranks(lane)))
@@ -167,12 +167,12 @@ class _ScreenBuilder:
         if self.rest is not None:
             names[self.rest] = f"{len(self.ranks[self.rest])} others"
         inputs: list[int | None] = []
-        odd = None
+        outlier = None
         for lane, ranks in enumerate(self.ranks):
             of_ranks = {counts.get(rank) for rank in ranks}
             inputs.append(of_ranks.pop() if len(of_ranks) == 1 else None)
-            if ranks == tuple(sorted(self.odd)) and ends[lane][2] != "good":
-                odd = lane
+            if ranks == tuple(sorted(self.outliers)) and ends[lane][2] != "good":
+                outlier = lane
         return FirstScreen(
             tuple(self.ranks),
             tuple(names),
@@ -182,7 +182,7 @@ class _ScreenBuilder:
             self.focus,
             meant,
             tuple(self._readings()),
-            odd,
+            outlier,
             ends,
             *self._code(),
             self._tried(),
@@ -372,26 +372,26 @@ class _ScreenBuilder:
 
     # ---- where they part
 
-    def _find_parting(self) -> int | None:
+    def _find_focus(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one
         that is missing."""
         if self.difference.first is None:
             return None
         focus = self._column_with(self.difference.first)
-        lead, odd = self.difference.lead, self.difference.outliers
+        lead, outliers = self.difference.lead, self.difference.outliers
         # its calls met: none is loud for its absence
         all_met = isinstance(self.story.headline, WrongAnswer)
-        if focus is None or lead is None or lead.by != 1 or not odd or all_met:
+        if focus is None or lead is None or lead.by != 1 or not outliers or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
             mismatch = self._column_with(self.difference.mismatch)
             return focus if mismatch is None else mismatch
         extra = self.difference.extra[0]
         index = self._column_of(extra)
-        if index is not None and odd == self.difference.ranks(lead.ahead):
+        if index is not None and outliers == self.difference.ranks(lead.ahead):
             self.columns[index].extra = self.lane[extra["rank"]]
             return index
-        if index is not None and odd == self.difference.ranks(lead.behind):
+        if index is not None and outliers == self.difference.ranks(lead.behind):
             slot, missing = self.columns[index].slot, (self.lane[lead.behind[0]], asks_of(extra))
             self.columns.insert(index, Column(slot, slot, (), {}, "open", missing=missing))
             return index

@@ -19,7 +19,7 @@ from joinlab.picture.lane_data import LaneData
 from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
 
-Place = tuple[str, tuple[str, str], tuple[int, ...]]
+GalleryPosition = tuple[str, tuple[str, str], tuple[int, ...]]
 """Program, fabric with engine, and inputs of a picture."""
 
 
@@ -34,12 +34,12 @@ class GalleryRun:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Content of a page: pictures by their places, and the first one shown. Every program has one
+    """Content of a page: pictures by their positions, and the first one shown. Every program has one
     on every fabric."""
 
     heading: str
-    pictures: Mapping[Place, GalleryRun]
-    start: Place
+    pictures: Mapping[GalleryPosition, GalleryRun]
+    start: GalleryPosition
 
 
 def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:

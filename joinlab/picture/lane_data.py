@@ -20,7 +20,7 @@ from joinlab.picture.columns import columns
 from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
 from joinlab.picture.first_screen import first_screen, folded
-from joinlab.picture.places import before, behind
+from joinlab.picture.layout import before, behind
 from joinlab.picture.rows import RowKind
 from joinlab.picture.screen import Column, FirstScreen, fate_of
 from joinlab.picture.theme import FILLS, THEME
@@ -76,7 +76,7 @@ class LaneData:
 
     def __init__(self) -> None:
         self._facts = ValueTable()  # (name, what it says)
-        self._told = ValueTable()  # of a call: its facts
+        self._calls = ValueTable()  # of a call: its facts
         self._runs: list[tuple[dict[str, object], bytes]] = []  # each with its columns
 
     def add(
@@ -115,7 +115,7 @@ class LaneData:
         parts = {
             "looks": LOOKS,
             "facts": self._facts.values,
-            "told": self._told.values,
+            "told": self._calls.values,
             "runs": [run for run, _ in self._runs],
         } | extra
         text = json.dumps(_safe(parts), ensure_ascii=False, separators=(",", ":")).encode()
@@ -199,7 +199,7 @@ class LaneData:
         numbers = {fact[0]: self._facts(fact) for fact in facts}
         stack, made = numbers.pop("stack", -1), numbers.pop(MADE, -1)
         first = tuple(numbers.pop(name) for name in FIRST if name in numbers)
-        return self._told((first, tuple(numbers.values()), stack, made))
+        return self._calls((first, tuple(numbers.values()), stack, made))
 
 
 def _safe(part: object) -> object:

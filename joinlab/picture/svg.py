@@ -1,7 +1,7 @@
 """The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a
 saved notebook.
 
-It draws the boxes of `first_screen` at the positions from `places`, as static/scene.js does, with the
+It draws the boxes of `first_screen` at the positions from `layout`, as static/scene.js does, with the
 colours of a light page and its own background.
 """
 
@@ -13,7 +13,7 @@ from html import escape
 from itertools import combinations, pairwise
 
 from joinlab.analysis.wording import shown
-from joinlab.picture.places import SIDE, Across, Rect, width_of
+from joinlab.picture.layout import SIDE, Across, Rect, width_of
 from joinlab.picture.screen import Box, Column, FirstScreen, ScreenPiece
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
@@ -82,9 +82,9 @@ class _Picture(Across):
         yield "</g></g></svg>"
 
     def _focus(self) -> Iterator[str]:
-        """The one loud place."""
+        """The loud column."""
         if self.screen.focus is not None:
-            t, w = self.places[self.screen.focus]
+            t, w = self.spans[self.screen.focus]
             last = self.lane(len(self.screen.ranks) - 1) + self.thick + 18
             yield _rect(Rect(self.t0 + t - 12, 0, w + 24, last), GROUND, 14)
 
@@ -106,7 +106,7 @@ class _Picture(Across):
         yield _text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
         yield _text(x, y + 19, detail, 12.5, LIGHT[TONES[tone]])
         end = None
-        for column, (t, _) in zip(self.screen.columns, self.places, strict=True):
+        for column, (t, _) in zip(self.screen.columns, self.spans, strict=True):
             box = column.boxes.get(lane)
             if box is not None:
                 end = t if box.open else self.length + 6
@@ -133,7 +133,7 @@ class _Picture(Across):
         if index == self.screen.focus:
             call = "call " * bool(column.numbers)
             yield _text(centre, SIDE - 24, call + number, 13, BAD, bold=True, anchor="middle")
-        elif not column.stack and (not slim or self.places[index][1] > width_of(number, 12)):
+        elif not column.stack and (not slim or self.spans[index][1] > width_of(number, 12)):
             yield _text(centre, SIDE - 14, number, 12, SOFT, anchor="middle")
         yield from self._between(index, column)
 
@@ -167,7 +167,7 @@ class _Picture(Across):
         if big and self.between > 40:
             radius = 17
         for above, below in column.clashes:
-            x = self.centre(index) + (self.places[index][1] * 0.2 if reads else 0)
+            x = self.centre(index) + (self.spans[index][1] * 0.2 if reads else 0)
             y = (self.lane(above) + self.thick + self.lane(below)) / 2
             look = f'fill="{PAPER}" stroke="{BAD}" stroke-width="2"'
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look}/>'
@@ -186,7 +186,7 @@ class _Picture(Across):
 
     def _edge(self, index: int, lane: int, towards: int, part: float) -> Point:
         """A point on the edge of a box that faces another lane."""
-        t, w = self.places[index]
+        t, w = self.spans[index]
         y = self.lane(lane) + (self.thick + 4 if towards > lane else -4)
         return self.t0 + t + w * part, y
 

@@ -205,7 +205,7 @@ def test_a_program_of_ones_own_is_emulated_each_time(emulated):
 
     flag = True
     made = bench(mine, inputs=(1, 1))
-    assert made.case == 0 and made.own is mine
+    assert made.case == 0 and made.own_program is mine
     assert made.timeline.output == ("I have 1\n", "I have 1\n")
     flag = False
     made.counts = (2, 1)
@@ -359,7 +359,7 @@ def test_a_prediction_is_judged_and_every_change_covers_again():
     press(made, press="go")
     assert not made.covered and made.covered == [] and made.timeline is not None
     (found,) = made.scores
-    assert (found.said, found.ended, found.right) == (
+    assert (found.predicted, found.ended, found.right) == (
         ("finishes", "raises"),
         ("finishes", "hangs"),
         (True, False),

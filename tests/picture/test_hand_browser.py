@@ -401,7 +401,7 @@ def test_who_predicts_is_told_no_ending(notebook):
     page.keyboard.press("Enter")
     notebook.wait_for("asks.case", 6)
     expect(bench.locator(".jl-headline")).to_have_text("What will each rank do?")
-    assert notebook.ask("[asks.endings, len(asks.covered)]") == ["", 2]
+    assert notebook.ask("[asks.controls['endings'], len(asks.covered)]") == ["", 2]
 
 
 @pytest.mark.parametrize("width", sampled([320, 360, 640, 844, 1200], (320, 844).__contains__))

@@ -18,7 +18,7 @@ from joinlab.emulator.emulate import emulate
 from joinlab.jobs.load import load
 from joinlab.picture.compared import compared
 from joinlab.picture.first_screen import LANES, MOST, NARROW, first_screen
-from joinlab.picture.places import Across
+from joinlab.picture.layout import Across
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
@@ -27,6 +27,7 @@ from tests.bench.large import large
 from tests.drawn import timelines
 from tests.dumps import write
 from tests.first_screen import one_raises, recv_ring
+from tests.material.unseen.pj import j25
 from tests.material.unseen.pk import k09
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import Writer, case_timeline
@@ -468,3 +469,17 @@ def test_stacks_within_which_two_runs_part_say_so_and_how_many_calls_they_hold()
     for scene, count in zip(compared(*runs)[0], (25, 20), strict=True):
         stack = scene.columns[0]
         assert (stack.stack, stack.remark) == (f"{count} calls", "part here")
+
+
+def test_a_run_without_calls_is_compared_too():
+    nothing = timeline_from_rows([], [DONE] * 2, {"program": "nothing"})
+    both, sentence = compared(nothing, case_timeline(1, 2))
+    assert sentence.startswith("They part") and [len(one.drawn) for one in both[0].columns] == [
+        0 for _ in both[1].columns
+    ]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_the_root_of_a_scatter_gives_all_parts_and_differs_from_nobody_by_that(backend):
+    column = first_screen(emulate(j25, (1, 1, 1), backend=backend)).columns[0]
+    assert column.flag == "wrong" and column.clashes == ((1, 2),)

@@ -10,7 +10,7 @@ from hypothesis import given
 from joinlab.cases import CASES
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.first_screen import first_screen
-from joinlab.picture.places import Across
+from joinlab.picture.layout import Across
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
 from joinlab.timeline import Ending

@@ -40,7 +40,7 @@ export const columnsOf = ({ scene }) =>
     middle: 0,
   }));
 
-/** Give the columns their places along time, as joinlab/picture/places.py does; returns their length.
+/** Give the columns their places along time, as joinlab/picture/layout.py does; returns their length.
  * @param {Placed[]} columns @param {Looks} looks */
 export function along(columns, looks, how, room) {
   const sizes = { ...looks.sizes[how] };

@@ -1,4 +1,4 @@
-"""Places: where the boxes of a first screen lie along time and across it, in px.
+"""Layout: where the boxes of a first screen lie along time and across it, in px.
 
 The scripts get SIZES and GIVES and compute the same for their own width. For one width,
 static/scene.js and `svg` draw the same boxes.
@@ -77,14 +77,14 @@ def along(screen: FirstScreen, room: float) -> tuple[list[tuple[float, float]], 
             offset += sizes[column.size]
         return laid, offset
 
-    places, length = lay()
+    spans, length = lay()
     for size, least in GIVES:
         if length > room:
             # the room between two is no column's size
             many = sum(column.size == size for column in columns) or len(columns)
             sizes[size] = max(least, sizes[size] - (length - room) / many)
-            places, length = lay()
-    return places, length
+            spans, length = lay()
+    return spans, length
 
 
 class Across:
@@ -102,7 +102,7 @@ class Across:
         else:
             roomy = lanes < 7 or any(column.clashes for column in screen.columns)
             self.thick, self.between = 40, 30 if roomy else 20
-        self.places, self.length = along(screen, width - self.t0 - self.behind)
+        self.spans, self.length = along(screen, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)
         self.height = self.lane(lanes - 1) + self.thick + 20
 
@@ -112,11 +112,11 @@ class Across:
 
     def box(self, column: int, lane: int) -> Rect:
         """Where one box lies; the big ones stand out."""
-        t, w = self.places[column]
+        t, w = self.spans[column]
         grow = 4 if self.screen.columns[column].size == "big" else 0
         return Rect(self.t0 + t, self.lane(lane) - grow, w, self.thick + 2 * grow)
 
     def centre(self, column: int) -> float:
         """px of the middle of a column."""
-        t, w = self.places[column]
+        t, w = self.spans[column]
         return self.t0 + t + (w - 8 * bool(self.screen.columns[column].stack)) / 2
