@@ -342,7 +342,7 @@ class Headline(Line):
 
     def endings(self, counted: bool = False) -> Text:
         """The endings of ranks that did not finish, as a suffix of a headline that has not named
-        them: " Rank 1 hangs.", " 2 ranks hang."."""
+        them: " Rank 1 hangs.", " 3 ranks hang."."""
         world = sum(len(group.ranks) for group in self.ends)
         texts = [
             ends(group.ranks, group.kind, group.pending, world=world, counted=counted)

@@ -71,7 +71,7 @@ def ends(
     counted: bool = False,
 ) -> Text:
     """How ranks ended: "rank 1 hangs"; of all in a `world` of several: "both ranks hang"; `counted`:
-    "2 ranks hang"."""
+    "3 ranks hang", but of two their numbers."""
     ending = ENDINGS[kind]
     if runs:
         verb = "[is|are] still running"
@@ -81,7 +81,7 @@ def ends(
         them = Piece(every_rank(world), ranks=tuple(ranks))
     else:
         them = who(ranks)
-    if counted and 1 < len(ranks) < world:
+    if counted and 2 < len(ranks) < world:
         them = Piece(f"{len(ranks)} ranks", ranks=tuple(ranks))
     return say("{} " + verb + ", a call still pending" * pending, them)
 

@@ -613,6 +613,21 @@ def test_a_rank_that_died_in_two_threads_calls_is_no_effect_of_its_peers_error(
     assert fix.startswith("Look at the last output of rank 0")
 
 
+def test_the_line_in_which_a_rank_waited_for_one_that_never_began_is_no_fix(tmp_path: Path) -> None:
+    error = "DistStoreError: Timed out after 11 seconds waiting for clients. 2/3 clients joined."
+    trace = {
+        "e": "raise",
+        "x": error,
+        "tb": 'Traceback:\n  File "train.py", line 9, in f\n',
+        "t": 7000,
+    }
+    for rank in (0, 1):
+        write(tmp_path, rank, begin(rank, 3) + json.dumps(trace) + "\n")
+    story = joinlab.diagnose(loaded(tmp_path, ""))
+    assert not story.texts(LineKind.FIX)
+    assert "No call of rank 2 is known: no record was found." in str(story)
+
+
 def test_ranks_that_all_compute_in_one_line_are_no_place_to_look_at(tmp_path: Path) -> None:
     process = psutil.Process()
     about = {"host": socket.gethostname(), "pid": process.pid, "process": process.create_time()}

@@ -503,6 +503,8 @@ def test_a_signal_that_met_ranks_of_torchrun_s_next_attempt_is_of_that_attempt()
     assert [end.text for end in timeline.ends] == [INTERRUPTED]
     raised = text.read_text(first + received + last + own, "a log").ends[1]
     assert raised.kind is EndKind.RAISED
+    with pytest.raises(TimelineFileError, match="no line of its last attempt says what a rank did"):
+        text.read_text(first + received + closing + own, "a log")
 
 
 NUMBERED = """Traceback (most recent call last):

@@ -273,7 +273,7 @@ def test_a_headline_counts_ranks_that_did_not_end_well_where_it_would_be_long() 
     )
     assert headline.sentence == (
         "Rank 5 finished; nothing meets ranks 4, 6, 7's all-reduce "
-        "(train_with_tensor_parallelism.py:17). 8 ranks raised an error; 2 ranks were killed."
+        "(train_with_tensor_parallelism.py:17). 8 ranks raised an error; ranks 2, 3 were killed."
     )
     few = replace(headline, ends=(killed, finished))
     assert few.sentence.endswith(":17). Ranks 2, 3 were killed.")

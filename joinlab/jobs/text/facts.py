@@ -16,6 +16,7 @@ DEFAULT_GROUP = "0"
 OF_HOST = "ranks count within a host"
 OF_GROUP = "errors count ranks within a group"
 PERHAPS_OF_GROUPS = "ranks may count within a group"
+LAST_ATTEMPT = "of several attempts, the last"
 
 
 @dataclass(slots=True)

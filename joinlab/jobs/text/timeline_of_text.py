@@ -15,7 +15,7 @@ from operator import itemgetter
 import polars as pl
 
 from joinlab.errors import TimelineFileError
-from joinlab.jobs.text.facts import DEFAULT_GROUP, OF_HOST, TextFacts
+from joinlab.jobs.text.facts import DEFAULT_GROUP, LAST_ATTEMPT, OF_HOST, TextFacts
 from joinlab.jobs.text.launchers import take_reports
 from joinlab.ops import CallRow
 from joinlab.program.log_events import MOST_RANKS
@@ -37,7 +37,8 @@ def timeline_of(facts: TextFacts, source: str, problems: Iterable[str] = ()) -> 
     take_reports(facts)
     ranks = _ranks(facts)
     if not any(rank < MOST_RANKS for rank in ranks):
-        message = f"cannot open {source}: no line says what a rank did."
+        of_last = " of its last attempt" * (LAST_ATTEMPT in facts.notes)
+        message = f"cannot open {source}: no line{of_last} says what a rank did."
         for aside in facts.asides[:1]:
             message += f" {aside}"
         message += (

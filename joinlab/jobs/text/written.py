@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import filterfalse
 
-from joinlab.jobs.text.facts import TextFacts
+from joinlab.jobs.text.facts import LAST_ATTEMPT, TextFacts
 from joinlab.jobs.text.reports import FAILED, reports
 
 # "^" and "$" match at lines: (?m).
@@ -128,7 +128,7 @@ def last_attempt(text: str, facts: TextFacts) -> str:
     again: what came before is of another attempt."""
     begin = text.rfind(RECORDED)  # rank 0 says so once, when an attempt or a job begins
     if begin > text.find(RECORDED):
-        facts.notes.add("of several attempts, the last")
+        facts.notes.add(LAST_ATTEMPT)
         text = text[begin:]
     ends = list(ATTEMPT.finditer(text))
     one_agent = len({end["agent"] for end in ends} - {None}) == 1
@@ -136,7 +136,7 @@ def last_attempt(text: str, facts: TextFacts) -> str:
     for end in reversed(ends):
         agent = end["agent"]
         if not agent or _is_restart(end, following.get(agent), one_agent):
-            facts.notes.add("of several attempts, the last")
+            facts.notes.add(LAST_ATTEMPT)
             return text[end.end() :]
         following[agent] = end.start()
     return text

@@ -30,10 +30,12 @@ CALLERS = 2
 TIMED_OUT = (
     "Timed out waiting",
     "Application timeout caused pair closure",
-    "Socket Timeout",
     "collective operation timeout",
+    "Socket Timeout",
+    "wait timeout after",
+    "seconds waiting for clients",
 )
-"""Of gloo, of its calls behind one that timed out, of a store and of NCCL's watchdog, when no peer
+"""Of gloo, of its calls behind one that timed out, of NCCL's watchdog and of a store, when no peer
 came in time."""
 
 

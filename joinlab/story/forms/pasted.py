@@ -19,6 +19,7 @@ from joinlab.backend.calls import NOT_MET, is_peer_gone
 from joinlab.ops import ONE_SIZE
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
+from joinlab.story.forms.fates import TIMED_OUT
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Cause, Headline, Line, Note, SourceLine, form
 from joinlab.story.words import Text, listing, say
@@ -252,13 +253,9 @@ class TextReach(Note):
 NO_ID = "but store->get("
 
 WAITED = (
-    "Timed out waiting",
-    "seconds waiting for clients",
+    *TIMED_OUT,
     "timed out in monitoredBarrier",
     "in store based barrier",
-    "wait timeout after",
-    "Socket Timeout",
-    "Watchdog caught collective operation timeout",
     "NCCL communicator was aborted",
     "remote process exited",
     "ncclRemoteError",
