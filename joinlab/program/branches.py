@@ -287,6 +287,10 @@ def names_in(test: ast.AST) -> Iterator[str]:
     match test:
         case ast.Call() if _is_question(test):
             yield ast.unparse(test)
+        case ast.Call(ast.Attribute(owner, "size"), [ast.Constant(int(dimension))]):
+            yield from names_in(
+                ast.parse(f"{ast.unparse(owner)}.shape[{dimension}]", mode="eval").body
+            )
         case ast.Call(func=func, args=args, keywords=keywords):
             if not isinstance(func, ast.Name):
                 yield from names_in(func.value if isinstance(func, ast.Attribute) else func)

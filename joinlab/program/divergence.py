@@ -1066,7 +1066,10 @@ def _went(fork: _Fork) -> tuple[str, int, str]:
         return how, test.line, linecache.getline(test.file, test.line).strip()
     if step.event == "raise":
         return "raise", step.line, str(step.values[0][1])
+    text = linecache.getline(step.file, step.line).strip()
     if step.event in ("return", "call") and step.function in COMPREHENSIONS:
+        if step.event == "call" and not fork.statement.first <= step.line <= fork.statement.last:
+            return "line", step.line, text
         return "over" if step.event == "return" else "in", test.line, fork.statement.text
     around = statement_at(step.file, step.line)
     if (
@@ -1076,7 +1079,6 @@ def _went(fork: _Fork) -> tuple[str, int, str]:
         and step.line == around.first < test.line <= around.last
     ):
         return "leave", step.line, around.text
-    text = linecache.getline(step.file, step.line).strip()
     how = step.event
     if step.depth == fork.depth and step.event == "line":
         how = "line"

@@ -536,10 +536,10 @@ def _named(frame: FrameType, name: str) -> Any:
 
 
 def _attribute(owner: Any, name: str, unknown: object) -> Any:
-    """An attribute of the object's own dict, a slot, a plain value of its class, or `requires_grad` of
-    a tensor."""
-    if name == "requires_grad" and _is_tensor(owner):
-        return owner.requires_grad
+    """An attribute of the object's own dict, a slot, a plain value of its class, or `requires_grad` or
+    the shape of a tensor."""
+    if name in ("requires_grad", "shape") and _is_tensor(owner):
+        return tuple(owner.shape) if name == "shape" else owner.requires_grad
     with suppress(AttributeError, TypeError):
         held = object.__getattribute__(owner, "__dict__")
         if name in held:
