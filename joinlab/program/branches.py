@@ -25,6 +25,7 @@ class Statement:
     one_line     the test of an `if` with its block on the same line, or of its only conditional expression
     reads        names that it reads or calls, without its block: "loss"
     stores       names that it or its block sets: "start", "self.bad"
+    replaces     names that it gives other values, in which it does not read them
     calls        objects of which it, without its block, calls methods, or its decorators do: "hooks" of
                  `hooks.add(save)`; without imported modules
     owned        dotted names that it tests or sets, each with the name of what has the attribute; and "hooks()" with
@@ -43,6 +44,7 @@ class Statement:
     one_line: ast.expr | None
     reads: frozenset[str]
     stores: frozenset[str]
+    replaces: frozenset[str]
     calls: frozenset[str]
     owned: tuple[tuple[str, str], ...]
     loop: bool
@@ -195,6 +197,7 @@ def _made(
         _one_line(node),
         frozenset(_reads(node)) - inner,
         stores,
+        frozenset(_replaced(node)),
         calls,
         (*owned, *((f"{name}()", name) for name in sorted(calls))),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
@@ -323,6 +326,17 @@ def _reads(node: ast.AST) -> Iterator[str]:
             for part in ast.iter_child_nodes(node):
                 if not isinstance(part, ast.stmt):
                     yield from _reads(part)
+
+
+def _replaced(node: ast.stmt) -> Iterator[str]:
+    """The names to which an assignment gives values in which it does not read them."""
+    if isinstance(node, ast.Assign):
+        read = list(_reads(node.value))
+        for target in node.targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                name = dotted(part)
+                if name and not any(f"{other}.".startswith(f"{name}.") for other in read):
+                    yield name
 
 
 def _called(node: ast.stmt) -> Iterator[str]:

@@ -666,8 +666,9 @@ def _of_its_own(
             guards = list(filter(partial(_guards, step), guards))
     if len(guards) != 1:
         return []
-    guard = guards[0]
-    return [*_set_before(best[: best.index(guard)], {*guard.statement.names}, guard.tests), guard]
+    guard, two = guards[0], (steps, steps)
+    names = {*guard.statement.names}
+    return [*_set_before(best[: best.index(guard)], names, guard.tests, two), guard]
 
 
 def _guards(step: TraceStep, fork: _Fork) -> bool:
@@ -746,14 +747,13 @@ def _chain(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) ->
             reads = set()
         if tests and line:
             inside = [fork for fork in forks if _decided(fork, tests[0], trace.steps, reads)]
-            frames = chain(*map(_frame, tests, steps))
-            setters = _set_before(forks, reads, frames, line.first)
+            setters = _set_before(forks, reads, tests, steps, line=line.first)
             causes = [*setters, *inside[-1:]] or _changed(forks, reads, tests)
             causes.sort(key=forks.index, reverse=True)
             if causes:
                 cause = causes[0]
                 names = {*cause.statement.names}
-                return [*_set_before(forks[: forks.index(cause)], names, cause.tests), cause]
+                return [*_set_before(forks[: forks.index(cause)], names, cause.tests, steps), cause]
         return []
     setters, test = _setters(forks, fork, steps), fork.tests[0]
     if not setters:
@@ -823,29 +823,57 @@ def _changes_one_replica(own: Sequence[tuple[int, int]], peer: Sequence[tuple[in
 
 
 def _set_before(
-    forks: Sequence[_Fork], reads: Set[str], steps: Iterable[TraceStep], line: int = 0
+    forks: Sequence[_Fork],
+    reads: Set[str],
+    tests: Sequence[TraceStep],
+    traces: Sequence[Sequence[TraceStep]],
+    inside: Iterable[TraceStep] = (),
+    line: int = 0,
 ) -> list[_Fork]:
-    """The last statement at which they diverged earlier that set one of the names that these steps
-    read, or that contains this line. Where the object that has an attribute is known, its name alone
-    does not count."""
+    """The last statement at which they diverged earlier that set one of the names that these tests, and
+    steps in functions that they call, read; or that contains this line. What was set anew since does
+    not count, nor, where the object that has an attribute is known, its name alone."""
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
     owned = set[tuple[int, str]]()
-    for step in steps:
+    for step in chain(*map(_frame, tests, traces), inside):
         owned |= _owned(step, parts)
     if owned:
         parts = {part for part in parts if "." not in part}
-    setters = (
-        fork
-        for fork in reversed(forks)
-        if owned & _sets_owned(fork)
-        or any(
-            name == part or name.startswith(f"{part}.") for name in _sets(fork) for part in parts
-        )
-        or fork.statement.first <= line <= fork.statement.last
-    )
-    return list(islice(setters, 1))
+    for fork in reversed(forks):
+        names = {
+            name
+            for name, part in product(_sets(fork), parts)
+            if name == part or name.startswith(f"{part}.")
+        }
+        still = partial(_still, fork, names, owned)
+        if fork.statement.first <= line <= fork.statement.last or any(
+            map(still, range(len(tests)), tests, traces)
+        ):
+            return [fork]
+    return []
+
+
+def _still(
+    fork: _Fork,
+    names: Set[str],
+    owned: Set[tuple[int, str]],
+    which: int,
+    test: TraceStep,
+    trace: Sequence[TraceStep],
+) -> bool:
+    """Whether a rank, the first or the second, set one of these names or attributes at a statement,
+    or before the traces met again, and not anew until a test."""
+    ran = [fork.tests[which], *chain(*fork.alone[which : which + 1])]
+    owned = owned & set[tuple[int, str]]().union(*(_sets_owned(fork, step) for step in ran))
+    for step in trace[_index_of(ran[-1], trace) + 1 : _index_of(test, trace)]:
+        statement = statement_at(step.file, step.line)
+        if statement is not None and step.event == "line":
+            owned = owned - _owned(step, statement.replaces)
+            if (step.depth, step.function) == (test.depth, test.function):
+                names = names - statement.replaces
+    return bool(names or owned)
 
 
 def _owned(step: TraceStep, names: Set[str]) -> set[tuple[int, str]]:
@@ -853,16 +881,13 @@ def _owned(step: TraceStep, names: Set[str]) -> set[tuple[int, str]]:
     return {(owner, name.rpartition(".")[2]) for name, owner in step.owners if name in names}
 
 
-def _sets_owned(fork: _Fork) -> set[tuple[int, str]]:
-    """The attributes that the statement set, or one of the ranks before their traces met again, also
-    in functions that it called."""
-    owned = set[tuple[int, str]]()
-    for step in chain(fork.tests, *fork.alone):
-        statement = statement_at(step.file, step.line)
-        has_block = statement is not None and statement.branches and statement.decides
-        if statement is not None and (not has_block or statement == fork.statement):
-            owned |= _owned(step, statement.stores)
-    return owned
+def _sets_owned(fork: _Fork, step: TraceStep) -> set[tuple[int, str]]:
+    """The attributes that a step set, also in a function that the statement called."""
+    statement = statement_at(step.file, step.line)
+    if statement is None:
+        return set()
+    has_block = statement.branches and statement.decides  # whose lines are steps, if they ran
+    return _owned(step, frozenset() if has_block and step not in fork.tests else statement.stores)
 
 
 def _frame(test: TraceStep, trace: Sequence[TraceStep]) -> list[TraceStep]:
@@ -939,16 +964,17 @@ def _setters(
             branches.append(earlier)
     reads = {*fork.statement.names, *(() if fork.statement.decides else fork.statement.reads)}
     reads -= {name for name, _ in {*fork.tests[0].values}.intersection(fork.tests[1].values)}
-    steps = list[TraceStep]()
+    inside = list[TraceStep]()
     for test, trace in zip(fork.tests, traces, strict=True) if branches else ():
         after = trace[_index_of(test, trace) + 1 :]
-        inside = list(takewhile(lambda step: step.depth > fork.depth, after))
-        steps += [*_frame(test, trace), *inside]
-        for statement in _statements(inside):
+        called = list(takewhile(lambda step: step.depth > fork.depth, after))
+        inside += called
+        for statement in _statements(called):
             if statement.decides or statement.returns:
                 reads.update(statement.names)
     if branches:
-        return _set_before(branches, _made_of(reads, fork.tests, traces), steps)
+        made_of = _made_of(reads, fork.tests, traces)
+        return _set_before(branches, made_of, fork.tests, traces, inside)
     return []
 
 

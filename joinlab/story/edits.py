@@ -708,7 +708,7 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
         # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
         return
     if isinstance(node, ast.While):
-        made = target.agree("flag", f"float({ast.unparse(node.test)})", "MAX")
+        made = target.agree("flag", _as_number(target, node.test), "MAX")
         if made:
             lines = [*made, "if not flag.item():", "    break"]
             put = target.put(node.body[0], *lines)
@@ -716,10 +716,27 @@ def _flag(target: FixTarget) -> Iterator[Edited]:
             yield Edited("together", target, text)
     elif isinstance(node, ast.If) and not _is_role(target, node.test):
         for kind, op in _decisions(target, node):
-            made = target.agree("flag", f"float({ast.unparse(node.test)})", op)
+            made = target.agree("flag", _as_number(target, node.test), op)
             if made:
                 changes = target.put(node, *made), (*target.span(node.test), "flag.item()")
                 yield Edited(kind, target, target.changed(*changes))
+
+
+def _as_number(target: FixTarget, test: ast.expr) -> str:
+    """The text of a number that says whether a test passes, which may be one of a list."""
+    others = {
+        read["name"]
+        for read in target.tests[-1]["values"]
+        if not isinstance(read["value"], bool | float)
+    }
+    numbers = {read["name"] for read in target.tests[-1]["values"]} - others
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    plain = (
+        isinstance(part, ast.Compare | ast.UnaryOp | ast.Call) or ast.unparse(part) in numbers
+        for part in parts
+    )
+    text = ast.unparse(test)
+    return f"float({text})" if all(plain) else f"float(bool({text}))"
 
 
 def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
