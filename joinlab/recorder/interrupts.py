@@ -27,10 +27,10 @@ class Interrupts:
         self._reads = -1
         if threading.current_thread() is not threading.main_thread():
             return
-        self._reads, writes = os.pipe()
+        self._reads, self._writes = os.pipe()
         os.set_blocking(self._reads, False)
-        os.set_blocking(writes, False)
-        before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        os.set_blocking(self._writes, False)
+        before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
         if before >= 0:  # the program's own
             signal.set_wakeup_fd(before)
             return
@@ -54,16 +54,18 @@ class Interrupts:
 
     def _hear(self, begun: _thread.LockType) -> None:
         begun.release()
-        while self._reads >= 0:
-            select.select([self._reads], [], [])
-            self.came()
+        with suppress(OSError, ValueError):  # the program has closed all files
+            while True:
+                select.select([self._reads], [], [])
+                self.came()
 
     def _leave_to_parent(self) -> None:
         """In a forked child, such as a DataLoader's worker, which shares the pipe."""
         self._lock = threading.Lock()  # another thread of the parent may hold it
         self._reads = -1
-        with suppress(ValueError):
-            signal.set_wakeup_fd(-1)
+        before = signal.set_wakeup_fd(-1)
+        if before != self._writes:  # the program's own
+            signal.set_wakeup_fd(before)
 
 
 @cache

@@ -10,9 +10,15 @@ import os, signal, sys
 from joinlab.recorder import interrupts
 heard = interrupts.of_process()
 reads, writes = os.pipe()
+os.set_blocking(writes, False)
 signal.signal(signal.SIGINT, lambda *_: None)
 heard.listeners.append(lambda: os.write(writes, b"!"))
-if sys.argv[1] == "child":
+if sys.argv[1] == "own":
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    if os.fork() == 0:
+        os._exit(signal.set_wakeup_fd(-1) == writes)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+elif sys.argv[1] == "child":
     if os.fork() == 0:
         signal.raise_signal(signal.SIGINT)
         os._exit(heard.came())
@@ -36,3 +42,7 @@ def test_a_listener_is_called_once_sigint_has_come() -> None:
 
 def test_a_signal_of_a_forked_child_is_not_its_parents() -> None:
     assert _run("child") == "0 False"
+
+
+def test_a_forked_child_keeps_the_programs_own_pipe() -> None:
+    assert _run("own") == "1"
