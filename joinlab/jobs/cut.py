@@ -11,6 +11,7 @@ from joinlab.jobs.rank_process import (
     is_alive,
     is_moving,
     recent_ns,
+    stopped_ns,
     traceback_of,
     wall_offset,
 )
@@ -46,11 +47,11 @@ def find_cut(logs: dict[int, RankLog]) -> ReadUntil | None:
             cuts.append(ReadUntil(last, LOST))
         elif _is_short(log, done):
             cuts.append(ReadUntil(last + 1, LOST))
-        elif log.interrupted_ns is not None and not log.returned:
+        elif (signal_ns := stopped_ns(log)) is not None and not log.returned:
             if _interrupted_itself(log, logs):
                 failed.append(last)
             elif interrupted_at(log) is not None or not (log.raised or is_alive(log)):
-                signals.append(ReadUntil(log.interrupted_ns + wall_offset(log), INTERRUPTED))
+                signals.append(ReadUntil(signal_ns + wall_offset(log), INTERRUPTED))
         elif log.raised is None:
             continue
         elif interrupted_at(log) is not None:
@@ -67,7 +68,7 @@ def _interrupted_itself(log: RankLog, logs: dict[int, RankLog]) -> bool:
     """Whether SIGINT came to this rank alone: others waited when it had ended, and would have
     received it."""
     others = [other for other in logs.values() if other is not log]
-    return all(other.interrupted_ns is None for other in others) and any(
+    return not any(other.interrupts for other in others) and any(
         other.awaited() is not None or other.left_ns is not None for other in others
     )
 

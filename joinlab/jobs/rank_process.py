@@ -51,6 +51,14 @@ def process_status(begin: RankBegins) -> str | None:
         return "gone"
 
 
+def stopped_ns(log: RankLog) -> int | None:
+    """When a SIGINT came behind the last call that the rank completed, by its own clock; None if none
+    did."""
+    done = (call for call in log.calls.values() if call.get("completed_ns") is not None)
+    last = max((call["enqueued_ns"] or 0 for call in done), default=0)
+    return next((at_ns for at_ns in log.interrupts if at_ns > last), None)
+
+
 def traceback_of(log: RankLog) -> str:
     return "" if log.raised is None else log.raised.traceback or ""
 

@@ -91,6 +91,7 @@ class Recording:
         if self.over or self.pid != os.getpid():  # a forked child does not write its parent's end
             return
         self.over = True
+        self._interrupts.came()  # its thread may not have run yet
         self.recorder.completions.settle()
         if isinstance(ending, ProgramReturned):
             self.recorder.misuse.ended()

@@ -160,8 +160,8 @@ class RankLog:
     """The lines of the program that it ran, if they were recorded."""
     last_ns: int = 0
     """Time of the latest event that was taken, of those that have one."""
-    interrupted_ns: int | None = None
-    """When a SIGINT came after which the rank issued no call."""
+    interrupts: list[int] = field(default_factory=list)
+    """When SIGINT came."""
     left_ns: int | None = None
     """When a call first failed because a peer's process had ended."""
     read_ns: int = 0
@@ -249,7 +249,7 @@ class RankLog:
     def take(self, event: Event) -> None:
         """Take one event. Emulated ranks call this directly."""
         if type(event) is Interrupted:
-            self.interrupted_ns = self.interrupted_ns or event.time_ns
+            self.interrupts.append(event.time_ns)
             return
         self.moves += type(event) is not ThreadsStand
         self.stood = []
@@ -333,7 +333,6 @@ class RankLog:
     def _issue(self, event: CallIssued) -> None:
         if event.call in self.calls:
             return  # a bounded log repeats it in its next segment
-        self.interrupted_ns = None
         stack, site, joined = self._stacks.get(event.stack, ([], None, False))
         call: CallRow = {
             "rank": self.rank,
