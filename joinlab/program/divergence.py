@@ -837,8 +837,13 @@ def _set_before(
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
     owned = set[tuple[int, str]]()
-    for step in chain(*map(_frame, tests, traces), inside):
+    for step in inside:
         owned |= _owned(step, parts)
+    for test, trace in zip(tests, traces, strict=True):
+        unread = parts  # "worker.active" is another object's in each round of a loop over workers
+        for step in _frame(test, trace):
+            owned |= _owned(step, unread)
+            unread = unread.difference(name for name, _ in step.owners)
     if owned:
         parts = {part for part in parts if "." not in part}
     for fork in reversed(forks):
@@ -891,7 +896,8 @@ def _sets_owned(fork: _Fork, step: TraceStep) -> set[tuple[int, str]]:
 
 
 def _frame(test: TraceStep, trace: Sequence[TraceStep]) -> list[TraceStep]:
-    """The steps of the function's run until a test, without those of functions that it called."""
+    """The steps of the function's run until a test, the last one first, without those of functions
+    that it called."""
     before = list[TraceStep]()
     for step in reversed(trace[: _index_of(test, trace) + 1]):
         if step.depth == test.depth:
