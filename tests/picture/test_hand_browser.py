@@ -305,12 +305,13 @@ FEW = ((0, 0), (0, 8), (5, 6), (8, 7))
 OTHERS = ((0, 1), (1, 0), (2, 3), (3, 2), (4, 4), (8, 0), (8, 8))
 
 
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
 @pytest.mark.parametrize("counts", [FEW, pytest.param(OTHERS, marks=pytest.mark.nightly)])
-def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(notebook, counts):
+def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(notebook, counts, size):
     """`python -m tests.first_screen` visits all 81."""
     bench = notebook.page.locator(BENCH).first
     notebook.tell("bench = hand; bench.counts, bench.engine = (5, 6), 'emulated nccl'")
-    notebook.page.set_viewport_size({"width": 1440, "height": 900})
+    notebook.page.set_viewport_size({"width": size[0], "height": size[1]})
     bench.evaluate("(bench) => bench.scrollIntoView({ block: 'start' })")
     notebook.settle()
     for case in (2, 4):
