@@ -35,7 +35,8 @@ from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import FACTS, Op, decode_values
 from joinlab.program.labels import kind_of
 from joinlab.program.program import Program
-from joinlab.story.edits import EDITED, Edited, candidates
+from joinlab.story.edits import candidates
+from joinlab.story.edits.edited import EDITED, Edited
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.even import AllFinished

@@ -13,7 +13,7 @@ that the ranks' calls have there, which `FirstDifference` gives:
         return (Mine(**evidence.about(sides, calls)), *meeting.causes(evidence))
 
 Its test is a program in tests/material/unseen, with the facts about it in table.toml. If an edit
-fixes it, add a generator of edited texts to `joinlab/story/edits.py`, and a sentence about the edit
+fixes it, add a generator of edited texts to `joinlab/story/edits/`, and a sentence about the edit
 to DOES of `fix`.
 """
 
