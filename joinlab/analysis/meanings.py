@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from joinlab.ops import decode_values
+from joinlab.ops import CallRow, decode_values
 
 Number = int | float
 
@@ -226,3 +226,8 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
     if meaning.takes:
         return f"took {got} for {meaning.takes}"
     return f"got {got}"
+
+
+def averages_gradients(row: CallRow) -> bool:
+    """Whether DDP issued this call to average gradients."""
+    return "(DDP backward())" in (row["origin"] or "")

@@ -1,7 +1,7 @@
 """Finds the calls at which ranks part, and for each rank the window of steps that led there.
 
 rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps after the last call that all ranks made
-rank 1   all-reduce   ....   barrier        from one place; joinlab/program/divergence.py compares these steps
+rank 1   all-reduce   ....   barrier        from one place; joinlab/program/divergence/ compares these steps
 """
 
 from __future__ import annotations
@@ -21,18 +21,12 @@ from joinlab.analysis.meanings import is_own
 from joinlab.analysis.wording import by_key
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, CallRow
 from joinlab.program.branches import statement_at
-from joinlab.program.divergence import (
-    Branch,
-    Divergence,
-    Key,
-    Role,
-    Search,
-    Test,
-    erred_at,
-    rounds_of,
-    skipped_by,
-    tests_of,
-)
+from joinlab.program.divergence import Branch, Divergence, Key, Test
+from joinlab.program.divergence.pairs import tests_of
+from joinlab.program.divergence.raised import erred_at
+from joinlab.program.divergence.rounds import Role, rounds_of
+from joinlab.program.divergence.search import Search
+from joinlab.program.divergence.skipped import skipped_by
 from joinlab.program.steps import is_made_by_join
 from joinlab.program.traces import ALL, Trace, Window
 from joinlab.story.evidence import Evidence

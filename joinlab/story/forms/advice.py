@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from joinlab.analysis.first_difference import Relation
-from joinlab.analysis.meanings import is_own
+from joinlab.analysis.meanings import averages_gradients, is_own
 from joinlab.analysis.wording import by_key, differing_text
 from joinlab.backend.calls import is_peer_gone
-from joinlab.program.divergence import are_gradients
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms import even, meeting, parted, pasted, standing
@@ -107,7 +106,7 @@ def _can_join(evidence: Evidence) -> bool:
     between: dict[int, bool] = {}
     for row in evidence.matched.rows:
         rank = row["rank"]
-        if are_gradients([row]):
+        if averages_gradients(row):
             if between.get(rank):
                 return False
             between[rank] = False

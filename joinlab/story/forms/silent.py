@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from joinlab.analysis.matching import Slot, key_of
+from joinlab.analysis.meanings import averages_gradients
 from joinlab.analysis.splits import misfits
 from joinlab.analysis.wording import at_input, by_key
 from joinlab.ops import Op
-from joinlab.program.divergence import are_gradients
 from joinlab.program.replicas import Replica
 from joinlab.story.evidence import AboutSides, Evidence
 from joinlab.story.forms import meeting
@@ -145,13 +145,13 @@ def out_of_phase(evidence: Evidence) -> tuple[Line, ...]:
         if span["name"] == "backward":
             ran.add((span["rank"], span["input"]))
     rows_of_all = evidence.folding.matched.rows
-    only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if are_gradients([row])}
+    only_ran = ran - {(row["rank"], row["input"]) for row in rows_of_all if averages_gradients(row)}
     for slot in evidence.difference.slots:
         rows = [evidence.difference.call(slot, rank) for rank in slot.calls]
         by_input = by_key(
             (row["input"], row["rank"])
             for row in rows
-            if are_gradients([row]) and row["input"] is not None
+            if averages_gradients(row) and row["input"] is not None
         )
         if len(by_input) != 2:
             continue
