@@ -41,14 +41,14 @@ class Comparison:
     """Two Timelines on one axis.
 
     rows      every slot of both, in the order of each
-    parting   the row where they part; None if they never do
+    first_difference   number of the first row in which they differ; None if they never do
     sentence  the same in words
 
-        comparison.rows[comparison.parting].left        # index into joinlab.match(left)
+        comparison.rows[comparison.first_difference].left        # index into joinlab.match(left)
     """
 
     rows: tuple[ComparedRow, ...]
-    parting: int | None
+    first_difference: int | None
     sentence: str
 
 
@@ -61,7 +61,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     left_side, right_side = _ComparedRun(left), _ComparedRun(right)
     rows = tuple(ComparedRow(*pair) for pair in _aligned(left_side.keys, right_side.keys))
     first: dict[str, tuple[str, str]] = {}  # by kind: where the first such difference is, and what
-    parting = None
+    first_difference = None
     left_start = right_start = 0
     for index, row in enumerate(rows):
         calls = (
@@ -75,10 +75,10 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         left_start += row.left is not None
         right_start += row.right is not None
         if "parts" in first:
-            parting = index
+            first_difference = index
             break
     for kind in (
-        ("read", "parts") if parting is not None else ("data",)
+        ("read", "parts") if first_difference is not None else ("data",)
     ):  # what a rank read led it elsewhere
         if kind in first:
             where, text = first[kind]
@@ -86,14 +86,14 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
                 lead = "What is carried differs"
             else:
                 lead = "They part"
-            return Comparison(rows, parting, f"{lead} {where}: {text}.")
+            return Comparison(rows, first_difference, f"{lead} {where}: {text}.")
     ends = [[end.kind for end in side.ends] for side in (left, right)]
     if ends[0] == ends[1]:
         but = "."
     else:
         but = "; only how the ranks end differs."
     return Comparison(
-        rows, parting, f"Both runs issue the same calls, and each call ends alike{but}"
+        rows, first_difference, f"Both runs issue the same calls, and each call ends alike{but}"
     )
 
 

@@ -180,9 +180,9 @@ def _split(lanes: Iterable[tuple[int, ...]], groups: Sequence[set[int]]) -> Clas
     while unchecked:
         group = unchecked.pop()
         lanes_here = {lane_of[rank] for rank in group}
-        apart = {ranks for ranks in lanes_here if ranks[0] not in group}
-        if set() < apart < lanes_here:
-            for ranks in apart:
+        outside = {ranks for ranks in lanes_here if ranks[0] not in group}
+        if set() < outside < lanes_here:
+            for ranks in outside:
                 for part in by_key((rank in group, rank) for rank in ranks).values():
                     lane_of.update(dict.fromkeys(part, tuple(part)))
             unchecked = [*groups]

@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _say(" ".join(lines if len(lines) < 3 else [lines[0], lines[-1]]), 2)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _say(f"{place}{error.strerror or error}", 2)
+        path = f"{error.filename}: " if error.filename else ""
+        return _say(f"{path}{error.strerror or error}", 2)
 
 
 def _make_writable() -> None:

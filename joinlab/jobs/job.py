@@ -119,10 +119,10 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[D
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == largest and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
-            apart = f"{days} day{'s' * (days != 1)}"
+            distance = f"{days} day{'s' * (days != 1)}"
             which = "later" if end > usual else "earlier"
             notes.append(
-                f"{dump.file!r} is of another job: its last call is {apart} {which} than those of most"
+                f"{dump.file!r} is of another job: its last call is {distance} {which} than those of most"
             )
         elif size != largest:
             notes.append(

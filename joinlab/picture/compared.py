@@ -24,8 +24,8 @@ def compared(first: Timeline, second: Timeline) -> tuple[Both, str]:
     both = first_screen(first, ranks=False), first_screen(second, ranks=False)
     spans = [_spans(screen, comparison, side) for side, screen in enumerate(both)]
     pairs = list(_pairs(*spans))
-    if comparison.parting is not None:
-        both = _difference_marked(both, spans, comparison.parting)
+    if comparison.first_difference is not None:
+        both = _difference_marked(both, spans, comparison.first_difference)
     left, right = (
         _on_one_axis(both, side, pairs, name)
         for side, name in enumerate(distinct_names(first, second))
@@ -60,11 +60,11 @@ def _pairs(first: Sequence[Span], second: Sequence[Span]) -> Iterator[Pair]:
         i, j = i + takes_left, j + takes_right
 
 
-def _difference_marked(both: Both, spans: Sequence[Sequence[Span]], parting: int) -> Both:
+def _difference_marked(both: Both, spans: Sequence[Sequence[Span]], first_difference: int) -> Both:
     """Both, where they part within stacks: each stack says so, and how many calls it holds."""
     marked = []
     for screen, columns in zip(both, spans, strict=True):
-        index = sum(first <= parting for first, _ in columns) - 1
+        index = sum(first <= first_difference for first, _ in columns) - 1
         if index < 0 or not screen.columns[index].stack:
             return both
         column = screen.columns[index]

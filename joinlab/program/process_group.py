@@ -26,9 +26,9 @@ from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 class NoSuchRank(Exception):
     """A send or recv names a rank that its group does not have."""
 
-    def __init__(self, place: int, size: int) -> None:
+    def __init__(self, number: int, size: int) -> None:
         super().__init__(
-            f"no rank {place} is in its group, which has {size} ranks. Real ranks would wait for it in vain, or crash."
+            f"no rank {number} is in its group, which has {size} ranks. Real ranks would wait for it in vain, or crash."
         )
 
 

@@ -1,7 +1,7 @@
 """Finds the calls at which ranks part, and for each rank the window of steps that led there.
 
 rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps after the last call that all ranks made
-rank 1   all-reduce   ....   barrier        from one place; joinlab/program/divergence/ compares these steps
+rank 1   all-reduce   ....   barrier        from one line; joinlab/program/divergence/ compares these steps
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _without_roles(
         call = linecache.getline(test["file"], side["line"]).strip()
         return skipped_by(other, traces[other["ranks"][0]].steps, test, call) or tests
     rounds = rounds_of(
-        Role(side["ranks"], traces[side["ranks"][0]].steps, places)
-        for side, places in zip(test["sides"], zip(*parts, strict=True), strict=True)
+        Role(side["ranks"], traces[side["ranks"][0]].steps, positions)
+        for side, positions in zip(test["sides"], zip(*parts, strict=True), strict=True)
     )
     return rounds if rounds or isinstance(headline, Circle) else tests
 
@@ -162,9 +162,9 @@ def _met_inside(evidence: Evidence, test: Test) -> list[tuple[int, int]]:
     lines = range(statement.first, statement.last + 1)
     inside = {f"{test['file']}:{line}" for line in lines}
     rows = {
-        (rank, row["group"], row["seq"]): (place, row)
+        (rank, row["group"], row["seq"]): (position, row)
         for rank, path in paths_of(evidence.timeline, ranks).items()
-        for place, row in path
+        for position, row in path
     }
     met = []
     for slot in evidence.matched.slots:
@@ -448,8 +448,8 @@ def has_keys(timeline: Timeline) -> bool:
     program_calls = timeline.calls.filter(
         ~pl.col("origin").fill_null("").str.contains("(", literal=True)
     )
-    places = (site.rpartition(":") for site in program_calls["call_site"].drop_nulls().unique())
-    lines = [statement_at(file, int(line)) for file, _, line in places if line.isdecimal()]
+    sites = (site.rpartition(":") for site in program_calls["call_site"].drop_nulls().unique())
+    lines = [statement_at(file, int(line)) for file, _, line in sites if line.isdecimal()]
     return any(statement is not None and statement.keys for statement in lines)
 
 
@@ -497,7 +497,7 @@ def _keys(
 
 def _other_keys(timeline: Timeline, traces: Mapping[int, Trace]) -> list[tuple[int, Key]]:
     """The first two calls that met with different keys, both of which both ranks have, each with
-    its place among all calls of its rank; [] if there are none.
+    its position among all calls of its rank; [] if there are none.
     """
     keys = _keys(timeline, traces)
     for group, members in timeline.meta["groups"].items():

@@ -21,8 +21,8 @@ FINISHED = Ending("finished")
 
 def parts_at(comparison: Comparison, timeline: Timeline, side: str = "left") -> dict[int, str]:
     """The labels of the calls in the row where they part."""
-    assert comparison.parting is not None
-    at = getattr(comparison.rows[comparison.parting], side)
+    assert comparison.first_difference is not None
+    at = getattr(comparison.rows[comparison.first_difference], side)
     slot = match(timeline)[at]
     return {
         rank: timeline.call(rank, seq, slot.group)["origin"] for rank, seq in slot.calls.items()
@@ -35,7 +35,7 @@ def parts_at(comparison: Comparison, timeline: Timeline, side: str = "left") -> 
 @given(timelines())
 def test_a_timeline_does_not_part_from_itself(timeline):
     found = compare(timeline, timeline)
-    assert found.parting is None
+    assert found.first_difference is None
     assert list(found.rows) == [(at, at) for at in range(len(match(timeline)))]
     assert found.sentence == "Both runs issue the same calls, and each call ends alike."
 
@@ -54,10 +54,10 @@ def test_every_slot_is_in_one_row_in_its_own_order(left, right):
 @given(timelines(), timelines())
 def test_they_part_at_the_same_place_seen_from_either_side(left, right):
     one, other = compare(left, right), compare(right, left)
-    assert one.parting == other.parting
-    if one.parting is not None:
+    assert one.first_difference == other.first_difference
+    if one.first_difference is not None:
         assert one.sentence.startswith("They part ")
-        assert all(row.left == row.right for row in one.rows[: one.parting])
+        assert all(row.left == row.right for row in one.rows[: one.first_difference])
 
 
 KEYS = st.lists(st.tuples(st.integers(-1, 2), st.sampled_from("ab")), max_size=9)
@@ -102,7 +102,7 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
 
 def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
     found = compare(case_timeline(4, 2, backend="nccl"), case_timeline(4, 2))
-    assert found.parting is not None
+    assert found.first_difference is not None
     assert found.sentence == (
         "They part at call 17: with nccl rank 0's \"anyone left?\" and rank 1's barrier complete, "
         "with gloo they never complete."
@@ -112,7 +112,7 @@ def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there()
 def test_more_inputs_part_where_the_fewer_end_and_meet_again():
     found = compare(case_timeline(1, 5), case_timeline(1, 2))
     assert (
-        found.parting is not None
+        found.first_difference is not None
         and "They part at call 12: with inputs (5, 6) rank 0 issues" in found.sentence
     )
     last = found.rows[-1]
@@ -129,7 +129,7 @@ def pair(**columns):
 
 def test_values_can_differ_without_a_parting():
     found = compare(pair(), pair(dtype="int64"))
-    assert found.parting is None
+    assert found.first_difference is None
     assert (
         "What is carried differs at call 1: rank 0's all-reduce is float32[1], sum"
         in found.sentence
@@ -139,7 +139,7 @@ def test_values_can_differ_without_a_parting():
 def test_a_call_that_fails_parts_from_one_that_completes():
     found = compare(pair(), pair(done=False, error="RuntimeError: no"))
     assert (
-        found.parting == 0
+        found.first_difference == 0
         and "ranks 0, 1's all-reduce complete, with the second they fail." in found.sentence
     )
 
@@ -147,7 +147,9 @@ def test_a_call_that_fails_parts_from_one_that_completes():
 def test_different_endings_after_the_same_calls_are_reported():
     timeline = pair()
     found = compare(timeline, replace(timeline, ends=(FINISHED, HUNG)))
-    assert found.parting is None and found.sentence.endswith("; only how the ranks end differs.")
+    assert found.first_difference is None and found.sentence.endswith(
+        "; only how the ranks end differs."
+    )
 
 
 def test_a_rank_s_next_call_is_named_where_its_calls_are_in_other_rows():

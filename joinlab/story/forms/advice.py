@@ -25,10 +25,10 @@ def find(evidence: Evidence, over: bool) -> tuple[Line, ...]:
         return tuple(_recording(evidence))
     if evidence.meta.get("engine") != "recorded":
         return ()
-    places = tuple(_where(evidence))
+    stood = tuple(_where(evidence))
     if over:
-        return (*places, *_at_test(evidence), *_what_leads(evidence))[:1]
-    return places
+        return (*stood, *_at_test(evidence), *_what_leads(evidence))[:1]
+    return stood
 
 
 class RecordIt(Fix):
@@ -244,10 +244,10 @@ def _where(evidence: Evidence) -> Iterator[Line]:
     """Where ranks stand outside any call; not of a job that went on until it was interrupted, and
     of which no rank waited, nor where all ranks of a job that runs are at one line."""
     stands = [line for line in standing.find(evidence) if isinstance(line, standing.Stands)]
-    places = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
-    runs = len(places) == 1 and all(end.runs for end in evidence.ends)
+    by_site = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
+    runs = len(by_site) == 1 and all(end.runs for end in evidence.ends)
     if (runs or even.cut_short(evidence)) and standing.all_stand(evidence):
         return
-    if places:
-        lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in places.items())
-        yield LookThere(lines=lines, **evidence.about(places.values()))
+    if by_site:
+        lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in by_site.items())
+        yield LookThere(lines=lines, **evidence.about(by_site.values()))

@@ -178,8 +178,8 @@ class More(Mismatch):
     def words(self) -> Text:
         who_has, lagging = self.sides
         many = "one" if self.by == 1 else f"{self.by} calls of"
-        places = "".join(call.site_text for call in self.calls)
-        call = say("{} {}{}", many, self.noun(0, quote=False), places)
+        sites = "".join(call.site_text for call in self.calls)
+        call = say("{} {}{}", many, self.noun(0, quote=False), sites)
         return say(
             "{} issued {} {} than {} ({} and {}).",
             who_has,

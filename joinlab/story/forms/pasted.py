@@ -403,8 +403,8 @@ def _stood(evidence: Evidence) -> Line | None:
     texts = by_key((thread.text(), rank) for rank, thread in main if thread.frames)
     by_size = sorted(texts.items(), key=lambda item: (len(item[1]), item[1]))
     if by_size:
-        places, sides = zip(*by_size, strict=True)
-        return TextStood(places, **evidence.about(sides))
+        frames, sides = zip(*by_size, strict=True)
+        return TextStood(frames, **evidence.about(sides))
     return None
 
 

@@ -146,13 +146,13 @@ def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     if not all_stand(evidence) or evidence.difference.mismatch is not None:
         return ()
     unfinished = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
-    places = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)
-    if len(places) < 2:
+    by_site = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)
+    if len(by_site) < 2:
         return ()
-    sides = sorted(places.items(), key=lambda place: (len(place[1]), place[1]))[:2]
+    sides = sorted(by_site.items(), key=lambda item: (len(item[1]), item[1]))[:2]
     lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
-    in_places = evidence.about((ranks for _, ranks in sides), ranks=unfinished)
-    return (StandApart(len(places) > 2, lines=lines, **in_places),)
+    about = evidence.about((ranks for _, ranks in sides), ranks=unfinished)
+    return (StandApart(len(by_site) > 2, lines=lines, **about),)
 
 
 def standing_of(evidence: Evidence, rank: int) -> list[Standing]:
