@@ -144,7 +144,7 @@ def test_predict_covers_until_every_rank_has_a_prediction_and_again_after_a_chan
     where.get_by_text("Every rank has a prediction").wait_for()
     press(notebook, show, "Enter")
     where.locator(".jl-stage .jl-end", has_text="waits").wait_for()
-    expect(where.locator(".jl-result")).to_have_text(["✓ it finishes", "✗ it hangs"])
+    expect(where.locator(".jl-rank select + b")).to_have_text(["✓ it finishes", "✗ it hangs"])
     for said in ("1 of 2 right", "Documented"):
         where.get_by_text(said).wait_for()
     expect(where.locator(".jl-headline")).to_contain_text("Rank 1 hangs.")

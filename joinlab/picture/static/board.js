@@ -37,7 +37,7 @@ export class Board extends First {
     this.ahead = new Map();
     // The key of what is drawn and Python has not answered yet.
     this.early = "";
-    // What was drawn before the line was taken into the air.
+    // What was drawn before the line was taken into the air, while it is there.
     this.kept = null;
     this.missed = false;
     super.listen();
@@ -153,7 +153,7 @@ export class Board extends First {
   // Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
   // the dots.
   has() {
-    if (this.hand.isAloft()) {
+    if (this.kept) {
       this.missed = true; // it is drawn once the line has landed
       return true;
     }
@@ -252,7 +252,7 @@ export class Board extends First {
     };
     return (
       `${row}<span>will ${tag("select", look, words)} ` +
-      `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`
+      `<b class="jl-tone-${result.startsWith("✓") ? "good" : "bad"}">${esc(result)}</b></span>`
     );
   }
 

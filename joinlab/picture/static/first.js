@@ -389,7 +389,13 @@ export class First {
     for (const scene of this.scenes) scene.rest = rest;
     const aside = pictures === 1 && beside < width;
     this.lanes.style.width = aside ? `${beside}px` : "";
-    this.mark({ turned, phone, narrow: phone === "narrow", beside: aside, clock: this.axis === "time" });
+    this.mark({
+      turned,
+      phone,
+      narrow: phone === "narrow",
+      beside: aside,
+      clock: this.axis === "time",
+    });
     this.switch.hidden = !this.timed;
     this.bar.hidden = !this.clocked;
     this.switch.ariaChecked = String(this.axis === "time");
@@ -779,7 +785,7 @@ export class First {
       least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, line, here], i) => {
       const before = code[i - 1]?.[1],
-        skipped = number && before && number > before + 1 ? '<div class="jl-skip">⋯</div>' : "",
+        skipped = number && before && number > before + 1 ? '<div class="jl-soft">⋯</div>' : "",
         stand = mended ? [] : here,
         added = sign === "+",
         look = added ? "jl-add" : stand.length ? "jl-hit" : sign ? "" : "jl-calm",

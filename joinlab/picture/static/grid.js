@@ -35,7 +35,8 @@ import { linesOf, stateOf } from "./told.js";
 const { abs, ceil, floor, max, min, round } = Math;
 
 const LEAST = 3; // px: what is shorter is drawn together
-export const MIXED = "var(--mixed)"; // what is drawn together, and of which no kind takes most
+// What is drawn together, and of which no kind takes most.
+export const MIXED = "color-mix(in srgb, var(--soft) 35%, var(--paper))";
 const DEEPEST = 500; // ns across, at the deepest zoom
 const CELLS = 600; // of the strip of the whole run
 const MOST = 400; // names and ribbons of a lane

@@ -226,6 +226,5 @@ export function hand(view) {
   return {
     draw,
     glance,
-    isAloft: () => aloft !== null,
   };
 }

@@ -1,6 +1,5 @@
 // A model for a page without Python: the same few methods as a widget's.
 
-/** @implements {Model} */
 export class Store extends EventTarget {
   on = this.addEventListener;
   off = this.removeEventListener;

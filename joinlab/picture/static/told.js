@@ -6,7 +6,8 @@ import { button } from "./dom.js";
 import { esc, tag } from "./text.js";
 
 // The colours of a kind of call, or of none.
-const kindStyle = (kind) => kind !== null && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
+const kindStyle = (kind) =>
+  kind !== null && `background:var(--jl-k${kind});color:var(--jl-i${kind})`;
 
 export const tags = (here) =>
   here.map(([who, kind, tone]) =>

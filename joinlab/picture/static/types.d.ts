@@ -25,7 +25,7 @@ interface RawRun {
   columns: RawColumns;
   // Of the calls that are told one by one.
   told: [slot: number, lane: number, told: number][];
-  calls?: Calls;
+  calls?: ReturnType<typeof import("./columns.js").everyCall>;
   // The number of the run that is drawn below it on the same axis, and what differs.
   beside?: number;
   apart?: string;
@@ -46,8 +46,6 @@ interface RawColumns {
   rows: number;
   read?: Record<string, Uint32Array>;
 }
-
-type Calls = ReturnType<typeof import("./columns.js").everyCall>;
 
 interface Looks {
   kinds: string[];
@@ -86,14 +84,7 @@ interface Box {
 }
 
 // What the view follows: a widget's model, or a Store.
-interface Model {
-  get(name);
-  set(name, value);
-  on(event, listener);
-  off(event, listener);
-  save_changes();
-  send?(message);
-}
+type Model = import("./store.js").Store & { send?(message) };
 
 // A column of the first screen, placed along time; joinlab/picture/screen.py says what it holds.
 interface RawColumn {
