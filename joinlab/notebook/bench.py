@@ -374,15 +374,15 @@ class Bench(View):
             "endings": endings(self._now.backend, self._now.era) if ships else "",  # as shipped
         }
 
-    def _engines(self) -> list[dict[str, str]]:
-        """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user
-        chose it."""
+    def _engines(self) -> list[tuple[str, str, str]]:
+        """Name and label of each engine to choose from, and what it lacks; NCCL on GPUs is one
+        only if the machine has GPUs or the user chose it."""
         choices = []
         for name, engine in ENGINES.items():
             reason = "" if self.loading else missing(engine, 2)
             able = not (self.loading or reason)
             if name != "launched nccl" or name == self.engine or able:
-                choices.append({"name": name, "label": engine.label, "missing": reason})
+                choices.append((name, engine.label, reason))
         return choices
 
     def _draw(self, timeline: Timeline | None, blank: Timeline | None, **changes: object) -> None:

@@ -39,8 +39,9 @@ def _options(line: str) -> Namespace:
     """The options of a line. Raises UsageError."""
     parser = _Parser(prog="%%ranks", add_help=False)
     parser.add_argument("counts", nargs="*", type=int, default=[5, 6])
-    parser.add_argument("--emulate", choices=["nccl", "gloo"])
-    parser.add_argument("--launch", choices=["nccl", "gloo"])
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--emulate", choices=["nccl", "gloo"], default="nccl")
+    either.add_argument("--launch", choices=["nccl", "gloo"])
     parser.add_argument("--era", choices=["today", "1.9"])
     parser.add_argument("--timeout", type=float, default=60.0)
     return parser.parse_args(shlex.split(line))
@@ -60,8 +61,6 @@ def load_magic(shell: Any) -> None:
         --timeout SECONDS     after which the run is ended: 60
         """
         options = _options(line)
-        if options.emulate and options.launch:
-            raise UsageError("%%ranks takes --emulate or --launch, not both.")
         if options.launch and options.era:
             raise UsageError(
                 "%%ranks: --era needs --emulate; --launch has the barrier of the installed PyTorch."
@@ -93,7 +92,7 @@ def _run(program: Callable[..., object], options: Namespace) -> Timeline:
     from joinlab.launcher.terminal import Echo
 
     knobs = {"timeout": options.timeout, "on_output": Echo(), "era": options.era or "today"}
-    return emulate(program, options.counts, options.emulate or "nccl", **knobs)
+    return emulate(program, options.counts, options.emulate, **knobs)
 
 
 def program_of(shell: Any, cell: str) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
 
 @cache
-def script(name: str = "widget.js") -> str:
+def script(name: str) -> str:
     """A module and all modules that it imports, joined: each once, after the modules that it needs.
 
     All top-level names differ, so exports need no renaming.

@@ -192,7 +192,7 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
     codes: list[Code] = []
     rows: list[CallRow] = calls[first].rows(named=True)  # type: ignore[assignment]  # polars knows no TypedDict
     for row in rows:
-        facts = tuple(fact for fact in call_details(row, True) if fact[0] in SHARED)
+        facts = tuple(fact for fact in call_details(row, True, {}) if fact[0] in SHARED)
         code_facts = (("group", str(row["group"])), *facts)
         codes.append(Code(kind(row), label(row), texts.lines_of(row), code_facts))
     return code, codes

@@ -20,7 +20,6 @@ from joinlab.timeline import Meta
 
 Details = tuple[tuple[str, str], ...]
 
-_NO_META: Meta = {}
 # where pip puts things says nothing to a reader
 _LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")
 
@@ -71,7 +70,7 @@ def values(text: str | None) -> str | None:
     return "; ".join(", ".join(map(json.dumps, tensor_values)) for tensor_values in decoded)
 
 
-def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
+def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta) -> Details:
     """Every column of one call (a row of Timeline.calls), without those that cannot apply, such as
     the root of an all-reduce. A value that is unknown, or an event that never happened, is named as
     such.

@@ -28,7 +28,7 @@ from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.screen import FirstScreen
 from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.story.judge import diagnose
-from joinlab.timeline import Timeline, expect_timeline
+from joinlab.timeline import Meta, Timeline, expect_timeline
 
 CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
 """For `figure.show(config=...)`: the wheel zooms, and nothing offers to send the figure to a cloud."""
@@ -137,7 +137,7 @@ def _bars(timeline: Timeline, rank: int, row: int) -> Iterator[FigureBar]:
         amiss = bool(bad[slot] or failed[index] or ended[index] < 0)
         yield FigureBar(
             kind(call), begun[index], ended[index], row + CALLS[0] + track_row * high, high * 0.96,
-            label, hover(call), amiss, slot,
+            label, hover(call, timeline.meta), amiss, slot,
         )  # fmt: skip
         if waited[index] >= 0:
             times = waited[index], let_go[index]
@@ -211,9 +211,9 @@ def _signs(
         )  # fmt: skip
 
 
-def hover(row: CallRow) -> str:
+def hover(row: CallRow, meta: Meta) -> str:
     """The tooltip of a call: one line per column."""
-    facts = call_details(row, row["started_ns"] is not None)
+    facts = call_details(row, row["started_ns"] is not None, meta)
     return "<br>".join(f"<b>{html.escape(name)}</b> {_lines(text)}" for name, text in facts)
 
 

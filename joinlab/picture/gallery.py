@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from joinlab.analysis.source import SourceTexts
-from joinlab.analysis.wording import good, shown
+from joinlab.analysis.wording import good
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
@@ -60,8 +60,10 @@ def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
         "runs": runs,
     }
     body = _body(gallery, list(programs), list(fabrics))
-    text = document(gallery.heading, body, data, name="gallery", quiet=True, gallery=table)
-    return write(Path(path), lambda: shown("".join(text)))
+    return write(
+        Path(path),
+        lambda: document(gallery.heading, body, data, name="gallery", quiet=True, gallery=table),
+    )
 
 
 def _body(

@@ -129,7 +129,7 @@ class LaneData:
         self,
         timeline: Timeline,
         ranks: bool,
-        calls: bool = True,
+        calls: bool,
         screen: FirstScreen | None = None,
     ) -> tuple[dict[str, object], bytes]:
         folding = folded(timeline, ranks)
@@ -156,9 +156,8 @@ class LaneData:
 
         cited(())  # number 0
         data["codes"] = [
-            {
-                "kind": code.kind,
-                "label": code.label,
+            code._asdict()
+            | {
                 "lines": cited(code.lines),
                 "facts": self._facts_of(code.facts) if folding.every.is_part else 0,
             }

@@ -132,7 +132,7 @@ def page(named: list[tuple[str, Timeline]]) -> str:
     tab = named[0][0] if len(named) == 1 else HEADING
     body = _runs(named, numbers)
     quiet = len(named) == 1
-    return shown("".join(document(tab, body, data, HEADING, quiet=quiet, shown=numbers)))
+    return document(tab, body, data, HEADING, quiet=quiet, shown=numbers)
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
@@ -165,9 +165,7 @@ def _beside(first: tuple[str, Timeline], second: tuple[str, Timeline]) -> str:
         f'<div class="still">\n<p>{escape(sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
         '<div class="live"></div>\n</div>\n</section>\n'
     )
-    return shown(
-        "".join(document(f"{first[0]} and {second[0]}", [body], data, HEADING, quiet=True))
-    )
+    return document(f"{first[0]} and {second[0]}", [body], data, HEADING, quiet=True)
 
 
 def framed(timeline: Timeline) -> str:
@@ -214,7 +212,7 @@ def slider_page(
     positions = {"runs": numbers, "map": map_data, "loop": loop, "start": start}
     body = _sliders(printed, start.program)
     quiet = map_data is not None  # in a cell
-    return shown("".join(document(heading, body, data, quiet=quiet, positions=positions)))
+    return document(heading, body, data, quiet=quiet, positions=positions)
 
 
 def _sliders(printed: Mapping[str, Timeline], program: str) -> Iterator[str]:
@@ -242,27 +240,27 @@ def document(
     name: str = "page",
     quiet: bool = False,
     **extra: object,
-) -> Iterator[str]:
-    """A page around `body`, part by part.
+) -> str:
+    """The text of a page around `body`.
 
     name   of its script and its style sheet
     quiet  whether what stands around the page says what it is
     extra  what the script gets beside the runs, as static/types.d.ts describes it
     """
     sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
-    yield (
+    packed = b64encode(data.packed(**extra)).decode()
+    text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body class=page>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
         f"<header{' class=quiet' * quiet}>\n"
-        f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
+        f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n{"".join(body)}'
+        f'</main>\n<script type="text/plain" id="data">{packed}</script>\n'
+        f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
     )
-    yield from body
-    packed = b64encode(data.packed(**extra)).decode()
-    yield f'</main>\n<script type="text/plain" id="data">{packed}</script>\n'
-    yield f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
+    return shown(text)
 
 
 def runs_of(text: str, name: str) -> str:

@@ -69,9 +69,8 @@ def variables() -> str:
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
 
-_NAMES: dict[str, str] = {}
-for _name, _color in LIGHT.items():  # of equal colours the first one: white is the paper
-    _NAMES.setdefault(_color.lower(), _name)
+# of equal colours the first one: white is the paper
+_NAMES = {color.lower(): name for name, color in reversed(LIGHT.items())}
 
 _COLOR = re.compile(r'\b(fill|stroke|stop-color)="(#[0-9a-fA-F]{6})"')
 

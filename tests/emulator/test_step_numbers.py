@@ -16,6 +16,7 @@ import joinlab
 from joinlab.analysis.folding import Fold, fold_rows
 from joinlab.analysis.matching import Matched
 from joinlab.picture.details import call_details
+from joinlab.picture.figures import figure
 from joinlab.program.steps import BY_BACKWARD, Steps
 from joinlab.timeline import Timeline
 
@@ -113,6 +114,7 @@ def test_what_comes_before_the_first_step_and_what_join_makes_belong_to_none(run
 def test_pictures_say_step(run: Timeline) -> None:
     call = next(row for row in run.calls.to_dicts() if row["input"] == 2)
     assert ("step", "step 2") in call_details(call, False, run.meta)
+    assert "<b>step</b> step 2" in figure(run).to_json().encode().decode("unicode_escape")
 
 
 def test_rounds_are_folded_as_those_of_inputs_are() -> None:

@@ -86,7 +86,7 @@ def test_a_cell_of_comments_and_one_with_a_shell_escape(shell: InteractiveShell)
     ("line", "message"),
     [
         ("-1 2", "Rank 0 got -1"),
-        ("1 2 --emulate nccl --launch gloo", "not both"),
+        ("1 2 --emulate nccl --launch gloo", "not allowed with argument --emulate"),
         ("1 2 --launch gloo --era 1.9", "--era needs --emulate"),
         ("one two", "invalid int value"),
         ("1 2 --emulate mpi", "invalid choice"),

@@ -22,7 +22,9 @@ def told(tells_start=False, **columns):
         "shape": [[1]],
     }
     return dict(
-        call_details(row | {"dtype": "float32", "enqueued_ns": 1_000_000} | columns, tells_start)
+        call_details(
+            row | {"dtype": "float32", "enqueued_ns": 1_000_000} | columns, tells_start, {}
+        )
     )
 
 
@@ -127,7 +129,7 @@ def test_every_column_of_a_row_is_in_the_details():
         started_ns=5,
     )
     row = writer.timeline([Ending("finished")] * 2).calls.row(0, named=True)
-    told = " ".join(text for _, text in call_details(row, True))
+    told = " ".join(text for _, text in call_details(row, True, {}))
     for name in (
         "group",
         "seq",

@@ -193,9 +193,9 @@ def test_the_tooltip_holds_every_detail_and_is_escaped():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce", "<b>evil</b>", call_site="<img src=x>:1", values=([1.0], [2.0]))
     (row,) = writer.timeline([DONE]).rows("calls")
-    said = hover(row)
+    said = hover(row, {})
     assert "<b>evil" not in said and "<img" not in said and "&lt;b&gt;evil" in said
-    assert all(f"<b>{name}</b>" in said for name, _ in call_details(row, True))
+    assert all(f"<b>{name}</b>" in said for name, _ in call_details(row, True, {}))
 
 
 def test_nothing_from_a_program_is_taken_for_markup():

@@ -103,7 +103,7 @@ def test_a_move_is_small():
 
 def test_what_a_reader_looks_for_first_are_names_of_facts():
     names = {
-        name for row in case_timeline(4, 2).rows("calls") for name, _ in call_details(row, True)
+        name for row in case_timeline(4, 2).rows("calls") for name, _ in call_details(row, True, {})
     }
     assert {*FIRST, MADE} - names == {"error"}
 

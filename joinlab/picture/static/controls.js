@@ -71,11 +71,7 @@ export function controls(board) {
     const get = (name) => board.get(name),
       { busy, counts, gone } = board;
     fill(program, get("programs"), get("case"));
-    fill(
-      engine,
-      get("engines").map((one) => [one.name, one.label, one.missing]),
-      get("engine"),
-    );
+    fill(engine, get("engines"), get("engine"));
     run.hidden = !get("go");
     run.textContent = get("go");
     run.disabled = busy || !get("can_go");
