@@ -755,6 +755,19 @@ def test_of_8_ranks_each_lane_says_how_many_inputs_it_had(opened, tmp_path):
     expect(heads).to_contain_text([re.compile("rank 0.*2 inputs"), re.compile("7 ranks.*3 inputs")])
 
 
+@pytest.mark.parametrize("ranks", sampled([16, 64], (64).__eq__))
+def test_on_a_phone_what_is_said_of_a_lane_is_whole_and_above_its_boxes(opened, tmp_path, ranks):
+    run = joinlab.emulate(joinlab.cases.case_4, (2, *[3] * (ranks - 1)))
+    page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 390, "height": 844})
+    view = first(page)
+    expect(view.locator(".jl-rank small")).to_have_text(["2 inputs", "3 inputs"])
+    assert all(one.bounding_box()["height"] < 24 for one in view.locator(".jl-rank small").all())
+    boxes = view.locator(".jl-scene .jl-fill").first.bounding_box()
+    dots = view.locator(".jl-rank svg").all()
+    lowest = max(one.bounding_box()["y"] + one.bounding_box()["height"] for one in dots)
+    assert len(dots) == 2 and lowest < boxes["y"] + 6
+
+
 @pytest.mark.parametrize(("ranks", "width"), [(2, 390), (3, 1300)])
 def test_on_the_clock_the_calls_of_the_sentence_have_names(opened, tmp_path, ranks, width):
     """They take microseconds of a run of milliseconds, and stand between lanes that have words, too."""

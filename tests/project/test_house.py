@@ -43,7 +43,7 @@ def test_the_package_stays_as_readable_as_it_is(
 
 
 def test_the_scripts_stay_as_small_as_they_are() -> None:
-    assert house.scripts_size() <= 142_144
+    assert house.scripts_size() <= 142_155
 
 
 SAMPLE = '''"""A docstring."""

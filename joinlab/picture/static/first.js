@@ -532,11 +532,14 @@ export class First {
       if (!said || widthOf(said, 13) > room) return "";
       return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
-    const fits = widthOf(`${run.scene.short[lane]} ${had}`, 15) < Math.min(room, 190),
-      beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "",
-      many = world > 8,
+    const many = world > 8,
       step = this.phone ? (many ? 7 : 15) : many ? 9 : 20,
-      per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
+      per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step)),
+      height = Math.ceil(world / per) * step,
+      line = widthOf(`${run.scene.short[lane]} ${had}`, 16),
+      fits = line < Math.min(room, 190) || (room < 190 && height < 30),
+      beside = had && fits ? tag("small", { class: "jl-soft" }, had) : "";
+    if (height > 45) return beside; // too narrow a lane
     const dots = Array.from({ length: world }, (_, rank) => {
       const cx = (rank % per) * step + step / 2,
         cy = Math.floor(rank / per) * step + step / 2,
@@ -548,8 +551,6 @@ export class First {
         !many && here ? tag("text", how, rank) : "",
       ];
     });
-    const height = Math.ceil(world / per) * step;
-    if (height > 45) return beside; // too narrow a lane
     return beside + tag("svg", { "aria-hidden": "true", width: per * step, height }, dots);
   }
 
