@@ -4,8 +4,7 @@ true."""
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import pytest
 
@@ -16,27 +15,18 @@ from joinlab.story.forms.parted import Parted
 from joinlab.story.lines import Edit, Line, LineKind, NamedCall, SourceLine
 from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
-from tests import torchrun_jobs
-from tests.forked import forked, starter
 from tests.nightly import sampled
 from tests.unseen import check, checker, edited, program_of, run, short, site_of, table
 
 BACKENDS = ("gloo", "nccl")
 
 
-@pytest.mark.parametrize("name", table())
-def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
-    row = table()[name]
-    for text in (
-        *row.parts,
-        *row.may,
-        *row.calls,
-        *row.raised,
-        *(text for pair in row.met for text in pair),
-    ):
-        assert site_of(name, text)
-    for rank in (*row.odd, *row.waits, *row.only):
-        assert rank < len(row.inputs)
+def test_the_lines_that_a_row_names_stand_in_its_program() -> None:
+    for name, row in table().items():
+        for text in (*row.parts, *row.may, *row.calls, *row.raised, *chain(*row.met)):
+            assert site_of(name, text), name
+        for rank in (*row.odd, *row.waits, *row.only):
+            assert rank < len(row.inputs), name
 
 
 USERS = (
@@ -80,27 +70,6 @@ TESTED = [name for name in table() if "." in name or name.startswith(USERS)]
 def test_what_is_said_is_so_and_nothing_is_left_out(at: int, backend: str) -> None:
     """Every program every day, with the rules of gloo and of NCCL by turns."""
     assert check(TESTED[at], backend) == []
-
-
-# ---- jobs under torchrun
-
-
-@pytest.mark.parametrize("name", torchrun_jobs.jobs())
-def test_the_lines_that_a_job_names_stand_in_its_script(name: str) -> None:
-    row = torchrun_jobs.jobs()[name]
-    for text in (*row.parts, *row.may, *row.calls, *row.raised, *row.stands):
-        assert torchrun_jobs.place(name, text)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_what_is_said_of_a_job_is_so_and_names_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        torchrun_jobs, "QUIET_S", 10.0
-    )  # these ranks are forked: torch is loaded already
-    with starter() as process:
-        for name in ("02_early_stop", "19_lock_deadlock"):
-            assert torchrun_jobs.check(name, partial(forked, process))[0] == [], name
 
 
 # ---- the checker sees what is wrong
