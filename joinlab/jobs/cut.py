@@ -67,9 +67,9 @@ def find_cut(logs: dict[int, RankLog]) -> ReadUntil | None:
 def _interrupted_itself(log: RankLog, logs: dict[int, RankLog]) -> bool:
     """Whether SIGINT came to this rank alone: others waited when it had ended, and would have
     received it."""
-    others = [other for other in logs.values() if other is not log]
-    return not any(other.interrupts for other in others) and any(
-        other.awaited() is not None or other.left_ns is not None for other in others
+    peers = [peer for peer in logs.values() if peer is not log]
+    return not any(peer.interrupts for peer in peers) and any(
+        peer.awaited() is not None or peer.left_ns is not None for peer in peers
     )
 
 

@@ -66,9 +66,11 @@ def figure(timeline: Timeline) -> go.Figure:
         joinlab.figure(timeline).show()
     """
     expect_timeline(timeline, "figure")
-    diagnose(timeline, folded(timeline))  # it tries fixes, which the screen then shows
+    folding = folded(timeline)
+    diagnose(timeline, folding)  # it tries fixes, which the screen then shows
     reading, screen = read(timeline), first_screen(timeline)
-    lanes = [[*_bars(timeline, ranks[0], row)] for row, ranks in enumerate(screen.ranks)]
+    bad = mistaken(timeline, folding).tolist()
+    lanes = [[*_bars(timeline, ranks[0], row, bad)] for row, ranks in enumerate(screen.ranks)]
     bars = [bar for lane in lanes for bar in lane]
     begin = min((bar.begin for bar in bars), default=0)
     end = max((max(bar.begin, bar.end) for bar in bars), default=0)
@@ -120,9 +122,9 @@ def _cited(screen: FirstScreen) -> Iterator[str]:
         yield _lines(screen.tried.text.replace("`", ""))
 
 
-def _bars(timeline: Timeline, rank: int, row: int) -> Iterator[FigureBar]:
-    """The bars of a rank in a row of the figure."""
-    reading, bad = read(timeline), mistaken(timeline, folded(timeline))
+def _bars(timeline: Timeline, rank: int, row: int, bad: Sequence[bool]) -> Iterator[FigureBar]:
+    """The bars of a rank in a row of the figure. `bad`: by slot, whether its calls met by mistake."""
+    reading = read(timeline)
     drawn = np.flatnonzero((reading.ranks == rank) & np.isin(reading.slot, reading.listed))
     calls, slots = timeline.calls[drawn], reading.slot[drawn].tolist()
     program = row + PROGRAM[0], PROGRAM[1]

@@ -33,7 +33,7 @@ CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
 THEME = tomllib.loads((files("joinlab.picture") / "looks.toml").read_text("utf-8"))
-"""Colours by kind of call and by page, and what Python and the scripts share besides."""
+"""The colours of each kind of call and of both pages, and all else that the scripts use, too."""
 
 _KINDS = {RowKind[name]: colors for name, colors in THEME["kinds"].items()}
 

@@ -50,12 +50,22 @@ class Statement:
     loop: bool
     returns: bool
 
+    @property
+    def lines(self) -> range:
+        """All its lines."""
+        return range(self.first, self.last + 1)
+
+    @property
+    def block(self) -> range:
+        """The lines of its block."""
+        return self.lines[1:]
+
 
 def loops_around(file: str, line: int) -> list[range]:
     """The lines of each loop around this line, outermost first."""
     loops = {}
     for statement in _statements_of(file).values():
-        if statement.loop and statement.first < line <= statement.last:
+        if statement.loop and line in statement.block:
             loops[statement.first] = statement.last
     return [range(first, last + 1) for first, last in loops.items()]
 

@@ -94,7 +94,7 @@ def _without_roles(
     issuing: list[Branch] = []
     for side in test["sides"]:
         at = f"{test['file']}:{side['line']}"
-        inside = statement is not None and statement.first < side["line"] <= statement.last
+        inside = statement is not None and side["line"] in statement.block
         if inside and at in {call.site for call in headline.calls}:
             issuing.append(side)
     if not parts and len(issuing) != 1:
@@ -159,8 +159,7 @@ def _met_inside(evidence: Evidence, test: Test) -> list[tuple[int, int]]:
     statement = statement_at(test["file"], test["line"])
     if statement is None:
         return []
-    lines = range(statement.first, statement.last + 1)
-    inside = {f"{test['file']}:{line}" for line in lines}
+    inside = {f"{test['file']}:{line}" for line in statement.lines}
     rows = {
         (rank, row["group"], row["seq"]): (position, row)
         for rank, path in paths_of(evidence.timeline, ranks).items()

@@ -1,4 +1,4 @@
-"""The table of tests/torchrun_jobs.py: its lines exist, and what is said of its jobs is true."""
+"""Checks the table of tests/torchrun_jobs.py: the lines that it names, and the stories of two jobs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from joinlab.program.branches import statement_at
 from joinlab.program.divergence.comparison import TraceComparison
 from joinlab.program.divergence.fork import (
     Fork,
-    block_of,
     index_of,
     names_set_by,
     statements_alone,
@@ -74,9 +73,6 @@ def chain_of(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) 
         line = tests and statement_at(tests[0].file, tests[0].line)
         if tests and line:
             reads = made_of(line.reads, tests, steps)
-        else:
-            reads = set()
-        if tests and line:
             inside = [fork for fork in forks if _decided(fork, tests[0], trace.steps, reads)]
             setters = set_before(forks, reads, tests, steps, line=line.first)
             causes = [*setters, *inside[-1:]] or changed_by_method(forks, reads, tests)
@@ -129,7 +125,7 @@ def _decided(fork: Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set
         and (
             caller.line == last.line
             or bool(statement.stores & reads)
-            or (statement.text.startswith("with ") and last.line in block_of(statement))
+            or (statement.text.startswith("with ") and last.line in statement.block)
         )
     )
 

@@ -140,7 +140,7 @@ class TraceComparison:
         it.
         """
         if fork:
-            inside = range(fork.statement.first, fork.statement.last + 1)
+            inside = fork.statement.lines
         else:
             inside = range(0)
         for depth in range(self.depth, 0, -1):

@@ -55,8 +55,3 @@ def statements_of(steps: Iterable[TraceStep]) -> list[Statement]:
 
 def index_of(test: TraceStep, trace: Sequence[TraceStep]) -> int:
     return next(index for index, step in enumerate(trace) if step is test)
-
-
-def block_of(statement: Statement) -> range:
-    """The lines of a statement's block."""
-    return range(statement.first + 1, statement.last + 1)

@@ -97,5 +97,5 @@ def _each_has_a_branch(parts: Fork, steps: Sequence[TraceStep], turns: Sequence[
     """Whether the other rank issues its calls in a branch of the same statement: `if a: send(),
     else: recv()`."""
     before = {step.issued: step for step in steps if step.depth == parts.depth}
-    inside = range(parts.statement.first, parts.statement.last + 1)
+    inside = parts.statement.lines
     return all(turn in before and before[turn].line in inside for turn in turns)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from joinlab.program.branches import Statement, statement_at
 from joinlab.program.divergence import Test
 from joinlab.program.divergence.comparison import taken
-from joinlab.program.divergence.fork import Fork, block_of, line_of
+from joinlab.program.divergence.fork import Fork, line_of
 from joinlab.program.divergence.setters import set_before
 from joinlab.program.divergence.sides import test_of
 from joinlab.program.traces import Trace, TraceStep
@@ -43,7 +43,7 @@ def forks_of_one_rank(
         if statement is None or not statement.decides or not rounds or not misses:
             continue
         went = {
-            (went_on_at(steps[index], follow[index]), leads)
+            (_went_on_at(steps[index], follow[index]), leads)
             for index, leads in zip(indices, led, strict=True)
         }
         never_came_back = (
@@ -83,10 +83,10 @@ def forks_of_one_rank(
 
 def _runs_in(step: TraceStep, fork: Fork) -> bool:
     """Whether a step ran a line in the block of a statement."""
-    return step.file == fork.tests[0].file and step.line in block_of(fork.statement)
+    return step.file == fork.tests[0].file and step.line in fork.statement.block
 
 
-def went_on_at(step: TraceStep, after: TraceStep | None) -> object:
+def _went_on_at(step: TraceStep, after: TraceStep | None) -> object:
     """Where a rank went from a test."""
     block = taken(step)
     if block is None:
@@ -128,9 +128,7 @@ def rounds_of(roles: Iterable[Role]) -> list[Test]:
         fork = role.loop()
         if fork is None or (after := fork.nexts[0]) is None:
             return []
-        goes_on = (
-            after.depth > fork.depth or fork.statement.first < after.line <= fork.statement.last
-        )
+        goes_on = after.depth > fork.depth or after.line in fork.statement.block
         by_end[goes_on and after.event != "return"] = role, fork
     if len(by_end) != 2:
         return []

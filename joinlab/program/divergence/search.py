@@ -1,4 +1,4 @@
-"""What is asked: the sides of a search, and the windows of their traces."""
+"""What a search for a divergence begins with: the ranks of each side, and the windows of their traces."""
 
 from __future__ import annotations
 

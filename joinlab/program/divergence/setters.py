@@ -81,9 +81,7 @@ def set_before(
             if name == part or name.startswith(f"{part}.")
         }
         still = partial(_still, fork, names, owned)
-        if fork.statement.first <= line <= fork.statement.last or any(
-            map(still, range(len(tests)), tests, traces)
-        ):
+        if line in fork.statement.lines or any(map(still, range(len(tests)), tests, traces)):
             return [fork]
     return []
 
@@ -96,8 +94,8 @@ def _still(
     test: TraceStep,
     trace: Sequence[TraceStep],
 ) -> bool:
-    """Whether a rank, the first or the second, set one of these names or attributes at a statement,
-    or before the traces met again, and not anew until a test."""
+    """Whether one of these names or attributes still had, at a test, the value that a rank (0 or 1) gave
+    it at a fork, or before the traces met again."""
     ran = [fork.tests[which], *chain(*fork.alone[which : which + 1])]
     owned = owned & set[tuple[int, str]]().union(*(_sets_owned(fork, step) for step in ran))
     for step in trace[index_of(ran[-1], trace) + 1 : index_of(test, trace)]:

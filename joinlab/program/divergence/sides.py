@@ -59,10 +59,11 @@ def values_returned(fork: Fork, trace: Trace) -> Iterator[tuple[str, Plain]]:
     the head of a `for` names, when its loop began."""
     steps, test, text = trace.steps, fork.tests[0], fork.statement.text
     last = begin = index_of(test, steps)
-    lines = range(fork.statement.first, fork.statement.last + 1)
     for index in range(last, -1, -1) if text.startswith("for ") else ():
         step = steps[index]
-        if step.depth < test.depth or (step.depth == test.depth and step.line not in lines):
+        if step.depth < test.depth or (
+            step.depth == test.depth and step.line not in fork.statement.lines
+        ):
             break
         if step.depth == test.depth and step.line == fork.statement.first:
             begin = index
@@ -98,7 +99,7 @@ def _went(fork: Fork) -> tuple[str, int, str]:
         return "raise", step.line, str(step.values[0][1])
     text = linecache.getline(step.file, step.line).strip()
     if step.event in ("return", "call") and step.function in COMPREHENSIONS:
-        if step.event == "call" and not fork.statement.first <= step.line <= fork.statement.last:
+        if step.event == "call" and step.line not in fork.statement.lines:
             return "line", step.line, text
         return "over" if step.event == "return" else "in", test.line, fork.statement.text
     around = statement_at(step.file, step.line)
@@ -112,10 +113,10 @@ def _went(fork: Fork) -> tuple[str, int, str]:
     how = step.event
     if step.depth == fork.depth and step.event == "line":
         how = "line"
-    elif step.event == "call" and not BEGINS_CODE.search(text):
+    elif step.event == "call" and not _BEGINS_CODE.search(text):
         how = "resume"
     return how, step.line, text
 
 
-BEGINS_CODE = re.compile(r"^(@|(async )?def |class )|\blambda\b")
+_BEGINS_CODE = re.compile(r"^(@|(async )?def |class )|\blambda\b")
 """The first line of a function or class."""

@@ -30,15 +30,14 @@ def skipped_by(side: Branch, steps: Sequence[TraceStep], test: Test, call: str) 
             statement = None
         if statement is not None and statement.branches and statement.decides:
             decided = Fork(step.depth, statement, (step, step), (after, after))
-            inside = range(statement.first + 1, statement.last + 1)
-            guarded = [line for line in inside if lines[line - 1].strip() == call]
-            passed = after.line not in inside and not statement.loop
-            first_test = statement.first <= begin.line <= statement.last  # it has both sides
+            guarded = [line for line in statement.block if lines[line - 1].strip() == call]
+            passed = after.line not in statement.block and not statement.loop
+            first_test = begin.line in statement.lines  # it has both sides
             if guarded and passed and not first_test:
                 return [test_of(line_of(decided), {rank: [decided] for rank in side["ranks"]})]
     if decided is None or (frame[-1].event, frame[-1].depth) != ("return", begin.depth):
         return []
-    if not decided.statement.first <= frame[-1].line <= decided.statement.last:
+    if frame[-1].line not in decided.statement.lines:
         return []  # an exception, or a later line, left the function
     indent = lines[begin.line - 1].partition(lines[begin.line - 1].strip())[0]
     for line in lines[decided.statement.last :]:

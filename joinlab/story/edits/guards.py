@@ -1,5 +1,5 @@
-"""What an edit asks of an `if`: whether it is for ranks of some numbers, whether it leaves its loop or
-function, and what is set outside."""
+"""What decides which edits an `if` allows: whether only some ranks take it, whether it ends by leaving
+its loop or function, and which variables are also set elsewhere."""
 
 from __future__ import annotations
 
