@@ -112,11 +112,25 @@ def save(parts: Parts, path: str | os.PathLike[str]) -> Path:
     return write_whole(Path(path), pack(parts))
 
 
+def check_writable(path: Path) -> None:
+    """Raise OSError, which says what to do, if no file can be written there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"cannot write {path}: there is no folder {path.parent}. Make it first."
+        )
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(f"cannot write {path}: permission denied. Name another place.")
+
+
 def write_whole(path: Path, data: bytes) -> Path:
     """Write a file whole or not at all, replacing one there in one step, and return its path.
 
-    A link stays, and the file that it leads to is written. Raises OSError for a device or a pipe.
+    A link stays, and the file that it leads to is written. Raises OSError as `check_writable`, and for a
+    device or a pipe.
     """
+    check_writable(path)
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "this is no regular file. Name a file to write", str(path))

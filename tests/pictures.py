@@ -21,11 +21,12 @@ import torch.distributed as dist
 import joinlab
 from joinlab.cases import CASES
 from joinlab.course.answers import solutions
-from joinlab.course.moving import PLACE, words
+from joinlab.course.moving import PLACE, drawing, words
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.svg import svg
-from joinlab.picture.theme import FILLS, LIGHT, RowKind, drawing, in_both_themes, ink_of
+from joinlab.picture.tables import Cell, Table
+from joinlab.picture.theme import FILLS, LIGHT, RowKind, in_both_themes, ink_of
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 
@@ -38,7 +39,49 @@ def lanes(run: Any) -> str:
 
 def holdings(run: Any) -> str:
     """Who held what before and after the first call of a run."""
-    return joinlab.who_holds(run).svg()
+    return table(joinlab.who_holds(run))
+
+
+LETTER, LINE, PAD = 7.4, 19, 9
+"""Of a table: px of a letter, of a line and around the text of a cell."""
+
+
+def table(made: Table) -> str:
+    """A table as a picture."""
+    lefts, wide, x = [], [], float(PAD)
+    for index, name in enumerate(made.columns):
+        lines = [name, *(line for row in made.rows for line in row[index].lines)]
+        lefts.append(x)
+        wide.append(2 * PAD + LETTER * max(map(len, lines)))
+        x += wide[-1] + 4
+    top = PAD + LINE + 6
+    parts = []
+    for x, name in zip(lefts, made.columns, strict=True):
+        parts.append(text(x + PAD, top - 10, name, LIGHT["ink"], bold=True))
+    for row in made.rows:
+        high = 2 * PAD + LINE * max(len(cell.lines) for cell in row)
+        for x, cell_width, cell in zip(lefts, wide, row, strict=True):
+            parts.append(box(cell, x, top, cell_width, high))
+        top += high + 4
+    return drawing(lefts[-1] + wide[-1] + PAD, top + PAD, ", ".join(made.columns), parts)
+
+
+def box(cell: Cell, x: float, top: float, wide: float, high: float) -> str:
+    fill, ink, edge = LIGHT["card"], LIGHT["ink"], ""
+    if cell.kind is not None:
+        fill, ink = FILLS[cell.kind], ink_of(cell.kind)
+    if cell.wrong:
+        edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"'
+    parts = f'<rect x="{x:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" fill="{fill}"{edge}/>'
+    for index, line in enumerate(cell.lines):
+        bold = index == 0 and cell.kind is not None
+        parts += text(x + PAD, top + PAD + 13 + LINE * index, line, ink, bold)
+    return parts
+
+
+def text(x: float, y: float, content: str, fill: str, bold: bool = False) -> str:
+    weight = ' font-weight="600"' * bold
+    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}"{weight}>{escape(content)}</text>'
 
 
 def bar(x: float, y: float, wide: float, kind: RowKind = RowKind.FORWARD) -> str:
@@ -137,7 +180,7 @@ def overlap(names: Names) -> str:
 
 
 def sizes(names: Names) -> str:
-    return joinlab.table(names["rows"], ["input", "call of rank 0", "numbers"]).svg()
+    return table(joinlab.table(names["rows"], ["input", "call of rank 0", "numbers"]))
 
 
 def of_solution(names: Names) -> Any:
@@ -190,7 +233,7 @@ def _run(name: str) -> Callable[[Names], str]:
 
 
 def _slots(name: str, *places: int) -> Callable[[Names], str]:
-    return lambda names: joinlab.slots(names[name], *places).svg()
+    return lambda names: table(joinlab.slots(names[name], *places))
 
 
 def _held(name: str) -> Callable[[Names], str]:
@@ -215,15 +258,17 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     "03_join_options": {
         "03_shadow": _slots("late", 4, 11),
         "03_drift": drift,
-        "03_divide": lambda names: joinlab.table(
-            zip(
-                ["1 + 2 + 3", "2 + 3", "3", "3"],
-                names["by_all"],
-                names["by_those_left"],
-                strict=True,
-            ),
-            ["sum of the gradients", "divided by all ranks", "by the ranks left"],
-        ).svg(),
+        "03_divide": lambda names: table(
+            joinlab.table(
+                zip(
+                    ["1 + 2 + 3", "2 + 3", "3", "3"],
+                    names["by_all"],
+                    names["by_those_left"],
+                    strict=True,
+                ),
+                ["sum of the gradients", "divided by all ranks", "by the ranks left"],
+            )
+        ),
     },
     "04_build_join": {
         "04_input": _slots("real", 4, 6),
@@ -242,18 +287,20 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     },
     "ddp_2_inside": {
         "ddp_2_construction": _slots("built"),
-        "ddp_2_buckets": lambda names: joinlab.table(
-            [
-                (call["input"] + 1, call["origin"], sum(shape[0] for shape in call["shape"]))
-                for call in names["calls"]
-            ],
-            ["input", "call of rank 0", "numbers"],
-        ).svg(),
+        "ddp_2_buckets": lambda names: table(
+            joinlab.table(
+                [
+                    (call["input"] + 1, call["origin"], sum(shape[0] for shape in call["shape"]))
+                    for call in names["calls"]
+                ],
+                ["input", "call of rank 0", "numbers"],
+            )
+        ),
         "ddp_2_overlap": overlap,
     },
     "ddp_3_build": {
         "ddp_3_real": sizes,
-        "ddp_3_solution": lambda names: joinlab.slots(of_solution(names)).svg(),
+        "ddp_3_solution": lambda names: table(joinlab.slots(of_solution(names))),
         "ddp_3_gradients": lambda names: bars(
             "The mean gradient of each layer after two inputs, on both ranks",
             [(f"layer {i}", value) for i, value in enumerate(names["real"].returns[0])],
@@ -261,25 +308,29 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     },
     "further_1_joinable": {
         "further_1_alone": _run("alone"),
-        "further_1_count": lambda names: joinlab.table(
-            zip(range(3), names["counted"].returns, names["for_oneself"].returns, strict=True),
-            ["rank", "count with the post hook", "without it"],
-        ).svg(),
+        "further_1_count": lambda names: table(
+            joinlab.table(
+                zip(range(3), names["counted"].returns, names["for_oneself"].returns, strict=True),
+                ["rank", "count with the post hook", "without it"],
+            )
+        ),
         "further_1_zero": _slots("zero", 9, 15),
     },
     "further_2_order": {
         "further_2_queue": _run("one_thread"),
         "further_2_same_size": _slots("mixed"),
-        "further_2_lines": lambda names: joinlab.table(
-            names["rows"], ["one number meets", "rank 0", "rank 1"]
-        ).svg(),
+        "further_2_lines": lambda names: table(
+            joinlab.table(names["rows"], ["one number meets", "rank 0", "rank 1"])
+        ),
     },
     "further_3_cost": {
         "further_3_per_input": per_input,
-        "further_3_shadows": lambda names: joinlab.table(
-            [(ranks, more, calls) for (ranks, more), calls in names["shadowed"].items()],
-            ["ranks", "inputs more", "calls of each rank"],
-        ).svg(),
+        "further_3_shadows": lambda names: table(
+            joinlab.table(
+                [(ranks, more, calls) for (ranks, more), calls in names["shadowed"].items()],
+                ["ranks", "inputs more", "calls of each rank"],
+            )
+        ),
         "further_3_documented": documented,
     },
 }

@@ -293,13 +293,9 @@ def _fate(call: Call) -> str:
 
 def _read(call: Call) -> str | None:
     """The value that a rank read, and its conclusion; None without a conclusion."""
-    if call["completed_ns"] is not None:
-        text = conclusion(call["origin"], call["value_out"])
-    else:
-        text = None
-    value, _, concluded = (text or "").partition(" and concluded that ")
-    if concluded:
-        return f"{value.removeprefix('read ')} ({concluded})"
+    made = conclusion(call["origin"], call["value_out"])
+    if call["completed_ns"] is not None and made and made.meaning:
+        return f"{made.value} ({made.meaning})"
     return None
 
 

@@ -202,30 +202,49 @@ def _is_whole(value: Number) -> bool:
     return abs(value) < 1e15 and value == int(value)
 
 
+class Conclusion(NamedTuple):
+    """What a rank made of the value of its call.
+
+    verb     "read", "took", "got" or "discarded"
+    value    that value, with what it was taken for
+    meaning  what the rank concluded, to follow "that"; "" if nothing
+    """
+
+    verb: str
+    value: str
+    meaning: str = ""
+
+    def __str__(self) -> str:
+        """Words to follow "rank 0"."""
+        return f"{self.verb} {self.value}" + f" and concluded that {self.meaning}" * bool(
+            self.meaning
+        )
+
+
 @lru_cache(4096)  # the same few values come again and again
-def conclusion(origin: str | None, value_out: str | None) -> str | None:
-    """The issuer's conclusion from the value it got, as words to follow "rank 0"; None if unknown.
+def conclusion(origin: str | None, value_out: str | None) -> Conclusion | None:
+    """The issuer's conclusion from the value it got; None if unknown.
 
     origin     label of the call
     value_out  as in Timeline.calls
 
-    >>> conclusion("all-reduce (join() _get_num_nonjoined_procs())", "[[0.0]]")
-    'read 0 and concluded that all ranks have joined'
-    >>> conclusion("all-reduce (barrier)", "[[0.0]]")
-    'discarded the value'
+    >>> print(conclusion("all-reduce (join() _get_num_nonjoined_procs())", "[[0.0]]"))
+    read 0 and concluded that all ranks have joined
+    >>> print(conclusion("all-reduce (barrier)", "[[0.0]]"))
+    discarded the value
     """
     meaning = _meaning(origin or "")
     if meaning.unread:
-        return "discarded the value"
+        return Conclusion("discarded", "the value")
     values = list(chain.from_iterable(decode_values(value_out) or ()))
     if not values or any(not isinstance(value, int | float) for value in values):
         return None
     if meaning.concludes and len(values) == 1:
-        return f"read {number(values[0])} and concluded that {meaning.concludes(values[0])}"
+        return Conclusion("read", number(values[0]), meaning.concludes(values[0]))
     got = ", ".join(map(number, values))
     if meaning.takes:
-        return f"took {got} for {meaning.takes}"
-    return f"got {got}"
+        return Conclusion("took", f"{got} for {meaning.takes}")
+    return Conclusion("got", got)
 
 
 def averages_gradients(row: CallRow) -> bool:

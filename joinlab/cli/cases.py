@@ -84,35 +84,30 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
 def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
     """Write the runs as one page: a large picture above small ones of all runs."""
     from joinlab.cli import report
-    from joinlab.picture.gallery import Gallery, GalleryPosition, GalleryRun, write_gallery
+    from joinlab.picture.gallery import Gallery, GalleryRun, write_gallery
 
-    runs_of_first = next(iter(tables.values()))
-    rows = report.fabrics(
-        " and ".join(
-            sorted({str(case_runs.here.meta["backend"]) for case_runs in runs_of_first.values()})
-        )
-    )
-    pictures: dict[GalleryPosition, GalleryRun] = {
-        (f"Case {number}", row, (n, n + 1)): GalleryRun(
-            run,
-            report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends),
-            caption,
-        )
-        for n, runs in tables.items()
-        for number, case_runs in runs.items()
-        for row, run, caption in zip(
-            rows, case_runs.all(), (report.documented(case_runs), "", ""), strict=True
-        )
-    }
-    start = (
-        f"Case {4 if 4 in runs_of_first else next(iter(runs_of_first))}",
-        rows[1],
-        max((n, n + 1) for n in tables),
+    def row(case_runs: CaseRuns) -> list[GalleryRun]:
+        pictures = []
+        notes = report.documented(case_runs), "", ""
+        for run, note in zip(case_runs.all(), notes, strict=True):
+            pending = ", a call left pending" * any(end.pending for end in run.ends)
+            pictures.append(GalleryRun(run, report.ended(run.ends) + pending, note))
+        return pictures
+
+    cases_of_first = next(iter(tables.values()))
+    backends = {str(case_runs.here.meta["backend"]) for case_runs in cases_of_first.values()}
+    runs: dict[tuple[int, ...], dict[str, list[GalleryRun]]] = {}
+    for n, cases in tables.items():
+        runs[n, n + 1] = {f"Case {number}": row(case_runs) for number, case_runs in cases.items()}
+    first = 4 if 4 in cases_of_first else next(iter(cases_of_first))
+    gallery = Gallery(
+        "Six loops, one input more on rank 1",
+        report.fabrics(" and ".join(sorted(backends))),
+        runs,
+        (max(runs), f"Case {first}", 1),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    print(
-        f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}"
-    )
+    print(f"wrote {write_gallery(gallery, path)}")
 
 
 COMMAND = Command(

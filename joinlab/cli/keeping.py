@@ -18,19 +18,12 @@ def check_can_write(path: Path | None) -> None:
     """Raise JoinlabError if a file at `path` could not be written; call it before the run."""
     if path is None:
         return
-    folder = path.parent
-    if not folder.is_dir():
-        raise JoinlabError(
-            f"{path} cannot be written: there is no folder {folder}. Nothing was run; make it first."
-        )
-    if path.is_dir():
-        raise JoinlabError(
-            f"{path} cannot be written: it is a folder. Nothing was run; name a file."
-        )
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise JoinlabError(
-            f"{path} cannot be written: permission denied. Nothing was run; name another place."
-        )
+    from joinlab.archive import check_writable
+
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise JoinlabError(f"{error} Nothing was run.") from None
 
 
 def check_other_file(source: str | None, target: Path | None) -> None:
@@ -52,10 +45,8 @@ def save(timeline: Timeline, path: Path) -> None:
     except OSError as error:
         fallback = Path(tempfile.mkdtemp(prefix="joinlab-")) / path.name
         timeline.save(fallback)
-        reason = error.strerror or error
-        raise JoinlabError(
-            f"{path} cannot be written: {reason}. The recording is kept in {fallback}"
-        ) from error
+        reason = f"cannot write {path}: {error.strerror}." if error.strerror else error
+        raise JoinlabError(f"{reason} The recording is kept in {fallback}") from error
 
 
 def keep(timeline: Timeline, save_as: Path | None, html: Path | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -26,10 +26,23 @@ from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop
 from joinlab.picture.rows import RowKind
 from joinlab.picture.svg import svg
-from joinlab.picture.theme import LIGHT, drawing, ink_of
+from joinlab.picture.theme import LIGHT, in_both_themes, ink_of
 
 PLACE = re.compile(r" \((?:\w+\.py:\d+|In \[\d+\], line \d+)\)|[:;] rank \d+ \w+\.py:\d+")
 """Where a call is made, in a headline or a tip: nobody who sees the picture has that file or cell at hand."""
+
+
+FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
+
+
+def drawing(width: float, height: float, label: str, parts: Iterable[str]) -> str:
+    """A drawing of our own as <svg>."""
+    return in_both_themes(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
+        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
+        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
+    )
 
 
 def words(

@@ -232,9 +232,9 @@ def _slots(words: str) -> str:
     """
     _, options, counts = _words(words)
     run = _shipped(int(options["case"]), counts, "nccl", options["era"])
-    picture = slots(run, int(options["from"])).svg()
+    table = slots(run, int(options["from"]))._repr_html_()
     return (
-        f'<figure class="wide answer" data-after="{options["after"]}" hidden>{picture}'
+        f'<figure class="wide answer" data-after="{options["after"]}" hidden>{table}'
         "<figcaption>The same calls in words: what each rank puts in, reads, and concludes.</figcaption></figure>"
     )
 

@@ -110,18 +110,23 @@ def _refusal(kind: bytes, text: str) -> bytes:
     return frame({"error": text})
 
 
-def _count_gpus(link: socket.socket) -> None:
-    """Answer how many GPUs a process with these variables sees, and NCCL's version."""
+def gpus_here() -> dict[str, object]:
+    """How many GPUs this process sees, and NCCL's version; None without a GPU."""
     import torch
 
+    gpus = torch.cuda.device_count()
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None  # type: ignore[no-untyped-call]
+    return {"gpus": gpus, "nccl": nccl}
+
+
+def _count_gpus(link: socket.socket) -> None:
+    """Answer how many GPUs a process with these variables sees, and NCCL's version."""
     chosen = receive(link)
     for name in CHOOSES_GPUS:
         os.environ.pop(name, None)
     os.environ.update(chosen)
     try:
-        gpus = torch.cuda.device_count()
-        nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None  # type: ignore[no-untyped-call]
-        counted: dict[str, object] = {"gpus": gpus, "nccl": nccl}
+        counted = gpus_here()
     except Exception as error:
         counted = {"error": f"{type(error).__name__}: {error}"}
     send(link, counted)

@@ -102,16 +102,12 @@ class EndingMap:
     def _schedule(self, pause_s: float = REST_S) -> None:
         loop = event_loop()
         if loop is not None and self._timer is None and self.left and self._base is not None:
-            self._timer = loop.call_later(pause_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._step()
-        self._schedule()
+            self._timer = loop.call_later(pause_s, self._step)
 
     def _step(self) -> None:
         """Compute the next cell; an error ends the map."""
         assert self._base is not None
+        self._timer = None
         setting = replace(self._base, counts=self.left.pop(0))
         try:
             timeline = self._emulations.emulate(setting)
@@ -125,6 +121,7 @@ class EndingMap:
             self._collect()
             self._send(self.sent[-1])
             self._tell()
+        self._schedule()
 
     def _tell(self, note: str = "") -> None:
         if self.left:

@@ -9,7 +9,7 @@ terminal), a quiz prints the whole question and asserts nothing.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
@@ -17,6 +17,7 @@ import anywidget
 import ipywidgets
 import traitlets
 from IPython.display import display
+from markdown_it import MarkdownIt
 
 from joinlab.course import progress as state
 from joinlab.course.exercises import EXERCISES
@@ -167,11 +168,5 @@ def progress(notebook: str = "") -> QuizProgress:
     return QuizProgress(tuple(lines))
 
 
-def marked(text: str) -> str:
-    """Text as HTML, words in backticks as code, and between asterisks in italics.
-
-    >>> marked("`join()` & *co*")
-    '<code>join()</code> &amp; <em>co</em>'
-    """
-    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"\*([^*<]+)\*", r"<em>\1</em>", code)
+marked: Callable[[str], str] = MarkdownIt().renderInline
+"""A line of Markdown as HTML."""

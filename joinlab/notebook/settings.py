@@ -72,16 +72,11 @@ def missing(engine: Engine, ranks: int) -> str:
         return ""
     if not hasattr(os, "fork"):
         return "This system cannot fork processes (Linux, macOS, and Windows with WSL can). The emulated ones work."
-    import torch
-
+    from joinlab.launcher.forkserver import gpus_here
     from joinlab.launcher.launcher import choose_backend
 
-    version: tuple[int, ...] = (0, 0, 0)
-    if engine.backend == "nccl" and torch.cuda.is_available():
-        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    machine = {"gpus": torch.cuda.device_count(), "nccl": ".".join(map(str, version))}
     try:
-        choose_backend(machine, engine.backend, ranks)
+        choose_backend(gpus_here(), engine.backend, ranks)
     except LaunchError as error:
         return str(error)
     return ""

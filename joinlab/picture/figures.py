@@ -8,7 +8,7 @@ dark, so its background is transparent, and the grey of its text is readable on 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from textwrap import wrap
 from typing import NamedTuple
@@ -26,12 +26,9 @@ from joinlab.picture.details import UNITS, call_details, duration
 from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.rows import RowKind, kind
 from joinlab.picture.screen import FirstScreen
-from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
+from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, THEME, WHITE
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Meta, Timeline, expect_timeline
-
-CONFIG: Mapping[str, object] = {"showSendToCloud": False, "displaylogo": False, "scrollZoom": True}
-"""For `figure.show(config=...)`: the wheel zooms, and nothing offers to send the figure to a cloud."""
 
 CALLS, PROGRAM = (0.08, 0.5), (0.64, 0.22)
 """Across time, where the two tracks of a lane begin, and how high they are; a lane is 1 high."""
@@ -95,16 +92,11 @@ def figure(timeline: Timeline) -> go.Figure:
     above = 74 + CITED * len(subtitle)
     axis = f"{unit}, {screen.provenance}" if timed else "no times on record"
     layout = go.Layout(
-        template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        font_color=INK, font_size=12, barmode="overlay", hovermode="closest", dragmode="zoom",
-        height=150 + above + lanes_px, margin_l=130, margin_r=20, margin_t=above, margin_b=50,
-        title_text=_lines("".join(piece.text for piece in screen.headline)), title_font_size=16,
-        title_x=0.01, title_y=1, title_yanchor="top", title_pad_t=14,
-        title_subtitle_text="<br>".join(subtitle), uniformtext_minsize=10, uniformtext_mode="hide",
-        legend_orientation="h", legend_yanchor="top", legend_y=-60 / (100 + lanes_px),
-        xaxis_zeroline=False, xaxis_ticks="", xaxis_title_text=axis, xaxis_showticklabels=timed,
-        xaxis_range=[(begin - whole / 200) / per, until / per], xaxis_gridcolor="rgba(128,128,128,0.25)",
-        yaxis_zeroline=False, yaxis_ticks="", yaxis_fixedrange=True, yaxis_showgrid=False,
+        **THEME["figure"]["layout"], font_color=INK, height=150 + above + lanes_px, margin_t=above,
+        title_text=_lines("".join(piece.text for piece in screen.headline)),
+        title_subtitle_text="<br>".join(subtitle), legend_y=-60 / (100 + lanes_px),
+        xaxis_title_text=axis, xaxis_showticklabels=timed,
+        xaxis_range=[(begin - whole / 200) / per, until / per],
         yaxis_tickvals=[row + 0.45 for row in range(len(names))], yaxis_ticktext=names,
         yaxis_range=[len(names), 0],
     )  # fmt: skip
@@ -175,14 +167,12 @@ def _track_rows(begun: Sequence[int], ended: Sequence[int]) -> Sequence[tuple[in
 def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float) -> go.Bar:
     thin = 0.6 if len(bars) < OUTLINED else 0
     return go.Bar(
-        orientation="h", name=bar_kind.value, y=[bar.top + bar.high / 2 for bar in bars],
+        **THEME["figure"]["bar"], name=bar_kind.value, y=[bar.top + bar.high / 2 for bar in bars],
         width=[bar.high for bar in bars], base=[bar.begin / per for bar in bars],
         x=[max((until if bar.end < 0 else bar.end) - bar.begin, 1) / per for bar in bars],
-        text=[html.escape(bar.label, quote=False) for bar in bars], textposition="inside",
-        insidetextanchor="middle", textangle=0, textfont_size=12, textfont_color=BLACK,
-        customdata=[bar.hover for bar in bars], hovertemplate="%{customdata}<extra></extra>",
-        marker_color=FILLS[bar_kind], marker_pattern_shape="/" * (bar_kind is RowKind.WAIT),
-        marker_pattern_fgcolor=INK, marker_pattern_size=6,
+        text=[html.escape(bar.label, quote=False) for bar in bars], textfont_color=BLACK,
+        customdata=[bar.hover for bar in bars], marker_color=FILLS[bar_kind],
+        marker_pattern_shape="/" * (bar_kind is RowKind.WAIT), marker_pattern_fgcolor=INK,
         marker_line_color=[EDGE if bar.wrong else OUTLINE for bar in bars],
         marker_line_width=[2.5 if bar.wrong else thin for bar in bars],
         marker_opacity=[0.55 if bar.end < 0 else 1.0 for bar in bars],
@@ -205,11 +195,9 @@ def _signs(
         end = min(until if bar.end < 0 else bar.end for bar in bars)
         names = html.escape(" ≠ ".join(bar.label for bar in bars))
         yield go.Scatter(
-            mode="markers+text", x=[(begin + end) / 2 / per] * 2, y=[below - 0.02] * 2, showlegend=False,
-            text=[f"<b>{names}</b>{' ' * 5}", "≠"], textposition=["middle left", "middle center"],
-            textfont_color=[INK, BLACK], textfont_size=[12, 15],
-            marker_size=[0, 20], marker_color=WHITE, marker_line_color=EDGE, marker_line_width=2,
-            customdata=[_lines(column.remark)] * 2, hovertemplate="%{customdata}<extra></extra>",
+            **THEME["figure"]["sign"], x=[(begin + end) / 2 / per] * 2, y=[below - 0.02] * 2,
+            text=[f"<b>{names}</b>{' ' * 5}", "≠"], textfont_color=[INK, BLACK],
+            marker_color=WHITE, marker_line_color=EDGE, customdata=[_lines(column.remark)] * 2,
         )  # fmt: skip
 
 

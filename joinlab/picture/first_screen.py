@@ -618,12 +618,11 @@ def _reading(index: int, to: int, sender: int, column: Column) -> MisreadValue |
     row, sent_row = column.boxes[to].row, column.boxes[sender].row
     if row is None or sent_row is None or row["completed_ns"] is None:
         return None
-    made = conclusion(row["origin"], row["value_out"]) or ""
-    value, sent = _single(row["value_out"]), _single(sent_row["value_in"])
-    if " concluded that " not in made or value is None or sent is None:
+    made, sent = conclusion(row["origin"], row["value_out"]), _single(sent_row["value_in"])
+    if made is None or not made.meaning or sent is None:
         return None
-    answer = "nobody" if made.endswith("all ranks have joined") else ""
-    return MisreadValue(index, to, sender, value, sent, answer)
+    answer = "nobody" if made.meaning == "all ranks have joined" else ""
+    return MisreadValue(index, to, sender, made.value, sent, answer)
 
 
 def _numbers_of(rows: Iterable[CallRow]) -> tuple[int, ...]:

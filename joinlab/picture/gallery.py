@@ -19,9 +19,6 @@ from joinlab.picture.lane_data import LaneData
 from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
 
-GalleryPosition = tuple[str, tuple[str, str], tuple[int, ...]]
-"""Program, fabric with engine, and inputs of a picture."""
-
 
 @dataclass(frozen=True, slots=True)
 class GalleryRun:
@@ -34,69 +31,71 @@ class GalleryRun:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Content of a page: pictures by their positions, and the first one shown. Every program has one
-    on every fabric."""
+    """Content of a page.
+
+    fabrics  name and engine of each
+    runs     by inputs and program: its run on each fabric
+    start    inputs, program and fabric of the run that is shown first
+    """
 
     heading: str
-    pictures: Mapping[GalleryPosition, GalleryRun]
-    start: GalleryPosition
+    fabrics: Sequence[tuple[str, str]]
+    runs: Mapping[tuple[int, ...], Mapping[str, Sequence[GalleryRun]]]
+    start: tuple[tuple[int, ...], str, int]
 
 
 def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
     """Write the page and return its path."""
-    data, runs = LaneData(), dict[str, list[list[tuple[int, str, str]]]]()
-    programs, fabrics, inputs = map(dict.fromkeys, zip(*gallery.pictures, strict=True))
-    for counts in inputs:
-        rows = runs[",".join(map(str, counts))] = []
-        for program in programs:
-            pictures = (gallery.pictures[program, fabric, counts] for fabric in fabrics)
-            rows.append(
-                [(data.add(picture.timeline), picture.ended, picture.note) for picture in pictures]
-            )
-    table = {
-        "programs": list(programs),
-        "fabrics": list(map(", ".join, fabrics)),
-        "start": ",".join(map(str, gallery.start[2])),
-        "runs": runs,
+    data, table = LaneData(), dict[str, list[list[tuple[int, str, str]]]]()
+    for inputs, programs in gallery.runs.items():
+        table[",".join(map(str, inputs))] = [
+            [(data.add(run.timeline), run.ended, run.note) for run in runs]
+            for runs in programs.values()
+        ]
+    inputs, _, _ = gallery.start
+    facts = {
+        "programs": list(gallery.runs[inputs]),
+        "fabrics": list(map(", ".join, gallery.fabrics)),
+        "start": ",".join(map(str, inputs)),
+        "runs": table,
     }
-    body = _body(gallery, list(programs), list(fabrics))
+    body = _body(gallery)
     return write(
         Path(path),
-        lambda: document(gallery.heading, body, data, name="gallery", quiet=True, gallery=table),
+        lambda: document(gallery.heading, body, data, name="gallery", quiet=True, gallery=facts),
     )
 
 
-def _body(
-    gallery: Gallery, programs: Sequence[str], fabrics: Sequence[tuple[str, str]]
-) -> Iterator[str]:
-    counts = gallery.start[2]
+def _body(gallery: Gallery) -> Iterator[str]:
+    inputs, program_first, fabric_first = gallery.start
+    programs = gallery.runs[inputs]
     yield '<section class="run"><div class="run-view">\n'
-    yield from still("run", gallery.pictures[gallery.start].timeline)
+    yield from still("run", programs[program_first][fabric_first].timeline)
     yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
     yield '<div class="fabrics" aria-hidden="true">'
-    first = programs[0].partition(" ")[0] + " "
+    first = program_first.partition(" ")[0] + " "
     common = first if all(program.startswith(first) for program in programs) else ""  # said once
     yield f'<span class="loop"><b>{escape(common)}</b></span>'
-    for name, engine in fabrics:
+    for name, engine in gallery.fabrics:
         yield f"<span><b>{escape(name)}</b> {escape(engine)}</span>"
     yield "</div>\n"
-    texts = [loop(gallery.pictures[program, fabrics[0], counts].timeline) for program in programs]
-    for program, lines in zip(programs, side_by_side(texts), strict=True):
+    texts = [loop(runs[0].timeline) for runs in programs.values()]
+    for (program, runs), lines in zip(programs.items(), side_by_side(texts), strict=True):
         yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(common))}</b><code>'
         for line, differs in lines:
             mark = " class=differs" if differs and line else ""
             yield f"<span{mark}>{escape(line)}</span>"
         yield "</code></div>\n"
-        for fabric in fabrics:
-            picture, sign = gallery.pictures[program, fabric, counts], "✕"
-            if all(map(good, picture.timeline.ends)):
+        for index, (run, fabric) in enumerate(zip(runs, gallery.fabrics, strict=True)):
+            sign = "✕"
+            if all(map(good, run.timeline.ends)):
                 sign = "✓"
-            elif all(end.kind is EndKind.FINISHED for end in picture.timeline.ends):
+            elif all(end.kind is EndKind.FINISHED for end in run.timeline.ends):
                 sign = "…"
-            checked = " checked" if (program, fabric) == gallery.start[:2] else ""
+            checked = " checked" if (program, index) == (program_first, fabric_first) else ""
             yield f'<label><input type="radio" name="run"{checked}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
-            yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
+            yield f'<span class="small">{sign} {escape(run.ended)}</span></label>\n'
         yield "</div>\n"
     yield "</div>\n"
 

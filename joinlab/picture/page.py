@@ -18,7 +18,7 @@ from typing import NamedTuple
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import by_key, measured, ranks_text, shown, title
-from joinlab.archive import write_whole
+from joinlab.archive import check_writable, write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
 from joinlab.picture.first_screen import first_screen, folded
@@ -90,14 +90,7 @@ def write_sliders(
 
 def write(path: Path, text: Callable[[], str]) -> Path:
     """Write a page whole or not at all, and return its path."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"cannot write {path}: there is no folder {path.parent}. Create it first."
-        )
-    if path.is_dir():
-        raise IsADirectoryError(
-            f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}."
-        )
+    check_writable(path)  # before the text is made, which can take a while
     return write_whole(path, text().encode())
 
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot, key_of
 from joinlab.analysis.meanings import asks_of, is_setup, quoted
-from joinlab.analysis.wording import by_key, listed, ranks_text, splits_text, tensor
+from joinlab.analysis.wording import by_key, listed, ranks_text
 from joinlab.ops import COUNTERPART, FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of, peer_text
 from joinlab.showing import short_site
+from joinlab.story.forms.meeting import given
 
 
 class RowKind(StrEnum):
@@ -148,35 +149,19 @@ def _texts(matched: Matched, lanes: Lanes) -> Iterator[str]:
 def _differing(rows: Sequence[CallRow], slot: Slot, lanes: Lanes) -> str:
     """That calls of one slot do not belong together. Boxes name the calls; this tells what else
     differs."""
-    rows_by_text = by_key((_gave(row, slot.differs), row) for row in rows)
+    rows_by_text = by_key((given(row, slot.differs), row) for row in rows)
     texts = [f"{_ranks(alike, lanes)} {text}" for text, alike in rows_by_text.items() if text]
     verdict = "Met, but should not have" if slot.met else "Face each other, but can never meet"
     return ": ".join(filter(None, (verdict, "; ".join(texts)))) + "."
 
 
-def _gave(row: CallRow, differs: Sequence[str]) -> str:
-    """What a call gave of that in which calls differ, see Slot.differs."""
-    texts = {
-        "dtype": tensor(row),
-        "shape": tensor(row),
-        "reduce_op": f"reduced by {row['reduce_op']}",
-        "root": f"root {row['root']}",
-        "splits": splits_text(row["splits"]) if row["splits"] else "",
-    }
-    return ", ".join(dict.fromkeys(text for name, text in texts.items() if name in differs))
-
-
 def _other_lines(rows: Sequence[CallRow], lanes: Lanes) -> str:
     """That ranks met in the same call of other lines: they may be in different rounds; "" where
     they are not."""
-    first = rows[0]
-    rows_by_site: dict[str, list[CallRow]] = {}
-    for row in rows:
-        same_call = row["op"] not in POINT_TO_POINT and row["origin"] == first["origin"]
-        if not same_call or not row["call_site"]:
-            return ""
-        rows_by_site.setdefault(short_site(row["call_site"]), []).append(row)
-    if len(rows_by_site) < 2:
+    same_call = len({row["origin"] for row in rows}) == 1
+    rows_by_site = by_key((short_site(row["call_site"] or ""), row) for row in rows)
+    known = "" not in rows_by_site and rows[0]["op"] not in POINT_TO_POINT
+    if not (same_call and known) or len(rows_by_site) < 2:
         return ""
 
     def count(site: str) -> int:

@@ -20,6 +20,7 @@ from joinlab.picture.theme import FILLS, LIGHT, ink_of
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
 INK, SOFT, BAD = LIGHT["ink"], LIGHT["soft"], LIGHT["bad"]
 PAPER, GROUND, THREAD, FAINT = LIGHT["paper"], LIGHT["ground"], LIGHT["line"], LIGHT["faint"]
+WIDTH = 980  # px of the lanes; the picture shrinks to the width of the page
 NO_CALL = "No call was recorded."
 BESIDE = 150  # px right of the headline, where "modelled" stands
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
@@ -33,14 +34,13 @@ FILL = ' class="fill"'
 Point = tuple[float, float]
 
 
-def svg(screen: FirstScreen, name: str = "joinlab", width: int = 980, heading: str = "") -> str:
+def svg(screen: FirstScreen, name: str = "joinlab", heading: str = "") -> str:
     """The picture as an <svg> element.
 
     name     prefix of the ids in it; two pictures on one page need two names
-    width    px of the lanes; the picture shrinks to the width of the page
     heading  what to say below the headline, in small letters
     """
-    parts = _Picture(screen, width).parts(escape(name, quote=True), heading)
+    parts = _Picture(screen, WIDTH).parts(escape(name, quote=True), heading)
     return shown("".join(parts))
 
 

@@ -1,7 +1,7 @@
 """Tables for readers: plain words in cells, in the colours of the calls they speak of.
 
 `table` makes one of any values, `slots` one of the calls that met. A table shows itself in Jupyter
-as HTML, and as an SVG picture in a file, where no notebook runs.
+as HTML, and elsewhere as text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from joinlab.analysis.thread import BesideThread
 from joinlab.ops import CallRow, decode_values
 from joinlab.picture.rows import RowKind
 from joinlab.picture.rows import kind as kind_of
-from joinlab.picture.theme import FILLS, LIGHT, drawing, ink_of
+from joinlab.picture.theme import FILLS, LIGHT, ink_of
 from joinlab.timeline import Timeline, expect_timeline
-
-LETTER, LINE, PAD = 7.4, 19, 9
-"""Of the picture: px of a letter, of a line and around the text of a cell."""
 
 MOST_VALUES = 6
 """A tensor with more values than this is shown by the number of its values."""
@@ -79,48 +76,6 @@ class Table:
             f'<table style="border-collapse:separate;border-spacing:3px">{caption}'
             f'<thead><tr style="background:transparent">{head}</tr></thead><tbody>{body}</tbody></table>'
         )
-
-    def svg(self) -> str:
-        """The table as a picture, with the colours of a light and of a dark page."""
-        lefts, wide, x = [], [], float(PAD)
-        for index, name in enumerate(self.columns):
-            lines = [name, *(line for row in self.rows for line in row[index].lines)]
-            lefts.append(x)
-            wide.append(2 * PAD + LETTER * max(map(len, lines)))
-            x += wide[-1] + 4
-        width = x - 4
-        parts = [_text(PAD, PAD + 13, self.caption, LIGHT["soft"])] if self.caption else []
-        top = PAD + LINE * (1 + bool(self.caption)) + 6
-        for x, name in zip(lefts, self.columns, strict=True):
-            parts.append(_text(x + PAD, top - 10, name, LIGHT["ink"], bold=True))
-        for row in self.rows:
-            high = 2 * PAD + LINE * max(len(cell.lines) for cell in row)
-            for x, cell_width, cell in zip(lefts, wide, row, strict=True):
-                parts.append(_box(cell, x, top, cell_width, high))
-            top += high + 4
-        label = self.caption or ", ".join(self.columns)
-        return drawing(width + PAD, top + PAD, label, parts)
-
-
-def _box(cell: Cell, x: float, top: float, wide: float, high: float) -> str:
-    fill, ink, edge = LIGHT["card"], LIGHT["ink"], ""
-    if cell.kind is not None:
-        fill, ink = FILLS[cell.kind], ink_of(cell.kind)
-    if cell.wrong:
-        edge = f' stroke="{LIGHT["bad"]}" stroke-width="2"'
-    box = (
-        f'<rect x="{x:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="6" '
-        f'fill="{fill}"{edge}/>'
-    )
-    for index, line in enumerate(cell.lines):
-        bold = index == 0 and cell.kind is not None
-        box += _text(x + PAD, top + PAD + 13 + LINE * index, line, ink, bold)
-    return box
-
-
-def _text(x: float, y: float, text: str, fill: str, bold: bool = False) -> str:
-    weight = ' font-weight="600"' * bold
-    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}"{weight}>{escape(text)}</text>'
 
 
 def _style(cell: Cell) -> str:
@@ -214,14 +169,13 @@ def _exchanged(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"puts in {put_in}"
     if row["completed_ns"] is None:
         yield "never completes"
-    elif (read := conclusion(row["origin"], row["value_out"])) is not None:
-        value, _, concluded = read.partition(" and concluded that ")
-        yield _NOW.get(value.partition(" ")[0], "") + value.partition(" ")[2]
-        if concluded:
-            yield f"so: {concluded}"
+    elif (made := conclusion(row["origin"], row["value_out"])) is not None:
+        yield f"{_NOW[made.verb]} {made.value}"
+        if made.meaning:
+            yield f"so: {made.meaning}"
 
 
-_NOW = {"read": "reads ", "took": "takes ", "got": "reads ", "discarded": "discards "}
+_NOW = {"read": "reads", "took": "takes", "got": "reads", "discarded": "discards"}
 
 
 def _values(text: str | None) -> str | None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from html import escape
+from collections.abc import Mapping
 from importlib.resources import files
 
 from joinlab.picture.rows import RowKind
@@ -67,8 +66,6 @@ def variables() -> str:
     )
 
 
-FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif"
-
 # of equal colours the first one: white is the paper
 _NAMES = {color.lower(): name for name, color in reversed(LIGHT.items())}
 
@@ -94,13 +91,3 @@ def in_both_themes(svg: str) -> str:
     style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
     head, bracket, body = text.partition(">")
     return head + bracket + style + body
-
-
-def drawing(width: float, height: float, label: str, parts: Iterable[str]) -> str:
-    """A drawing of our own as <svg>."""
-    return in_both_themes(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(label)}" '
-        f'font-family="{FONT}" font-size="13"><rect width="100%" height="100%" rx="8" '
-        f'fill="{LIGHT["paper"]}"/>{"".join(parts)}</svg>'
-    )

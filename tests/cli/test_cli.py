@@ -302,8 +302,8 @@ def test_a_report_that_cannot_be_printed_costs_no_recording(launches, program, m
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("none/run.joinlab", "there is no folder none. Nothing was run; make it first."),
-        ("folder", "it is a folder. Nothing was run; name a file."),
+        ("none/run.joinlab", "there is no folder none. Make it first. Nothing was run."),
+        ("folder", "it is a folder. Name a file. Nothing was run."),
         ("train.py/run.joinlab", "there is no folder train.py"),
     ],
 )
@@ -313,7 +313,7 @@ def test_a_place_that_cannot_be_written_is_noticed_before_the_run(
     fake = launches(timeline())
     (program.parent / "folder").mkdir()
     assert cli.main(["run", "train.py:worker", "--save", place]) == 2
-    assert f"{place} cannot be written: {message}" in capsys.readouterr().err
+    assert f"cannot write {place}: {message}" in capsys.readouterr().err
     assert fake.asked == []
 
 
@@ -344,7 +344,7 @@ def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(
     assert cli.main(["run", "train.py:worker", "--save", "folder/run.joinlab"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(
-        "joinlab: folder/run.joinlab cannot be written: No such file or directory. The recording is"
+        "joinlab: cannot write folder/run.joinlab: there is no folder folder. Make it first. The recording is"
     )
     kept = re.search(r"kept in (\S+)\n", said)[1]
     assert joinlab.load(kept).calls.height == 8

@@ -13,7 +13,7 @@ from hypothesis import given
 import joinlab
 from joinlab.picture.columns import call_times
 from joinlab.picture.details import call_details
-from joinlab.picture.figures import CALLS, CONFIG, PROGRAM, _track_rows, figure, hover
+from joinlab.picture.figures import CALLS, PROGRAM, _track_rows, figure, hover
 from joinlab.picture.lane_data import pack
 from joinlab.timeline import Ending
 from tests.drawn import lane_data, timelines
@@ -216,10 +216,9 @@ def test_endings_stand_at_the_lanes():
     assert pending.endswith("✓ finished<br>call pending")
 
 
-def test_background_is_transparent_and_nothing_offers_a_cloud():
+def test_background_is_transparent():
     layout = figure(case_timeline(1, 1)).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
-    assert CONFIG["showSendToCloud"] is False
 
 
 def test_the_axis_of_a_log_that_tells_no_times_has_no_numbers():

@@ -193,7 +193,7 @@ def test_nothing_to_write_is_refused(tmp_path):
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing\. Create it"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing\. Make it"):
         write_html(case_timeline(1, 1), tmp_path / "missing" / "x.html")
     with pytest.raises(IsADirectoryError, match="Name a file"):
         write_html(case_timeline(1, 1), tmp_path)

@@ -29,7 +29,7 @@ def test_every_box_is_drawn_in_its_colour_where_it_lies(timeline):
     made = first_screen(timeline)
     found = [
         one.attrib
-        for one in ET.fromstring(svg(made, width=980)).iter(f"{NS}rect")
+        for one in ET.fromstring(svg(made)).iter(f"{NS}rect")
         if one.get("class") == "fill"
     ]
     across = Across(made, 980)

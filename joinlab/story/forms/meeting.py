@@ -10,7 +10,7 @@ from operator import itemgetter
 from joinlab.analysis.first_difference import Side
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of, conclusion, is_own
-from joinlab.analysis.wording import by_key, tensor
+from joinlab.analysis.wording import by_key, splits_text, tensor
 from joinlab.ops import Op, decode_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Cause, Line, Value, form
@@ -64,7 +64,7 @@ class MadeOfIt(Cause):
     def words(self) -> Text:
         parts = []
         for ranks, got in zip(self.sides, self.got, strict=True):
-            parts.append(say("{} {}", ranks, conclusion(*got) or ""))
+            parts.append(say("{} {}", ranks, str(conclusion(*got) or "")))
         return say("{}.", listing(parts, "; "))
 
 
@@ -89,10 +89,10 @@ def causes(evidence: Evidence) -> Iterator[Line]:
     yield from _other_group(evidence, slot)
     made = []
     for side, row in zip(present, rows, strict=True):
-        text = conclusion(row["origin"], row["value_out"])
-        if row["completed_ns"] is not None and text:
-            made.append((side, row, text))
-    if any("concluded" in text for *_, text in made):
+        concluded = conclusion(row["origin"], row["value_out"])
+        if row["completed_ns"] is not None and concluded:
+            made.append((side, row, concluded))
+    if any(concluded.meaning for *_, concluded in made):
         sides, rows = evidence.sides(side for side, *_ in made), [row for _, row, _ in made]
         values = tuple(value_of(evidence, side, row) for side, row, _ in made)
         got = [(row["origin"], row["value_out"]) for row in rows]
@@ -135,7 +135,7 @@ def keys(evidence: Evidence) -> Iterator[Line]:
 def met(evidence: Evidence, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
     rows = [row_of(evidence, slot, side) for side in present]
-    kinds, differs, given_texts = {row["op"] for row in rows}, set(slot.differs), []
+    kinds, differs, given_texts = {row["op"] for row in rows}, {*slot.differs} - {"splits"}, []
     if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
         given_texts = [given(row, differs) for row in rows]
     on_gloo = backend_of(evidence.meta, slot.group) == "gloo"
@@ -163,21 +163,23 @@ def given(row: CallRow, names: Collection[str]) -> str:
     call: CallRow = {**row, "shape": (row["shape"] or [])[:1]} if row["op"] == Op.SCATTER else row
     part = tensor(call)
     texts = {
-        "root": f"root {row['root']}",
-        "reduce_op": row["reduce_op"] or "",
         "dtype": part,
         "shape": part,
+        "root": f"root {row['root']}",
+        "reduce_op": row["reduce_op"] or "",
+        "splits": splits_text(row["splits"]) if row["splits"] else "",
     }
-    return " and ".join(dict.fromkeys(text for name, text in texts.items() if name in names))
+    given_texts = dict.fromkeys(text for name, text in texts.items() if name in names)
+    return " and ".join(filter(None, given_texts))
 
 
 def value_of(evidence: Evidence, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
     values = list(chain.from_iterable(decode_values(row["value_out"]) or ()))
-    _, _, meaning = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
+    concluded = conclusion(row["origin"], row["value_out"])
     return Value(
         evidence.difference.ranks(side),
         asks_of(row),
         values[0] if len(values) == 1 else None,
-        meaning,
+        concluded.meaning if concluded else "",
     )
