@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import itertools
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -60,10 +62,11 @@ class Recording:
         self.pid = os.getpid()
         self._interrupts = interrupts.of_process()
         folder = _unused(folder, rank)
+        failed = partial(warn, rank)
         if everything:
-            log = EventLog(folder / segment_name(rank, 0), self._failed)
+            log = EventLog(folder / segment_name(rank, 0), failed)
         else:
-            log = BoundedLog(folder, rank, self._failed)
+            log = BoundedLog(folder, rank, failed)
         self.recorder = Recorder(log, rank)
         if torch.distributed.is_nccl_available():
             self.recorder.nccl_log = NcclLog(folder, rank)
@@ -72,10 +75,11 @@ class Recording:
         install(self.recorder, _about())
         self._excepthook, self._exit = sys.excepthook, sys.exit
         self._thread_hook, threading.excepthook = threading.excepthook, self._thread_raised
-        self._left: tuple[int, object, ProgramReturned | ProgramRaised] | None = None
-        self._interrupts.listeners.append(self._interrupted)
+        self._left: tuple[int, ProgramReturned | ProgramRaised] | None = None
+        self._interrupts.listeners.append(lambda: log.write(Interrupted(time_ns=now())))
         sys.excepthook, sys.exit = self._raised, self._leaves
         atexit.register(self._exits)
+        multiprocessing.util.Finalize(None, self._child_ends, exitpriority=0)
         standstill.watch(self.recorder, still_s)
         if ways:
             from joinlab.recorder.recorded_traces import RecordedTrace
@@ -103,25 +107,36 @@ class Recording:
 
         It keeps texts: an exception would keep the program's tensors from being freed."""
         caller = sys._getframe(1)
-        passes_on = caller.f_globals.get("__name__") == "multiprocessing.spawn"
-        again = self._left is not None and self._left[1] == code
-        if not (passes_on and (again or not code)):
+        if caller.f_globals.get("__name__") != "multiprocessing.spawn":  # see `_child_ends`
             error = sys.exc_info()[1]
             ending = _ending(error) if code and error else _exit_from(caller, code)
-            self._left = self.recorder.issued, code, ending
-        elif self._left is None and self.pid == os.getpid() and self._interrupts.came():
-            # torch.multiprocessing takes KeyboardInterrupt for a return
-            interrupted = ProgramRaised(text=KeyboardInterrupt.__name__)
-            self._left = self.recorder.issued, code, interrupted
+            self._left = self.recorder.issued, ending
         self._exit(code)
 
+    def _child_ends(self) -> None:
+        """multiprocessing calls this behind the function of its process, which runs no exit functions
+        if it was forked."""
+        error = sys.exc_info()[1]
+        if error is None and self._interrupts.came():
+            # torch.multiprocessing takes KeyboardInterrupt for a return
+            error = KeyboardInterrupt()
+        if error is not None and not (self._left and isinstance(error, SystemExit)):
+            self._left = self.recorder.issued, _ending(error)
+        threads = threading.enumerate()
+        if all(thread.daemon for thread in threads if thread is not threading.main_thread()):
+            self._program_ends()
+
     def _exits(self) -> None:
-        issued, _, ending = self._left or (None, None, _ending(None))
+        self._program_ends()
+        if self.pid == os.getpid():
+            self.recorder.completions.outlast()
+
+    def _program_ends(self) -> None:
+        issued, ending = self._left or (None, _ending(None))
         # If calls were issued since, the program caught the exit and went on.
         self._end(ending if issued == self.recorder.issued else _ending(None))
         if self.pid == os.getpid():
             self.log.close()
-            self.recorder.completions.outlast()
 
     def _raised(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -137,12 +152,6 @@ class Recording:
             text, site = text_of(error.exc_value), site_of(error.exc_value)
             self.recorder.note_thread_error(name, text, site)
         self._thread_hook(error)
-
-    def _interrupted(self) -> None:
-        self.log.write(Interrupted(time_ns=now()))
-
-    def _failed(self, error: Exception) -> None:
-        warn(self.rank, error)
 
 
 def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:
@@ -213,7 +222,17 @@ def record(
                 warnings.warn(
                     f"joinlab already records rank {Recording.current.rank}", stacklevel=2
                 )
-            elif rank is not None:
+                return
+            from torch import distributed as dist
+
+            if dist.is_initialized():
+                rank = dist.get_rank()
+                warnings.warn(
+                    "joinlab.record came after init_process_group: calls in the groups that exist "
+                    "already go on unrecorded",
+                    stacklevel=2,
+                )
+            if rank is not None:
                 Recording.current = Recording(Path(folder), rank, everything, still_s, ways)
             else:
                 _wait_for_rank(Path(folder), everything, still_s, ways)

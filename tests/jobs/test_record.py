@@ -925,6 +925,13 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
     assert "Ranks 0, 1 finished." in str(joinlab.diagnose(timeline))
 
 
+def test_a_record_that_begins_behind_init_process_group_warns(tmp_path: Path, alone: Any) -> None:
+    line = "joinlab.record(sys.argv[1])\n"
+    done = alone(script=ALONE.replace(line, "").replace("HARM", line + "dist.new_group([0])"))
+    assert (done.returncode, done.stdout) == (0, "the job has finished\n"), done.stderr
+    assert "joinlab.record came after init_process_group" in done.stderr
+
+
 AGAIN = """
 import sys
 import joinlab, torch, torch.distributed as dist
@@ -965,19 +972,22 @@ def test_the_calls_of_ranks_without_a_record_are_not_known(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("ending", "text"),
+    ("ending", "text", "method"),
     sampled(
         [
-            ("raise ValueError('a bad label')", "ValueError: a bad label"),
-            ("sys.exit(3)", "SystemExit: 3"),
+            ("raise ValueError('a bad label')", "ValueError: a bad label", "spawn"),
+            ("raise ValueError('a bad label')", "ValueError: a bad label", "fork"),
+            ("sys.exit(3)", "SystemExit: 3", "spawn"),
         ],
-        lambda row: row[0].startswith("raise"),
+        lambda row: row[2] == "fork",
     ),
 )
 def test_a_spawned_rank_that_fails_has_the_error_that_it_failed_by(
-    tmp_path: Path, ending: str, text: str
+    tmp_path: Path, ending: str, text: str, method: str
 ) -> None:
     script = SPAWNED.replace("    dist.destroy_process_group()", f"    if rank: {ending}")
+    script = script.replace("nprocs=2", f"nprocs=2, start_method={method!r}")
+    script = script.replace("mp.spawn", "mp.start_processes")
     (tmp_path / "spawned.py").write_text(script)
     done = python(tmp_path, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store"))
     assert done.returncode == 1
