@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from joinlab.jobs.dump import op_of
 from joinlab.jobs.text.reports import Report
-from joinlab.ops import CallRow, Stood
+from joinlab.ops import POINT_TO_POINT, CallRow, Stood
 from joinlab.program.labels import Frame
 from joinlab.program.log_events import MOST_RANKS
 
@@ -88,6 +88,8 @@ class TextFacts:
         op = op_of(name)
         if op is None or rank >= MOST_RANKS:
             return None
+        if op in POINT_TO_POINT:
+            number = 0  # it counts the rank's own sends and recvs
         row = CallRow(
             rank=rank,
             group=group,

@@ -17,6 +17,8 @@ PREFIX = re.compile(
 )
 """torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "."""
 
+RANK = re.compile(r"\[rank(?P<rank>\d+)\]:")
+
 FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+)|[ \t]*$)', re.MULTILINE
 )
@@ -31,9 +33,10 @@ TASK_IS_HOST = re.compile(r"(?m)^(\d+): .*?\[rank(?!\1\])|elastic")
 
 
 def prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
-    """torch's "[rank5]:" before a match, in the same line."""
-    before = PREFIX.match(text[text.rfind("\n", 0, match.start()) + 1 : match.start()])
-    return before if before and before["rank"] else None
+    """torch's "[rank5]:" before a match, in the same line: the last, as two ranks may have written into
+    one line."""
+    begin = text.rfind("\n", 0, match.start()) + 1
+    return next(reversed([*RANK.finditer(text, begin, match.start())]), None)
 
 
 def rank_of(text: str, match: re.Match[str]) -> int:

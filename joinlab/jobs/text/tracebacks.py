@@ -72,8 +72,9 @@ TORN = re.compile(
 """The end of a traceback that is cut."""
 
 OWN = re.compile(
-    r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank )(?P<rank>\d+)"
-    r"(?:\] is setting up NCCL communicator |\]: params\[| has )|Gloo connectFullMesh failed with ).*)"
+    r"(?P<text>(?:[\w.]{0,80}Error: (?:\[|DDP expects same model across all ranks, but Rank |"
+    r"Timed out initializing process group in store based barrier on rank:? )(?P<rank>\d+)"
+    r"(?:\] is setting up NCCL communicator |\]: params\[| has |, for key)|Gloo connectFullMesh failed with ).*)"
 )
 """An error that names its rank."""
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import filterfalse
 
 from joinlab.jobs.text.facts import LAST_ATTEMPT, TextFacts
+from joinlab.jobs.text.lines import SIGNALLED
 from joinlab.jobs.text.reports import FAILED, reports
 
 # "^" and "$" match at lines: (?m).
@@ -65,8 +66,7 @@ ATTEMPT = re.compile(
 )
 
 RESTARTED = re.compile(
-    r" death signal, shutting down workers(?:(?!distributed/run\.py)[\s\S])*?"
-    r" Sending process \d+ closing signal"
+    rf"{SIGNALLED.pattern}(?:(?!distributed/run\.py)[\s\S])*? Sending process \d+ closing signal"
 )
 """A signal that met ranks which had been started again."""
 
