@@ -86,15 +86,16 @@ def _run(options: argparse.Namespace) -> int:
     record(options.into, everything=options.everything, still_s=options.still, ways=options.ways)
     try:
         _run_as_main(options.script, options.module)
-    except SystemExit as error:
-        if Recording.current is not None:
-            Recording.current.end(error)
-        raise
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next  # show only the script's frames
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        error.with_traceback(trace)
+        if Recording.current is not None:  # the script may have a hook of its own
+            Recording.current.end(error)
+        if isinstance(error, SystemExit):
+            raise
+        sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
             # the traceback is printed; Python will end this process by SIGINT
             sys.excepthook = lambda *_: None

@@ -31,6 +31,8 @@ from joinlab.recorder.standstill import STILL_S
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Environment variables with a process's rank: of torchrun, Open MPI, PMIx, MPICH and Slurm."""
 SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+CHILD_OF = "JOINLAB_RECORDS"
+"""Environment variable that a recorded rank leaves its children: its pid."""
 JOB_NAMES = (
     "TORCHELASTIC_RUN_ID",
     "SLURM_JOB_ID",
@@ -60,6 +62,7 @@ class Recording:
 
         self.rank = rank
         self.pid = os.getpid()
+        os.environ[CHILD_OF] = str(self.pid)
         self._interrupts = interrupts.of_process()
         folder = _unused(folder, rank)
         failed = partial(warn, rank)
@@ -133,8 +136,12 @@ class Recording:
 
     def _program_ends(self) -> None:
         issued, ending = self._left or (None, _ending(None))
-        # If calls were issued since, the program caught the exit and went on.
-        self._end(ending if issued == self.recorder.issued else _ending(None))
+        if issued != self.recorder.issued:
+            # No exit, or one that the program caught, as it issued calls since. Python notes an error
+            # that ends it, which a hook of the program may hide; so do prompts, which go on.
+            error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+            ending = _ending(error)
+        self._end(ending)
         if self.pid == os.getpid():
             self.log.close()
 
@@ -232,7 +239,8 @@ def record(
                     "already go on unrecorded",
                     stacklevel=2,
                 )
-            if rank is not None:
+            # A rank's child, such as its DataLoader's worker, is no rank unless it makes a group.
+            if rank is not None and os.environ.get(CHILD_OF) in (None, str(os.getpid())):
                 Recording.current = Recording(Path(folder), rank, everything, still_s, ways)
             else:
                 _wait_for_rank(Path(folder), everything, still_s, ways)
@@ -292,7 +300,8 @@ def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -
         return c10d._new_process_group_helper(*args, **kwargs)
 
     def say_if_nothing() -> None:
-        if os.getpid() == pid and not any(folder.glob("rank-*.jsonl")):
+        of_rank = CHILD_OF in os.environ
+        if os.getpid() == pid and not of_rank and not any(folder.glob("rank-*.jsonl")):
             print(
                 "joinlab recorded nothing: this process made no process group. If your script starts the ranks itself, "
                 "for example with torch.multiprocessing.spawn, call joinlab.record(folder) in each of them.",

@@ -961,6 +961,15 @@ def test_a_record_without_a_call_that_the_others_completed_ends_early(tmp_path: 
         assert "FIX" not in story and "nothing meets" not in story
 
 
+def test_a_rank_that_did_not_come_to_the_first_call_is_named(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 2))
+    assert "no record of rank 1 is here: was it started?" in str(
+        joinlab.diagnose(loaded(tmp_path, "."))
+    )
+    write(tmp_path, 1, begin(1, 2))
+    assert "every call fits" not in str(joinlab.diagnose(loaded(tmp_path, ".")))
+
+
 def test_the_calls_of_ranks_without_a_record_are_not_known(tmp_path: Path) -> None:
     for rank, op in ((1, "all_reduce"), (2, "barrier")):
         calls = call(0, 1500, 1600) + call(1, 1700, None, op)
@@ -1007,28 +1016,52 @@ def test_a_spawned_rank_that_ctrl_c_ended_did_not_finish(tmp_path: Path) -> None
     assert INTERRUPTED in loaded(tmp_path).ends[1].text
 
 
-def test_a_script_that_exits_with_a_code_has_its_line_unless_it_caught_the_exit(
-    tmp_path: Path, alone: Any
-) -> None:
+def test_an_exit_that_the_program_caught_is_none(tmp_path: Path, alone: Any) -> None:
     harm = "try: sys.exit(4)\nexcept SystemExit: pass\ndist.all_reduce(torch.ones(1))"
     assert alone(harm).returncode == 0
     assert loaded(tmp_path).ends[0].kind is EndKind.FINISHED
-    (tmp_path / "again").mkdir()
-    script = ALONE.replace("HARM", "sys.exit(3)")
-    (tmp_path / "again" / "leaves.py").write_text(script)
-    words = (str(tmp_path / "again" / "runs"), str(tmp_path / "again" / "store"))
-    done = python(tmp_path / "again", "leaves.py", *words, RANK="0", WORLD_SIZE="1")
-    assert done.returncode == 3
-    line = script.splitlines().index("sys.exit(3)") + 1
-    timeline = loaded(tmp_path / "again")
-    assert timeline.ends[0].text == "SystemExit: 3"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "text"),
+    sampled(
+        [
+            ("sys.exit(3)", 3, "SystemExit: 3"),
+            ("raise ValueError('no') # behind a hook", 1, "ValueError: no"),
+        ],
+        lambda row: row[1] == 3,
+    ),
+)
+def test_a_script_that_fails_has_its_line_whatever_hook_it_has_set(
+    tmp_path: Path, ending: str, code: int, text: str
+) -> None:
+    script = ALONE.replace("HARM", f"sys.excepthook = print\n{ending}")
+    (tmp_path / "leaves.py").write_text(script)
+    words = (str(tmp_path / "runs"), str(tmp_path / "store"))
+    assert python(tmp_path, "leaves.py", *words, RANK="0", WORLD_SIZE="1").returncode == code
+    timeline = loaded(tmp_path)
+    assert timeline.ends[0].text == text
+    line = script.splitlines().index(ending) + 1
     assert f"leaves.py:{line}" in str(joinlab.diagnose(timeline))
 
 
-def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: Path) -> None:
-    done = python(tmp_path, "-c", "import joinlab; joinlab.record('runs')")
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    sampled(
+        [
+            ({}, "joinlab recorded nothing: this process made no process group."),
+            ({"RANK": "0", record.CHILD_OF: "1"}, ""),
+        ],
+        lambda row: not row[0],
+    ),
+)
+def test_a_process_that_makes_no_group_is_not_recorded_unless_it_is_a_rank(
+    tmp_path: Path, environ: dict[str, str], said: str
+) -> None:
+    done = python(tmp_path, "-c", "import joinlab; joinlab.record('runs')", **environ)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("joinlab recorded nothing: this process made no process group.")
+    assert done.stderr.startswith(said) and ("joinlab" in done.stderr) == bool(said)
+    assert not list(tmp_path.glob("runs/*"))
 
 
 UNWAITED = """

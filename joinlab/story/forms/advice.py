@@ -246,6 +246,7 @@ def _where(evidence: Evidence) -> Iterator[Line]:
     stands = [line for line in standing.find(evidence) if isinstance(line, standing.Stands)]
     by_site = by_key((line.lines[0].site, line.ranks[0]) for line in stands)
     runs = len(by_site) == 1 and all(end.runs for end in evidence.ends)
+    runs |= bool(evidence.meta.get("missing_ranks"))  # they may wait for those
     if (runs or even.cut_short(evidence)) and standing.all_stand(evidence):
         return
     if by_site:

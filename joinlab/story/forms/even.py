@@ -117,18 +117,21 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     world = len(evidence.ends)
     all_ranks = range(world)
     wrong = [rank for rank in all_ranks if not good(evidence.ends[rank])]
+    empty = evidence.timeline.calls.is_empty() and evidence.meta.get("engine") == "recorded"
     if {end.kind for end in evidence.ends} == {EndKind.FINISHED}:
-        if evidence.timeline.calls.is_empty() and evidence.meta.get("engine") == "recorded":
+        if empty:
             return (NothingRecorded(world, "finished", ranks=tuple(all_ranks)),)
         shadows = _shadows(evidence.timeline.calls)
         return (AllFinished(world, wrong, *shadows, ranks=tuple(all_ranks)),)
     if not wrong:
         runs = tuple(rank for rank in all_ranks if evidence.ends[rank].runs)
+        if empty:
+            return (NothingRecorded(world, "[is|are] still running", ranks=runs),)
         return (AllFitSoFar(world, ranks=runs),)
     # The text may have omitted calls; and a call that never ends does not fit, though the place is
     # not known.
     ends_of_wrong = [evidence.ends[rank] for rank in wrong]
-    fits = not any(end.kind in _BROKEN or end.proven for end in ends_of_wrong)
+    fits = not (empty or any(end.kind in _BROKEN or end.proven for end in ends_of_wrong))
     over = all(map(out_of_time, ends_of_wrong))
     return (SameCalls(world, fits, over, ranks=tuple(wrong)),)
 

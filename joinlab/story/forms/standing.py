@@ -141,11 +141,22 @@ class StandApart(Headline):
         return say("No rank is in a recorded call: {}{}.", listing(parts), elsewhere)
 
 
+class NotStarted(Headline):
+    def words(self) -> Text:
+        return say(
+            "No call was recorded, and no record of {} is here: [was it|were they] started?",
+            self.ranks,
+        )
+
+
 def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     """The headline of ranks none of which is in a recorded call: before init_process_group, say."""
+    missing = evidence.meta.get("missing_ranks")
+    if missing and not evidence.timeline.calls.height:
+        return (NotStarted(ranks=tuple(missing)),)
     if not all_stand(evidence) or evidence.difference.mismatch is not None:
         return ()
-    unfinished = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
+    unfinished = _unfinished(evidence)
     by_site = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)
     if len(by_site) < 2:
         return ()
@@ -163,10 +174,16 @@ def standing_of(evidence: Evidence, rank: int) -> list[Standing]:
 
 def all_stand(evidence: Evidence) -> bool:
     """Whether no rank was in a call, and each that had not finished wrote where it stands."""
-    unfinished = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
+    unfinished = _unfinished(evidence)
     return bool(unfinished) and all(
         evidence.awaited(rank) is None and standing_of(evidence, rank) for rank in unfinished
     )
+
+
+def _unfinished(evidence: Evidence) -> list[int]:
+    """Ranks that have a record, and had not finished."""
+    ranks = evidence.ranks_that(lambda end: end.kind is not EndKind.FINISHED)
+    return [rank for rank in ranks if rank not in evidence.meta.get("missing_ranks", ())]
 
 
 @form
