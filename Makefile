@@ -122,7 +122,7 @@ test-newest:
 	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
 	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/program/test_process_group.py tests/backend/test_cases.py \
 	  tests/emulator/test_emulator_groups.py tests/emulator/test_emulator_ddp.py tests/emulator/test_emulator_traces.py \
-	  tests/gloo/test_gloo_agreement.py tests/nccl/test_nccl_agreement.py
+	  tests/gloo/test_gloo_agreement.py tests/launcher/test_standin.py
 	$(NEWEST)/bin/python -m tests.unseen --jobs 02_early_stop
 	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
 

@@ -274,7 +274,6 @@ def test_the_runs_of_a_page_and_the_script_that_draws_them_stand_beside_it(folde
     sampled(
         product(("index.html", "symptoms/early_stopping.html", "collectives.html"), (1440, 390)),
         {
-            ("index.html", 390),
             ("symptoms/early_stopping.html", 390),
             ("collectives.html", 1440),
         }.__contains__,

@@ -264,7 +264,7 @@ def test_the_page_holds_the_six_runs_of_every_position_and_says_so(
 
 @pytest.mark.parametrize(
     ("scheme", "width"),
-    sampled(product(("light", "dark"), (1440, 390)), {("light", 1440), ("dark", 390)}.__contains__),
+    sampled(product(("light", "dark"), (1440, 390)), ("light", 1440).__eq__),
 )
 def test_axe_finds_no_serious_violation(browser, handout, axe, scheme, width):
     size = {"width": width, "height": 844}
@@ -305,7 +305,10 @@ FEW = ((0, 0), (0, 8), (5, 6), (8, 7))
 OTHERS = ((0, 1), (1, 0), (2, 3), (3, 2), (4, 4), (8, 0), (8, 8))
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
+@pytest.mark.parametrize(
+    ("size",),
+    sampled([((1440, 900),), ((1024, 768),), ((390, 844),)], lambda row: row[0][0] != 1024),
+)
 @pytest.mark.parametrize("counts", [FEW, pytest.param(OTHERS, marks=pytest.mark.nightly)])
 def test_a_bench_has_few_words_and_controls_at_positions_near_and_far(notebook, counts, size):
     """`python -m tests.first_screen` visits all 81."""
