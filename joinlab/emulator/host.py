@@ -330,8 +330,10 @@ class Host(ActingRank):
 
     @property
     def awaited_row(self) -> CallRow | None:
-        """That of the first open call that it waits for."""
-        return next((call.row for call in self.awaited if call.row["seq"] >= 0), None)
+        """That of the first open call that it waits for, if possible one whose own data has not moved."""
+        recorded = (call for call in self.awaited if call.row["seq"] >= 0)
+        call = min(recorded, key=lambda call: call.moved, default=None)
+        return None if call is None else call.row
 
     def killed(self, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
         """Its process is killed, in the first of these calls, or of those that it waits for."""

@@ -155,6 +155,7 @@ class Motion:
                 "protocol: how far they get depends on chunks and channels"
             )
         moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
+        piece.call.moved = index == len(piece.steps) - 1
         send = piece.steps[index].send
         if send is not None:
             if step in self._out:
