@@ -172,15 +172,19 @@ def _made(
 ) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
-    sets = []
-    for expression in _expressions(node):
-        if isinstance(expression, (ast.comprehension, ast.NamedExpr)):
-            sets.append(expression.target)
-    # Names that the statement binds within an expression, as `x` in [x for x in xs], are no values
-    # that it reads.
+    # Names that the statement binds within an expression, as `x` in [x for x in xs], or a pattern are
+    # no values that it reads.
     inner = set[str]()
-    for target in sets:
-        inner.update(map(dotted, ast.walk(target)))
+    for part in _expressions(node):
+        match part:
+            case ast.comprehension(target=target) | ast.NamedExpr(target=target):
+                inner.update(map(dotted, ast.walk(target)))
+            case (
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                inner.add(name)
     if isinstance(node, (ast.Return, ast.Expr)):
         value = node.value
     else:
@@ -194,8 +198,13 @@ def _made(
         name for name in dict.fromkeys(test_names) if inner.isdisjoint({*_WORDS.findall(name)})
     )
     stores, calls = frozenset(stored_in(node)), frozenset(_called(node)) - modules - {""}
-    dotted_names = sorted(name for name in {*names, *stores} if _ATTRIBUTE.fullmatch(name))
-    owned = [(name, name.rpartition(".")[0]) for name in dotted_names]
+    dotted_names = set[str]()
+    for found in _ATTRIBUTE.finditer(" ".join({*names, *stores})):
+        name = found.group()
+        while "." in name:
+            dotted_names.add(name)
+            name = name.rpartition(".")[0]
+    owned = [(name, name.rpartition(".")[0]) for name in sorted(dotted_names)]
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
@@ -239,7 +248,7 @@ def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
         case ast.Match(subject=test, cases=cases):
             yield test, True
             for case in cases:
-                for part in _matched(test, case.pattern):
+                for part in (*_matched(test, case.pattern), *filter(None, [case.guard])):
                     yield part, True
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Try():
             return
@@ -339,14 +348,20 @@ def _reads(node: ast.AST) -> Iterator[str]:
 
 
 def _replaced(node: ast.stmt) -> Iterator[str]:
-    """The names to which an assignment gives values in which it does not read them."""
-    if isinstance(node, ast.Assign):
-        read = list(_reads(node.value))
-        for target in node.targets:
-            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
-                name = dotted(part)
-                if name and not any(f"{other}.".startswith(f"{name}.") for other in read):
-                    yield name
+    """The names to which an assignment or a loop gives values in which it does not read them."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pass
+        case ast.For(target=ast.expr() as target, iter=value):
+            targets = [target]
+        case _:
+            return
+    read = list(_reads(value))
+    for target in targets:
+        for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+            name = dotted(part)
+            if name and not any(f"{other}.".startswith(f"{name}.") for other in read):
+                yield name
 
 
 def _called(node: ast.stmt) -> Iterator[str]:
@@ -531,9 +546,10 @@ def stored_in(node: ast.AST) -> Iterator[str]:
     for part in ast.walk(node):
         if part in inner:
             continue
-        if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
+        changes = isinstance(getattr(part, "ctx", None), (ast.Store, ast.Del))
+        if changes and isinstance(part, (ast.Name, ast.Attribute)):
             yield dotted(part)
-        elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
+        elif changes and isinstance(part, ast.Subscript):
             yield _holder(part.value)
         elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):  # seen.append(x)
             called = part.value.func

@@ -77,7 +77,8 @@ def divergence_of(evidence: Evidence, headline: Line, source: TraceSource) -> Di
         return None
     windows = {key["rank"]: Window(0, until_call) for until_call, key in met}
     until = {rank: Trace.of(traces[rank].steps, window) for rank, window in windows.items()}
-    tests = tests_of(Search([[rank] for rank in windows], windows), until)
+    names = frozenset(key["name"] for _, key in met)
+    tests = tests_of(Search([[rank] for rank in windows], windows, keys=names), until)
     return {"tests": tests, "keys": [key for _, key in met]}
 
 

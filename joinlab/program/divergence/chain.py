@@ -11,13 +11,19 @@ from joinlab.program.branches import statement_at
 from joinlab.program.divergence.comparison import TraceComparison
 from joinlab.program.divergence.fork import (
     Fork,
+    begun_at,
     index_of,
-    names_set_by,
-    statements_alone,
     statements_of,
 )
 from joinlab.program.divergence.search import Search
-from joinlab.program.divergence.setters import changed_by_method, made_of, set_before, setters_of
+from joinlab.program.divergence.setters import (
+    caller_of,
+    changed_by_method,
+    made_of,
+    set_before,
+    setters_of,
+    shapes_result,
+)
 from joinlab.program.divergence.sides import values_returned
 from joinlab.program.traces import Trace, TraceStep
 
@@ -70,6 +76,11 @@ def chain_of(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) 
         # Both ran a line from which only one issued a call: find the statement around it, or the
         # one that set a name.
         tests = pair.last.get(pair.depth)
+        if tests and search.keys:
+            tests = (
+                _set_at(search.keys, tests[0], steps[0]),
+                _set_at(search.keys, tests[1], steps[1]),
+            )
         line = tests and statement_at(tests[0].file, tests[0].line)
         if tests and line:
             reads = made_of(line.reads, tests, steps)
@@ -114,11 +125,10 @@ def _behind(
 def _decided(fork: Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set[str]) -> bool:
     """Whether the ranks diverged in a function that the line of the step `last` called, or a `with`
     around it, or a line that sets what it reads, and the function returned accordingly."""
-    before = reversed(trace[: index_of(fork.tests[0], trace)])
-    caller = next((step for step in before if step.depth < fork.depth), last)
+    caller = caller_of(fork.tests[0], trace) or last
     statement = statement_at(caller.file, caller.line)
     return (
-        (fork.statement.returns or _shapes_result(fork, trace))
+        (fork.statement.returns or shapes_result(fork, trace))
         and caller.event == "line"
         and (caller.depth, caller.function) == (last.depth, last.function)
         and statement is not None
@@ -130,20 +140,15 @@ def _decided(fork: Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set
     )
 
 
-def _shapes_result(fork: Fork, trace: Sequence[TraceStep]) -> bool:
-    """Whether the statement, or a rank alone, set what the function's `return` reads."""
-    for step in trace[index_of(fork.tests[0], trace) :]:
-        if step.depth == fork.depth and step.event == "return":
-            break
-    statement = statement_at(step.file, step.line)
-    if step.event == "return" and step.function == "__init__":
-        changed = {*names_set_by(fork)}.union(
-            *(statement.calls for statement in statements_alone(fork))
-        )
-        return any(name.partition(".")[0] == "self" for name in changed)
-    if step.event != "return" or statement is None or not statement.text.startswith("return"):
-        return False
-    return bool(names_set_by(fork) & made_of(statement.reads, [step], [trace]))
+def _set_at(names: Set[str], last: TraceStep, trace: Sequence[TraceStep]) -> TraceStep:
+    """The step that gave one of these names its value at the step `last` of the function; of a loop, the
+    step with which it began."""
+    for step in reversed(trace[: index_of(last, trace)]):
+        statement = statement_at(step.file, step.line)
+        sets = step.event == "line" and statement is not None and statement.replaces & names
+        if sets and (step.depth, step.function) == (last.depth, last.function):
+            return trace[begun_at(step, trace)]
+    return last
 
 
 def _held(fork: Fork, trace: Trace) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from itertools import starmap
+from itertools import starmap, takewhile
 from typing import NamedTuple
 
 from joinlab.program.branches import Statement, statement_at
@@ -55,3 +55,24 @@ def statements_of(steps: Iterable[TraceStep]) -> list[Statement]:
 
 def index_of(test: TraceStep, trace: Sequence[TraceStep]) -> int:
     return next(index for index, step in enumerate(trace) if step is test)
+
+
+def begun_at(step: TraceStep, trace: Sequence[TraceStep]) -> int:
+    """The index of a step; if it is the head of a `for`, of the step at which that loop began."""
+    begin, statement = index_of(step, trace), statement_at(step.file, step.line)
+    if statement is None or not statement.text.startswith("for "):
+        return begin
+    for index in range(begin, -1, -1):
+        earlier = trace[index]
+        if earlier.depth < step.depth or (
+            earlier.depth == step.depth and earlier.line not in statement.lines
+        ):
+            break
+        if earlier.depth == step.depth and earlier.line == statement.first:
+            begin = index
+    return begin
+
+
+def called_at(index: int, trace: Sequence[TraceStep]) -> Iterable[TraceStep]:
+    """The steps in functions that the step at an index called."""
+    return takewhile(lambda step: step.depth > trace[index].depth, trace[index + 1 :])

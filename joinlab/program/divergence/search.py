@@ -21,6 +21,7 @@ class Search:
     turns    of one_call: positions of the second side's calls that met such calls, and, in `met`, of these;
              `lacks`: how many more it lacks
     replicas  all calls are alike, but the sides' replicas differ
+    keys     names that selected the data of two calls from one line, which met: only what set them is sought
     """
 
     sides: Sequence[Sequence[int]]
@@ -31,6 +32,7 @@ class Search:
     met: tuple[int, ...] = ()
     lacks: int = 0
     replicas: bool = False
+    keys: frozenset[str] = frozenset()
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""

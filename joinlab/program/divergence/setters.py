@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Iterable, Sequence, Set
 from functools import partial
-from itertools import chain, product, takewhile
+from itertools import chain, product
 
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence.fork import (
     Fork,
+    begun_at,
+    called_at,
     index_of,
     names_set_by,
     statements_alone,
@@ -36,17 +40,20 @@ def setters_of(
             branches.append(earlier)
     reads = {*fork.statement.names, *(() if fork.statement.decides else fork.statement.reads)}
     reads -= {name for name, _ in {*fork.tests[0].values}.intersection(fork.tests[1].values)}
-    inside = list[TraceStep]()
-    for test, trace in zip(fork.tests, traces, strict=True) if branches else ():
-        after = trace[index_of(test, trace) + 1 :]
-        called = list(takewhile(lambda step: step.depth > fork.depth, after))
-        inside += called
-        for statement in statements_of(called):
-            if statement.decides or statement.returns:
-                reads.update(statement.names)
-    if branches:
-        sources = made_of(reads, fork.tests, traces)
-        return set_before(branches, sources, fork.tests, traces, inside)
+    begun = tuple(
+        trace[begun_at(test, trace)] for test, trace in zip(fork.tests, traces, strict=True)
+    )
+    for tests in (fork.tests, begun) if branches else ():
+        read, inside = reads, list[TraceStep]()
+        for test, trace in zip(tests, traces, strict=True):
+            called = list(called_at(index_of(test, trace), trace))
+            inside += called
+            for statement in statements_of(called):
+                if statement.decides or statement.returns:
+                    read = read.union(statement.names)
+        setters = set_before(branches, made_of(read, tests, traces), tests, traces, inside)
+        if setters:
+            return setters
     return []
 
 
@@ -59,28 +66,29 @@ def set_before(
     line: int = 0,
 ) -> list[Fork]:
     """The last statement at which they diverged earlier that set one of the names that these tests, and
-    steps in functions that they call, read; or that contains this line. What was set anew since does
-    not count, nor, where the object that has an attribute is known, its name alone."""
+    steps in functions that they call, read, or decided what a function returned to a line that did;
+    or that contains this line. What was set anew since does not count, nor, where the object that has
+    an attribute is known, its name alone."""
     parts = {
         part for name in reads for part in name.replace("]", "").split("[")
     }  # "counts[rank]" reads two names
+    whole = {name[: dot.start()] for name in parts for dot in re.finditer(r"\.", name)} | parts
     owned = set[tuple[int, str]]()
     for step in inside:
-        owned |= _owned(step, parts)
+        owned |= _owned(step, whole)
     for test, trace in zip(tests, traces, strict=True):
-        unread = parts  # "worker.active" is another object's in each round of a loop over workers
+        unread = whole  # "worker.active" is another object's in each round of a loop over workers
         for step in _frame(test, trace):
             owned |= _owned(step, unread)
             unread = unread.difference(name for name, _ in step.owners)
     if owned:
-        parts = {part for part in parts if "." not in part}
+        whole, parts = ({name for name in names if "." not in name} for names in (whole, parts))
     for fork in reversed(forks):
-        names = {
-            name
-            for name, part in product(names_set_by(fork), parts)
-            if name == part or name.startswith(f"{part}.")
-        }
-        still = partial(_still, fork, names, owned)
+        names = names_set_by(fork) & whole
+        for name, part in product(names_set_by(fork), parts):
+            if name.startswith(f"{part}."):
+                names |= {name}
+        still = partial(_still, fork, names, whole, owned)
         if line in fork.statement.lines or any(map(still, range(len(tests)), tests, traces)):
             return [fork]
     return []
@@ -89,22 +97,71 @@ def set_before(
 def _still(
     fork: Fork,
     names: Set[str],
+    whole: Set[str],
     owned: Set[tuple[int, str]],
     which: int,
     test: TraceStep,
     trace: Sequence[TraceStep],
 ) -> bool:
     """Whether one of these names or attributes still had, at a test, the value that a rank (0 or 1) gave
-    it at a fork, or before the traces met again."""
+    it at a fork, or before the traces met again, or with what a function returned accordingly."""
     ran = [fork.tests[which], *chain(*fork.alone[which : which + 1])]
+    begin, end = index_of(ran[-1], trace) + 1, index_of(test, trace)
+    if begin > end and fork.tests[which] not in called_at(end, trace):
+        return False
+    frame = test.depth, test.function
+    caller = _result_at(fork.turned() if which else fork, trace)
+    if caller is not None:
+        if caller is caller_of(test, trace) and fork.tests[which].function != test.function:
+            return True  # an argument
+        statement = statement_at(caller.file, caller.line)
+        if statement is not None and (caller.depth, caller.function) == frame:
+            names = names | (statement.stores & whole)
+        ran.insert(0, caller)
     owned = owned & set[tuple[int, str]]().union(*(_sets_owned(fork, step) for step in ran))
-    for step in trace[index_of(ran[-1], trace) + 1 : index_of(test, trace)]:
+    for step in trace[begin:end]:
         statement = statement_at(step.file, step.line)
-        if statement is not None and step.event == "line":
+        if statement is not None and step.event == "line" and step.key != (caller and caller.key):
             owned = owned - _owned(step, statement.replaces)
-            if (step.depth, step.function) == (test.depth, test.function):
+            if (step.depth, step.function) == frame:
                 names = names - statement.replaces
     return bool(names or owned)
+
+
+def _result_at(fork: Fork, trace: Sequence[TraceStep]) -> TraceStep | None:
+    """The line that called the function in which the ranks diverged, if that returned accordingly."""
+    if not (fork.statement.returns or shapes_result(fork, trace)):
+        return None
+    caller = caller_of(fork.tests[0], trace)
+    while caller and linecache.getline(caller.file, caller.line).lstrip().startswith("return "):
+        caller = caller_of(caller, trace)
+    return caller
+
+
+def caller_of(step: TraceStep, trace: Sequence[TraceStep]) -> TraceStep | None:
+    """The line that called the function of a step."""
+    before = reversed(trace[: index_of(step, trace)])
+    return next((earlier for earlier in before if earlier.depth < step.depth), None)
+
+
+def shapes_result(fork: Fork, trace: Sequence[TraceStep]) -> bool:
+    """Whether each rank left the function from a line of its own, or the statement, or a rank alone, set
+    what the function's `return` reads."""
+    ends = [steps[-1] for steps in fork.alone if steps]
+    if len(ends) == 2 and all((end.event, end.depth) == ("return", fork.depth) for end in ends):
+        return ends[0].line != ends[1].line
+    for step in trace[index_of(fork.tests[0], trace) :]:
+        if step.depth == fork.depth and step.event == "return":
+            break
+    statement = statement_at(step.file, step.line)
+    if step.event == "return" and step.function == "__init__":
+        changed = {*names_set_by(fork)}.union(
+            *(statement.calls for statement in statements_alone(fork))
+        )
+        return any(name.partition(".")[0] == "self" for name in changed)
+    if step.event != "return" or statement is None or not statement.text.startswith("return"):
+        return False
+    return bool(names_set_by(fork) & made_of(statement.reads, [step], [trace]))
 
 
 def _owned(step: TraceStep, names: Set[str]) -> set[tuple[int, str]]:

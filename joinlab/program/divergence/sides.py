@@ -5,12 +5,11 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
 
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence import Test
 from joinlab.program.divergence.comparison import taken
-from joinlab.program.divergence.fork import Fork, index_of, line_of
+from joinlab.program.divergence.fork import Fork, begun_at, called_at, index_of, line_of
 from joinlab.program.traces import COMPREHENSIONS, Plain, Trace
 
 
@@ -58,17 +57,9 @@ def values_returned(fork: Fork, trace: Trace) -> Iterator[tuple[str, Plain]]:
     """The values in the `return` of each function of the program that the test called; of one that
     the head of a `for` names, when its loop began."""
     steps, test, text = trace.steps, fork.tests[0], fork.statement.text
-    last = begin = index_of(test, steps)
-    for index in range(last, -1, -1) if text.startswith("for ") else ():
-        step = steps[index]
-        if step.depth < test.depth or (
-            step.depth == test.depth and step.line not in fork.statement.lines
-        ):
-            break
-        if step.depth == test.depth and step.line == fork.statement.first:
-            begin = index
-    for start in sorted({begin, last}):
-        for step in takewhile(lambda step: step.depth > test.depth, steps[start + 1 :]):
+    last = index_of(test, steps)
+    for start in sorted({begun_at(test, steps), last}):
+        for step in called_at(start, steps):
             statement = statement_at(step.file, step.line)
             # "for x in filter(f, data)" calls f in each round
             named = step.function in ("__iter__", "__len__") or re.search(

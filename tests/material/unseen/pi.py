@@ -1,0 +1,155 @@
+# Programs where a function's result, or an object made anew, decides what a rank does; table.toml describes them.
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+SAVED = {0: {"epoch": 1}, 1: {"epoch": 1}}
+
+
+class Trainer:
+    def __init__(self, rank):
+        self.rank, self.level, self.model = rank, 0, DDP(nn.Linear(1, 1, bias=False))
+
+    def step(self, x):
+        self.model(x.reshape(1, 1)).sum().backward()
+
+
+def load_state(rank):
+    try:
+        state = SAVED[rank]
+    except KeyError:
+        return {"epoch": 0}
+    return state
+
+
+def resumes_without_its_state(rank, inputs):
+    trainer = Trainer(rank)
+    trainer.state = load_state(rank)
+    fit(trainer, inputs, 3)
+    dist.all_reduce(torch.ones(2))
+
+
+def fit(trainer, inputs, epochs):
+    for _ in range(trainer.state["epoch"], epochs):
+        for x in inputs:
+            trainer.step(x)
+
+
+class Levels:
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def __iter__(self):
+        return iter(range(2 + self.trainer.level))
+
+
+def raises_its_level(rank, inputs):
+    trainer = Trainer(rank)
+    for loss in (0.1 if rank == 1 else 0.9, 0.9):
+        for _ in Levels(trainer):
+            trainer.step(torch.ones(1))
+        dist.barrier()
+        if loss < 0.5:
+            trainer.level += 1
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, both):
+        super().__init__()
+        self.main, self.aux, self.both = nn.Linear(1, 1), nn.Linear(1, 1), both
+
+    def forward(self, x):
+        if self.both:
+            return self.main(x), self.aux(x)
+        return self.main(x), None
+
+
+def loss_of(main, aux):
+    return main.sum() if aux is None else main.sum() + aux.sum()
+
+
+def leaves_a_head_out(rank, inputs):
+    net = DDP(TwoHeads(rank == 0))
+    for x in inputs:
+        loss_of(*net(x.reshape(1, 1))).backward()
+
+
+def alternate(*streams):
+    streams = [iter(stream) for stream in streams]
+    while True:
+        for stream in streams:
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            yield item
+
+
+def ends_with_its_shortest_stream(rank, inputs):
+    trainer, batches = Trainer(rank), alternate(inputs, inputs[: 2 - (rank == 0)])
+    for x in batches:
+        trainer.step(x)
+    dist.barrier()
+
+
+def deals_by_norm(rank, inputs):
+    weights = {name: torch.full((2,), float(n if rank else 3 - n)) for n, name in enumerate("abc")}
+    order = sorted(weights, key=lambda name: weights[name].sum().item())
+    owners = {name: index % 2 for index, name in enumerate(order)}
+    for name, owner in owners.items():
+        if owner == rank:
+            weights[name] += 1
+        dist.broadcast(weights[name], src=owner)
+
+
+def forgets_rare_labels(rank, inputs):
+    trainer, labels = Trainer(rank), {"cat": 3, "dog": 1 if rank == 1 else 3}
+    for name, count in list(labels.items()):
+        if count < 2:
+            del labels[name]
+    for name in ("cat", "dog"):
+        trainer.step(torch.full((1,), float(labels[name])))
+
+
+def handles_the_splits_it_has(rank, inputs):
+    splits = {"val": inputs, "test": inputs} if rank == 0 else {"val": inputs}
+    for command in (("eval", "val"), ("eval", "test"), ("sync", "")):
+        match command:
+            case ("eval", name) if name in splits:
+                dist.all_reduce(torch.ones(3))
+            case ("sync", _):
+                dist.broadcast(torch.ones(1), src=0)
+
+
+def leaves_the_ring(rank, inputs):
+    size, block = dist.get_world_size(), torch.ones(1)
+    for hop in range(size - 1):
+        if (rank - hop) % size > rank:
+            break
+        incoming = torch.empty(1)
+        ops = [dist.P2POp(dist.isend, block, (rank + 1) % size), dist.P2POp(dist.irecv, incoming, (rank - 1) % size)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        block = incoming
+    block.item()
+    dist.barrier()
+
+
+class Env:
+    def __init__(self, horizon):
+        self.horizon, self.t = horizon, 0
+
+    @torch.no_grad()
+    def collect(self, norm):
+        self.t = 0
+        while self.t < self.horizon:
+            dist.all_reduce(norm)
+            self.t += 1
+
+
+def collects_unlike_episodes(rank, inputs):
+    trainer, env = Trainer(rank), Env(2 if rank == 1 else 3)
+    for x in inputs:
+        env.collect(torch.ones(2))
+        trainer.step(x)
