@@ -22,7 +22,7 @@ from joinlab.story.forms.fix import NoFix, TriedEdit, Untried
 from joinlab.story.judge import mend
 from joinlab.story.lines import Edit, LineKind
 from joinlab.story.writers import diff_of
-from tests.material.unseen import px, reports
+from tests.material.unseen import pi, px, reports
 from tests.material.users import (
     m01_local_inf_skips_step,
     r02_gan_skips_d,
@@ -186,6 +186,7 @@ def names_an_empty_rank_as_root(rank, inputs):
         (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
         (found_on_one_rank, (1, 2), "out", "merged = [None] * dist.get_world_size()"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
+        (pi.collects_unlike_episodes, (2, 2, 2), "together", "if not flag.item():"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

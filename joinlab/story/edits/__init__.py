@@ -11,6 +11,7 @@ arguments.py changes what a call is given, and exchanges.py makes a batch of sen
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType
@@ -41,7 +42,7 @@ def candidates(
     program: Any, tests: Sequence[Test], sites: Collection[str], errors: Iterable[str]
 ) -> Iterator[Edited]:
     """The edits that apply, the best first, each text once. `errors`: what ranks raised."""
-    function = getattr(program, "__func__", program)
+    function = inspect.unwrap(getattr(program, "__func__", program))
     if not isinstance(function, FunctionType):
         return
     targets = []
@@ -95,6 +96,6 @@ def _functions(names: Mapping[str, object]) -> Iterator[FunctionType]:
         else:
             members = [value]
         for member in members:
-            member = getattr(member, "__func__", member)
+            member = inspect.unwrap(getattr(member, "__func__", member))
             if isinstance(member, FunctionType) and member.__globals__ is names:
                 yield member

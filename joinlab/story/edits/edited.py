@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType
@@ -31,24 +32,41 @@ class Edited:
         """The program with the edit: its functions and classes are made anew, so that they use the
         edited one."""
         function = getattr(program, "__func__", program)
-        names = dict(function.__globals__)
-        for name, value in function.__globals__.items():
-            if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
-                names[name] = self._function(value, names)
-            elif isinstance(value, type) and value.__module__ == names.get("__name__"):
+        names = dict(self.before.names)
+        for name, value in self.before.names.items():
+            if isinstance(value, type) and value.__module__ == names.get("__name__"):
                 names[name] = self._class(value, names)
+            else:
+                names[name] = self._made(value, names)
         made = self._function(function, names)
         if isinstance(program, MethodType):
             return MethodType(made, program.__self__)
         return made
 
+    def _made(self, value: object, names: dict[str, object], within: CellType | None = None) -> Any:
+        """A function or method of the program made anew, also in decorators; any other value itself."""
+        match value:
+            case FunctionType() if inspect.unwrap(value).__globals__ is self.before.names:
+                return self._function(value, names, within)
+            case staticmethod() | classmethod():
+                return type(value)(self._made(value.__func__, names, within))
+            case property():
+                parts = (value.fget, value.fset, value.fdel)
+                return property(*(self._made(part, names, within) for part in parts))
+        return value
+
     def _function(
         self, function: Any, names: dict[str, object], within: CellType | None = None
     ) -> FunctionType:
-        code = function.__code__
+        code, home = function.__code__, function.__globals__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         if within is not None and "__class__" in cells:
             cells["__class__"] = within
+        if wrapped := getattr(function, "__wrapped__", None):
+            for name, cell in cells.items():
+                with suppress(ValueError):  # an empty cell
+                    if cell.cell_contents is wrapped:
+                        cells[name] = CellType(self._made(wrapped, names, within))
         if function is self.before.function:
             whole = ast.parse(self.after)
             if cells:  # variables of the enclosing function, or class
@@ -59,7 +77,8 @@ class Edited:
                 inner = (part for part in code.co_consts if isinstance(part, CodeType))
                 code = next(part for part in inner if part.co_name == name)
         closure = tuple(cells[name] for name in code.co_freevars)
-        made = FunctionType(code, names, function.__name__, function.__defaults__, closure)
+        home = names if home is self.before.names else home
+        made = FunctionType(code, home, function.__name__, function.__defaults__, closure)
         made.__kwdefaults__ = function.__kwdefaults__
         made.__qualname__ = function.__qualname__
         return made
@@ -67,19 +86,8 @@ class Edited:
     def _class(self, old: type, names: dict[str, Any]) -> type:
         """A class of the program with its methods made anew; itself if it cannot be copied."""
         cell, home = CellType(), self.before.names
-
-        def made(value: object) -> Any:
-            match value:
-                case FunctionType() if value.__globals__ is home:
-                    return self._function(value, names, cell)
-                case staticmethod() | classmethod():
-                    return type(value)(made(value.__func__))
-                case property():
-                    return property(*map(made, (value.fget, value.fset, value.fdel)))
-            return value
-
         space = {
-            name: made(value)
+            name: self._made(value, names, cell)
             for name, value in vars(old).items()
             if name not in ("__dict__", "__weakref__")
         }

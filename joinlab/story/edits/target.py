@@ -56,8 +56,8 @@ class FixTarget:
         self.text, self.bytes = text, text.encode()
         self.starts = [0, *itertools.accumulate(map(len, self.bytes.splitlines(keepends=True)))]
         (tree,) = ast.parse(text).body
-        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
-            raise ValueError("not a plain function")
+        if not isinstance(tree, ast.FunctionDef):
+            raise ValueError("not a function")
         self.tree = tree
         self.parents = {
             child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
