@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from itertools import chain
 from typing import Any, NotRequired, TypedDict, assert_never
 
 MAX_VALUES = 16
@@ -267,6 +268,11 @@ def decode_values(text: str | None) -> list[list[Any]] | None:
     [[1.0], [2, 3]]
     """
     return None if text is None else json.loads(text)
+
+
+def flat_values(text: str | None) -> list[Any]:
+    """The values of all tensors that `encode_values` wrote; none for a null."""
+    return list(chain.from_iterable(decode_values(text) or ()))
 
 
 def group_names(

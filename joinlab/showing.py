@@ -29,6 +29,19 @@ def running_shell() -> Any:
     return None
 
 
+def is_terminal() -> bool:
+    """Whether only text can be shown here."""
+    formatter = getattr(running_shell(), "display_formatter", None)
+    return formatter is None or formatter.active_types == ["text/plain"]
+
+
+def put(value: object) -> None:
+    """Display an object, or a dict of its forms by MIME type, as output of the cell."""
+    from IPython.display import display
+
+    display(value, raw=isinstance(value, dict))  # type: ignore[no-untyped-call]
+
+
 def file_name(file: str) -> str:
     """A file without its folders; the code of a notebook's cell by the cell's number, "In [2]".
 

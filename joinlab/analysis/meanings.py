@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
-from joinlab.ops import CallRow, decode_values
+from joinlab.ops import CallRow, flat_values
 
 Number = int | float
 
@@ -236,7 +235,7 @@ def conclusion(origin: str | None, value_out: str | None) -> Conclusion | None:
     meaning = _meaning(origin or "")
     if meaning.unread:
         return Conclusion("discarded", "the value")
-    values = list(chain.from_iterable(decode_values(value_out) or ()))
+    values = flat_values(value_out)
     if not values or any(not isinstance(value, int | float) for value in values):
         return None
     if meaning.concludes and len(values) == 1:

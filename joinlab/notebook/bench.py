@@ -30,7 +30,6 @@ from typing import Any
 
 import traitlets
 
-from joinlab.analysis.folding import fold
 from joinlab.analysis.wording import good, shown
 from joinlab.documentation import DOCUMENTED
 from joinlab.emulator.recorded import (
@@ -319,7 +318,7 @@ class Bench(View):
         self._map.follow(self._setting() if mapped else None)
 
     def _show_map(self, map_data: dict[str, object]) -> None:
-        if self.comm is not None and self.map != map_data:
+        if self.comm is not None:
             self.map = map_data
 
     def _next_step(self) -> str:
@@ -485,8 +484,8 @@ class Bench(View):
         """
         self.start()
         try:
-            while self._thread is not None and self._thread.is_alive():
-                self._thread.join(0.1)
+            if self._thread is not None:
+                self._thread.join()
         except KeyboardInterrupt:
             self.stop()
             assert self.timeline is not None
@@ -667,9 +666,8 @@ class Bench(View):
         """Show the run's progress."""
         count = sum(self.counts)
         text = f"Running for {seconds} s; {done} of {count} inputs done."
-        status = {"text": text, "done": done, "of": count}
-        if self.status != status and not self._asked_to_stop.is_set():
-            self.status = status
+        if not self._asked_to_stop.is_set():
+            self.status = {"text": text, "done": done, "of": count}
 
 
 bench = Bench
@@ -700,5 +698,6 @@ def _left(bench: Bench) -> dict[str, object]:
 
 def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
-    first = Evidence(timeline).difference.first
-    return None if first is None else fold(timeline).numbers[first]
+    evidence = Evidence(timeline)
+    first = evidence.difference.first
+    return None if first is None else evidence.folding.numbers[first]

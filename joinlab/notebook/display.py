@@ -8,8 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from joinlab.notebook.stills import drawn, is_terminal, put
-from joinlab.showing import running_shell, somebody_answers
+from joinlab.showing import is_terminal, put, running_shell, somebody_answers
 
 if TYPE_CHECKING:
     from joinlab.timeline import Timeline
@@ -41,5 +40,7 @@ def show(timeline: Timeline) -> None:
 
         View(timeline)._ipython_display_()
     else:
+        from joinlab.notebook.stills import drawn
+
         put(story)
         put({"image/svg+xml": drawn(timeline), "text/plain": repr(timeline)})

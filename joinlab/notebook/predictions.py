@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from joinlab.timeline import CUT, ON_REQUEST, Ending, EndKind
 
@@ -14,8 +14,7 @@ STOPPED = (*ON_REQUEST, CUT)
 """Prefixes of endings that joinlab caused; excluded from scoring."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """The prediction for one run, and how it ended: one of WORDS per rank; None in `ended`: joinlab
     ended the rank."""
 

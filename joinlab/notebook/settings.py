@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from joinlab.emulator.recorded import is_of_this_torch, recorded, ships, torch_is_loaded
 from joinlab.errors import LaunchError, ProgramError
@@ -25,8 +26,7 @@ EMULATION_S = 5.0
 it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """One way to run a program.
 
     name      what Python calls it, "emulated nccl 1.9"
@@ -171,8 +171,7 @@ class Emulations:
         cell = _cells_run()
         if cell != self.cell:
             self.cell = cell
-            for key in [key for key in self.kept if not key.case]:
-                del self.kept[key]
+            self.kept = {key: run for key, run in self.kept.items() if key.case}
         timeline = self.kept.get(setting)
         if timeline is not None:
             return timeline

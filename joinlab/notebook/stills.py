@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from base64 import b64encode
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-if TYPE_CHECKING:
-    from joinlab.timeline import Timeline
+from joinlab.analysis.wording import measured, shown, title
+from joinlab.picture.compared import compared
+from joinlab.picture.first_screen import first_screen
+from joinlab.picture.svg import svg
+from joinlab.showing import is_terminal, put
+from joinlab.story.judge import diagnose
+from joinlab.timeline import Timeline
 
 AGAIN = "This is a static picture. Run the cell again for the live view."
 GONE = "works only while its kernel runs. Run the cell again."
@@ -44,9 +49,6 @@ def _picture(view: Any) -> str:
     """A view as an image and a sentence; a covered view as a sentence alone."""
     if view.covered:
         return f"<p>The live view {GONE}</p>"
-    from joinlab.analysis.wording import shown
-    from joinlab.story.judge import diagnose
-
     runs = [run for run in (view.timeline, view.beside) if run is not None]
     untried = any(run.again for run in runs)
     story, *_ = map(diagnose, runs)
@@ -56,9 +58,6 @@ def _picture(view: Any) -> str:
         sentence, pictures = story.sentence, [drawn(view.timeline)]
         above = story._repr_html_() if view.sentences else ""
     else:
-        from joinlab.picture.compared import compared
-        from joinlab.picture.svg import svg
-
         both, sentence = compared(view.timeline, view.beside)
         pictures = list(map(svg, both))
         above = f"<p><b>{escape(shown(sentence))}</b></p>"
@@ -70,25 +69,5 @@ def _picture(view: Any) -> str:
 
 
 def drawn(timeline: Timeline) -> str:
-    from joinlab.analysis.wording import measured, title
-    from joinlab.picture.first_screen import first_screen
-    from joinlab.picture.svg import svg
-
+    """The first screen as SVG, with what it is of."""
     return svg(first_screen(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
-
-
-def put(value: object) -> None:
-    """Display an object, or a dict of its forms by MIME type, as output of the cell."""
-    from IPython.display import display
-
-    display(value, raw=isinstance(value, dict))  # type: ignore[no-untyped-call]
-
-
-def is_terminal() -> bool:
-    """Whether only text can be shown here."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    if not InteractiveShell.initialized():
-        return True
-    formatter = InteractiveShell.instance().display_formatter
-    return formatter is None or formatter.active_types == ["text/plain"]

@@ -19,9 +19,6 @@ _FOR_READERS = re.compile(
 """Comments, types and indentation: a quarter of the bytes of a view. No template of the scripts
 spans lines, and no text of theirs holds " // "."""
 
-_INSIDE = re.compile(r"(?<=[,({\[?:&|=+>])\n|\n(?=[)\]}.?:&|])")
-"""Ends of lines within a statement, each two bytes on the wire."""
-
 _OF_STYLES = re.compile(r"\s*/\*.*?\*/|(?<=[{};,:])\s+|\s+(?=[{}])", re.DOTALL)
 
 _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
@@ -36,7 +33,7 @@ def script(name: str) -> str:
         script("widget.js")     # the live view in a notebook: exports what anywidget asks for
         script("page.js")       # the same on a page
     """
-    return _INSIDE.sub("", _FOR_READERS.sub("", "\n".join(_parts(name, set()))))
+    return _FOR_READERS.sub("", "\n".join(_parts(name, set())))
 
 
 _UNPACKS = """const packed = Uint8Array.from(atob("%s"), (c) => c.charCodeAt(0));

@@ -17,10 +17,10 @@ from itertools import chain, groupby, pairwise
 
 from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
-from joinlab.analysis.matching import differences, wrong
+from joinlab.analysis.matching import differences, key_of, wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.wording import by_key, input_or_step, ranks_text
-from joinlab.ops import COUNTERPART, CallRow, decode_values
+from joinlab.ops import COUNTERPART, CallRow, flat_values
 from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan
 from joinlab.picture.screen import (
     Box,
@@ -397,20 +397,18 @@ class _ScreenBuilder:
             return index
         return focus
 
-    def _column_with(self, row: int | None) -> int | None:
-        """Where a row of the story's folding is drawn; None where it is within a stack."""
+    def _column_with(self, slot: int | None, lane: int | None = None) -> int | None:
+        """Where a slot of the story's folding is drawn, and where a lane's call in it: it can be taken
+        apart. None where it is within a stack."""
         for index, column in enumerate(self.columns):
-            alone = not column.stack and not column.missing
-            if row is not None and alone and column.slot <= self.numbers[row] <= column.until:
+            alone = not (column.stack or column.missing) and (lane is None or lane in column.boxes)
+            if slot is not None and alone and column.slot <= self.numbers[slot] <= column.until:
                 return index
         return None
 
     def _column_of(self, row: CallRow) -> int | None:
         """Where a call stands; None where it is within a stack."""
-        for index, column in enumerate(self.columns):
-            if not column.stack and any(box.row is row for box in column.drawn):
-                return index
-        return None
+        return self._column_with(self.matched.index_of[key_of(row)], self.lane[row["rank"]])
 
     def _meant_pairs(self) -> Iterator[tuple[int, int, int, int]]:
         difference, pairs = self.difference, list[tuple[CallRow, CallRow]]()
@@ -658,7 +656,7 @@ def _edited(lines: Sequence[ScreenLine], edit: Edit) -> Iterator[ScreenLine]:
 
 def _single(text: str | None) -> str | None:
     """The one value of a call, as it is read; None of none, of several and of what is no number."""
-    values = list(chain.from_iterable(decode_values(text) or ()))
+    values = flat_values(text)
     if len(values) == 1 and isinstance(values[0], int | float):
         return number(values[0])
     return None

@@ -9,9 +9,9 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import good
@@ -20,8 +20,7 @@ from joinlab.picture.page import document, still, write
 from joinlab.timeline import EndKind, Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class GalleryRun:
+class GalleryRun(NamedTuple):
     """A run, its ending in a few words, and a note above it."""
 
     timeline: Timeline
@@ -29,8 +28,7 @@ class GalleryRun:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gallery:
+class Gallery(NamedTuple):
     """Content of a page.
 
     fabrics  name and engine of each
@@ -52,7 +50,7 @@ def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
             [(data.add(run.timeline), run.ended, run.note) for run in runs]
             for runs in programs.values()
         ]
-    inputs, _, _ = gallery.start
+    inputs = gallery.start[0]
     facts = {
         "programs": list(gallery.runs[inputs]),
         "fabrics": list(map(", ".join, gallery.fabrics)),

@@ -7,14 +7,14 @@ white. The values say the same in digits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Matched
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.analysis.meanings import number
+from joinlab.ops import POINT_TO_POINT, Op, decode_values
 from joinlab.picture.tables import Cell, Table
 from joinlab.picture.theme import BLACK, CHIPS, WHITE
 from joinlab.timeline import Timeline, expect_timeline
@@ -24,8 +24,7 @@ MAX_CHIPS = 24
 
 _TOO_LARGE = "too large to show"  # a Timeline keeps the values of small tensors only
 
-Tensor = tuple[float, ...]
-Holding = tuple[Tensor, ...] | str
+Holding = list[list[Any]] | str
 """The tensors of one rank, or a word if there are none to show."""
 
 
@@ -62,7 +61,7 @@ def _before(call: Mapping[str, Any] | None) -> Holding:
     if call is None:
         return "takes no part"
     if call["value_in"] is not None:
-        return _tensors(call["value_in"])
+        return decode_values(call["value_in"]) or []
     if not call["shape"]:
         return "no tensor"
     return "nothing to give" if call["op"] in (Op.SCATTER, Op.RECV) else _TOO_LARGE
@@ -76,7 +75,7 @@ def _after(call: Mapping[str, Any] | None, before: Holding) -> Holding:
     unchanged = call["value_out"] == call["value_in"]
     untouched = unchanged and call["op"] == Op.REDUCE and call["rank"] != call["root"]
     if call["value_out"] is not None and not untouched:
-        return _tensors(call["value_out"])
+        return decode_values(call["value_out"]) or []
     if not isinstance(before, str):
         return "as before"
     return _TOO_LARGE if call["shape"] else "no tensor"
@@ -88,7 +87,7 @@ def _cell(holding: Holding, owners: Mapping[float, int], rank: int | None = None
         return Cell((holding,), html=f"<em>{escape(holding)}</em>")
     texts, tensors = [], []
     for tensor in holding:
-        texts.append(f"[{' '.join(map(_number, tensor))}]")
+        texts.append(f"[{' '.join(map(number, tensor))}]")
         chips = [_chip(value, owners.get(value) if rank is None else rank) for value in tensor]
         if len(chips) > MAX_CHIPS:
             chips[MAX_CHIPS // 2 : -MAX_CHIPS // 2] = [" … "]
@@ -104,7 +103,7 @@ def _chip(value: float, owner: int | None) -> str:
     return (
         f'<span title="{source}" style="display:inline-block;min-width:1.6em;text-align:center;padding:0 .35em;'
         f'margin:1px;border:1px solid {BLACK};border-radius:3px;background:{color};color:{BLACK}">'
-        f"{_number(value)}</span>"
+        f"{number(value)}</span>"
     )
 
 
@@ -117,10 +116,6 @@ def _owners(before: Sequence[Holding]) -> dict[float, int]:
     return {value: ranks.pop() for value, ranks in ranks_of.items() if len(ranks) == 1}
 
 
-def _tensors(text: str) -> tuple[Tensor, ...]:
-    return tuple(tuple(map(float, tensor)) for tensor in json.loads(text))
-
-
 def _title(calls: Sequence[Mapping[str, Any]]) -> str:
     first, ops = calls[0], dict.fromkeys(call["op"] for call in calls)
     if ops.keys() <= POINT_TO_POINT:
@@ -131,7 +126,3 @@ def _title(calls: Sequence[Mapping[str, Any]]) -> str:
     if len(ops) == 1 and first["root"] is not None:
         text += f" {'from' if text in ('broadcast', 'scatter') else 'to'} rank {first['root']}"
     return text
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.thread import BesideThread
-from joinlab.ops import CallRow, decode_values
+from joinlab.ops import CallRow, flat_values
 from joinlab.picture.rows import RowKind
 from joinlab.picture.rows import kind as kind_of
 from joinlab.picture.theme import FILLS, LIGHT, ink_of
@@ -179,7 +178,7 @@ _NOW = {"read": "reads", "took": "takes", "got": "reads", "discarded": "discards
 
 
 def _values(text: str | None) -> str | None:
-    values = list(chain.from_iterable(decode_values(text) or ()))
+    values = flat_values(text)
     if not values:
         return None
     if len(values) > MOST_VALUES:

@@ -4,14 +4,13 @@ divergence share."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
 from operator import itemgetter
 
 from joinlab.analysis.first_difference import Side
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of, conclusion, is_own
 from joinlab.analysis.wording import by_key, splits_text, tensor
-from joinlab.ops import Op, decode_values
+from joinlab.ops import Op, flat_values
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Cause, Line, Value, form
 from joinlab.story.words import Text, code, listing, say
@@ -175,7 +174,7 @@ def given(row: CallRow, names: Collection[str]) -> str:
 
 def value_of(evidence: Evidence, side: Side, row: CallRow) -> Value:
     """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
-    values = list(chain.from_iterable(decode_values(row["value_out"]) or ()))
+    values = flat_values(row["value_out"])
     concluded = conclusion(row["origin"], row["value_out"])
     return Value(
         evidence.difference.ranks(side),

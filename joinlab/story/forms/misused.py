@@ -11,7 +11,7 @@ from typing import Any
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import by_key, good
-from joinlab.ops import CallRow, Op, decode_values
+from joinlab.ops import CallRow, Op, decode_values, flat_values
 from joinlab.showing import site_text
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Fix, Headline, Line, Note, RankEnds, SourceLine, form
@@ -165,7 +165,7 @@ def _overwritten(evidence: Evidence) -> tuple[Line, ...]:
         rows = _in_order(evidence, slot) if slot.met and not slot.differs else []
         given_there = list(_given(rows))
         for row in rows[:1] if slot.pair else rows:
-            came = chain(*decode_values(row["value_out"]) or ())
+            came = flat_values(row["value_out"])
             for got, (givers, gave) in zip(came, given_there, strict=False):
                 if _fits(got, gave, row["reduce_op"]):
                     continue
