@@ -505,7 +505,7 @@ SHAPES = """(all) => all.map((one) => ["x", "y", "width", "height"].map((name) =
 
 
 def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colours(
-    opened, tmp_path
+    opened, tmp_path, monkeypatch
 ):
     """The picture on paper, in a mail and in a reopened notebook has the same boxes as the
     screen."""
@@ -514,7 +514,8 @@ def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colo
     boxes = first(page).locator(".jl-col rect.jl-fill")
     live = boxes.evaluate_all(SHAPES)
     wide = int(page.locator(".jl-scene").get_attribute("width"))
-    (tmp_path / "still.html").write_text(svg(first_screen(run), width=wide), "utf-8")
+    monkeypatch.setattr("joinlab.picture.svg.WIDTH", wide)
+    (tmp_path / "still.html").write_text(svg(first_screen(run)), "utf-8")
     still = opened(tmp_path / "still.html").locator("rect.fill").evaluate_all(SHAPES)
     assert len(live) == len(still) == 18
     for one, other in zip(live, still, strict=True):
