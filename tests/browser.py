@@ -67,8 +67,10 @@ def watched(
     requests and on errors.
 
     ignored  parts of console messages that joinlab cannot avoid
-    options  of the context; a page whose options can be changed is used again (`_ready`)
+    options  of the context; a page whose options can be changed is used again (`_ready`). Colours
+             change in one step unless a test asks for motion, which takes 2 s of processor time a page
     """
+    options = {"reduced_motion": "reduce", **options}
     trouble: list[str] = []
 
     def asked(request: Request) -> None:
@@ -117,7 +119,7 @@ def _ready(browser: Browser, options: Mapping[str, Any]) -> Page:
         page.emulate_media(
             media="null",
             color_scheme=options.get("color_scheme", "light"),
-            reduced_motion=options.get("reduced_motion", "no-preference"),
+            reduced_motion=options["reduced_motion"],
         )
         return page
     page = browser.new_context(**options).new_page()

@@ -235,7 +235,7 @@ def bench(
     """
     write_notebook(folder / "first.ipynb", ["import joinlab\nbench = joinlab.bench()\nbench"])
     viewport = {"width": size[0], "height": size[1]}
-    with watched(browser, [url], viewport=viewport, reduced_motion="reduce") as page:
+    with watched(browser, [url], viewport=viewport) as page:
         notebook = Notebook(page, url, token, "first.ipynb")
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
         notebook.change_theme(scheme.title())  # JupyterLab keeps the last one

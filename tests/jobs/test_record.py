@@ -1006,10 +1006,13 @@ def test_a_spawned_rank_that_fails_has_the_error_that_it_failed_by(
     assert f"spawned.py:{line}" in str(joinlab.diagnose(loaded(tmp_path)))
 
 
-def test_a_spawned_rank_that_ctrl_c_ended_did_not_finish(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", sampled(["spawn", "fork"], "fork".__eq__))
+def test_a_spawned_rank_that_ctrl_c_ended_did_not_finish(tmp_path: Path, method: str) -> None:
     """torch.multiprocessing.spawn takes KeyboardInterrupt for a return."""
     ending = "signal.raise_signal(signal.SIGINT)"
     script = SPAWNED.replace("    dist.destroy_process_group()", f"    if rank: {ending}")
+    script = script.replace("nprocs=2", f"nprocs=2, start_method={method!r}")
+    script = script.replace("mp.spawn", "mp.start_processes")
     (tmp_path / "spawned.py").write_text("import signal\n" + script)
     done = python(tmp_path, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store"))
     assert done.returncode == 0

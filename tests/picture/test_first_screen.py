@@ -277,7 +277,7 @@ def test_what_never_ends_fades_within_its_column_and_numbers_stand_clear(opened)
 
 
 def test_half_way_the_wrong_value_is_between_the_lanes(opened):
-    page = opened("case_4")
+    page = opened("case_4", reduced_motion="no-preference")
     lower, upper = (
         column(page, "call 29").locator(".jl-fill").nth(lane).bounding_box() for lane in (1, 0)
     )
@@ -295,7 +295,7 @@ def test_half_way_the_wrong_value_is_between_the_lanes(opened):
 
 
 def test_what_is_to_come_is_empty_and_the_keys_go_on(opened):
-    page = opened("case_4", "#at=26.99", reduced_motion="reduce")
+    page = opened("case_4", "#at=26.99")
     inked = "(one) => getComputedStyle(one).opacity"
     label = column(page, "30").locator("text:not(.jl-num)").first
     assert label.evaluate(inked) == "0"
@@ -311,7 +311,7 @@ def test_what_is_to_come_is_empty_and_the_keys_go_on(opened):
 
 
 def test_play_runs_from_where_the_first_rank_runs_out(opened):
-    page = opened("case_4", reduced_motion="reduce")  # a call at a time
+    page = opened("case_4")  # a call at a time
     page.get_by_role("button", name="Play").click()
     page.wait_for_function(
         "() => document.querySelector('.jl-scrub').getAttribute('aria-valuenow') === '1'"
@@ -341,7 +341,7 @@ def test_a_ghost_fades_out_above_the_call_that_its_rank_never_reached(opened):
 
 
 def test_the_lanes_turn_and_turn_back(opened):
-    page = opened("case_4")
+    page = opened("case_4", reduced_motion="no-preference")
     one, other = (page.locator(".jl-rank").nth(lane) for lane in (0, 1))
     assert one.bounding_box()["x"] == other.bounding_box()["x"]
     page.get_by_role("button", name="Lanes as columns").click()
@@ -380,7 +380,7 @@ def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
     ),
 )
 def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
-    page = opened(name, color_scheme=scheme, reduced_motion="reduce")
+    page = opened(name, color_scheme=scheme)
     found = page.evaluate(SEEN)
     assert found["words"] <= MOST_WORDS and found["controls"] <= MOST_CONTROLS
     assert found["least"] >= LEAST_TEXT and found["cut"] == []

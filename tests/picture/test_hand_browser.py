@@ -49,7 +49,7 @@ def handout(tmp_path_factory) -> Path:
 
 @contextmanager
 def opened(browser, path: Path, case: int = 4, **options: Any) -> Iterator[Any]:
-    with watched(browser, [path.as_uri()], reduced_motion="reduce", **options) as page:
+    with watched(browser, [path.as_uri()], **options) as page:
         page.goto(f"{path.as_uri()}#case={case}&barrier=0&inputs=5,6")
         page.locator(".jl-scene").wait_for()
         yield page
@@ -291,7 +291,7 @@ CELLS = (
 def notebook(browser, served):
     write_notebook(served.folder / "hand.ipynb", CELLS)
     size = {"width": 1440, "height": 1300}
-    with watched(browser, [served.url], viewport=size, reduced_motion="reduce") as page:
+    with watched(browser, [served.url], viewport=size) as page:
         notebook = Notebook(page, served.url, served.token, "hand.ipynb")
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
         notebook.run_all()
