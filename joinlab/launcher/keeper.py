@@ -4,8 +4,9 @@ It may be forked before there is a run: then it forks ranks ahead, which wait (r
 run's socket it gets, as frames:
 
     {"ahead": n}                           fork n ranks now; the run comes later
-    {"ranks", "folder", "to_ranks"}        a run: how many ranks, where its files are, and the frame that
-                                           each rank gets (rank.py)
+    {"ranks", "folder", "host", "to_ranks"}
+                                           a run: how many ranks, where its files are, the address of its
+                                           store, and the frame that each rank gets (rank.py)
     "kill"                                 end the ranks
 
 The launcher closes the socket to give up the run. The keeper answers
@@ -142,7 +143,12 @@ class Keeper:
             return
         self.ranks = ranks
         # not before: a forked process would wait at its exit for the server's thread
-        self.store = serve_store(Path(self.folder))
+        try:
+            self.store = serve_store(request["host"], Path(self.folder))
+        except Exception as error:
+            self.kill()
+            self.tell({"error": f"could not serve the ranks' store: {error}"})
+            return
         for child in self.children[ranks:]:  # they were forked ahead, and end now
             child.link.close()
         for child in self.children[:ranks]:

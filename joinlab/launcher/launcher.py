@@ -49,6 +49,7 @@ FOLDER = "joinlab-"
 
 REMOVE_S = 5.0
 """Ranks whose keeper was killed end within this time."""
+CONNECT_S = 1.0
 EMULATION_S = 30.0
 """Real seconds after which the emulation of a launched program is given up."""
 
@@ -181,8 +182,9 @@ def _run(
     if machine["gpus"]:  # the program may use one, whatever its backend: see forkserver.py
         server = ForkServer.get(warm=False)
     chosen, settings = choose_backend(machine, backend, len(counts))
+    host = loopback()
     if chosen == "gloo":
-        settings["JOINLAB_GLOO_HOST"] = loopback()
+        settings["JOINLAB_GLOO_HOST"] = host
     else:  # so that NCCL says how long each call ran
         settings["TORCH_NCCL_ENABLE_TIMING"] = os.environ.get("TORCH_NCCL_ENABLE_TIMING", "1")
     meta["backend"] = chosen
@@ -214,6 +216,7 @@ def _run(
         request = {
             "ranks": len(counts),
             "folder": str(folder),
+            "host": host,
             "to_ranks": frame(to_ranks),
         }
         watch = Watch(server, folder, tuple(counts), meta, listener, progress, stop)
@@ -317,16 +320,16 @@ def _sharing(nccl: str) -> dict[str, str]:
 
 
 def loopback() -> str:
-    """The address of the loopback interface, over which ranks on gloo connect."""
+    """The address of the loopback interface, over which ranks connect to their store, and on gloo."""
     error: OSError | None = None
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
-            with socket.socket(family) as probe:
-                probe.bind((host, 0))
-                return host
+            with socket.create_server((host, 0), family=family) as server:
+                socket.create_connection(server.getsockname()[:2], CONNECT_S).close()
+            return host
         except OSError as failure:
             error = error or failure
     raise LaunchError(
-        f"ranks on gloo connect over the loopback interface, and none of its ports can be bound: {error}. Bring it up "
+        f"ranks connect over the loopback interface, and none of its ports can be used: {error}. Bring it up "
         "(ip link set lo up), or end processes that hold its ports."
     )

@@ -24,6 +24,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,8 +58,7 @@ from joinlab.recorder.recorded_traces import RecordedTrace
 from joinlab.recorder.recorder import Recorder
 from joinlab.showing import site_text
 
-STORE = "port of the store"
-LOOPBACK = "127.0.0.1"
+STORE = "address of the store"
 CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will
 fail."""
@@ -234,8 +234,8 @@ class RankRun:
             device = torch.device("cuda", self.rank % self.request["gpus"])
             torch.cuda.set_device(device)
             default_device.make_default(device)
-        port = int((self.folder / STORE).read_text())
-        served = TCPStore(LOOPBACK, port, timeout=c10d.default_pg_timeout)
+        host, port = (self.folder / STORE).read_text().split()
+        served = TCPStore(host, int(port), timeout=c10d.default_pg_timeout)
         store = c10d.PrefixStore("default_pg", served)
         dist.init_process_group(
             self.request["backend"], store=store, rank=self.rank, world_size=self.ranks
@@ -294,16 +294,22 @@ class RankRun:
         c10d.init_process_group = dist.init_process_group = init_process_group
 
 
-def serve_store(folder: Path) -> object:
+def serve_store(host: str, folder: Path) -> object:
     """Serve the store of a run whose files are in that folder, to this machine alone.
 
     As torchrun's, it outlives each rank, and a wait for a key raises a DistStoreError.
     """
-    listening = socket.create_server((LOOPBACK, 0))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, 0), family=family)
     port = listening.getsockname()[1]
-    (folder / STORE).write_text(str(port))
+    (folder / STORE).write_text(f"{host} {port}")
     return TCPStore(
-        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=CONNECT_S),
+        master_listen_fd=listening.detach(),
     )
 
 

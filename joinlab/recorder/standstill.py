@@ -8,14 +8,17 @@ it when the next event follows.
 from __future__ import annotations
 
 import _thread
+import asyncio
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from joinlab.ops import Stood
-from joinlab.program.labels import walk
+from joinlab.program.labels import Frame, walk
 from joinlab.program.log_events import ThreadsStand
 from joinlab.recorder.events import line_of, now
 
@@ -67,7 +70,7 @@ def stacks() -> list[Stood]:
     threads = list[Stood]()
     for ident, frame in frames_of[:MOST_THREADS]:
         if ident != own_thread:
-            frames = list(map(str, reversed(walk(frame))))
+            frames = list(map(str, (*reversed(walk(frame)), *_awaiting(frame))))
         else:
             frames = []
         if not frames:
@@ -77,6 +80,19 @@ def stacks() -> list[Stood]:
         if error:
             threads[-1]["error"] = error
     return threads
+
+
+def _awaiting(frame: FrameType | None) -> Iterator[Frame]:
+    """Where the coroutine waits that a thread has asyncio run to its end: no thread's stack shows it."""
+    while frame is not None and frame.f_code.co_name != "run_until_complete":
+        frame = frame.f_back
+    task: Any = frame and frame.f_locals.get("future")
+    waits = isinstance(task, asyncio.Task) and not task.done()
+    coroutine: Any = task.get_coro() if waits else None
+    while coroutine is not None and getattr(coroutine, "cr_suspended", False):
+        at = coroutine.cr_frame
+        yield Frame(at.f_code.co_filename, at.f_lineno, at.f_code.co_name)
+        coroutine = coroutine.cr_await
 
 
 def _text_of(error: object) -> str:

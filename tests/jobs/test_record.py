@@ -3,6 +3,7 @@ never harmed."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -711,6 +712,34 @@ def test_a_rank_says_once_per_standstill_where_it_is(tmp_path: Path) -> None:
     log.write(InputBegins(done=1))
     wait_for(2)
     log.close()
+
+
+def test_an_error_of_a_worker_is_said_with_its_message(tmp_path: Path) -> None:
+    text = "ValueError: Caught ValueError in worker 1.\nOriginal Traceback (most recent call last):\n  ..."
+    end = json.dumps({"e": "raise", "x": f"{text}\nValueError: bad image", "t": 1900})
+    write(tmp_path, 0, begin(0, 1) + end + "\n")
+    assert "worker 1. ValueError: bad image." in str(joinlab.diagnose(loaded(tmp_path, ".")))
+
+
+def test_a_rank_stands_where_its_coroutine_waits() -> None:
+    loop = asyncio.new_event_loop()
+    end = loop.create_future()
+
+    async def load() -> None:
+        await end
+
+    async def train() -> None:
+        await load()
+
+    running = threading.Thread(target=loop.run_until_complete, args=(train(),), name="loop")
+    running.start()
+    give_up, frames = time.monotonic() + 60, [""]
+    while not frames[-1].endswith(" load") and time.monotonic() < give_up:
+        (frames,) = [stood["frames"] for stood in standstill.stacks() if stood["thread"] == "loop"]
+    loop.call_soon_threadsafe(end.set_result, None)
+    running.join()
+    loop.close()
+    assert [frame.rpartition(" ")[2] for frame in frames[-2:]] == ["train", "load"]
 
 
 def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path, job_of: Any) -> None:

@@ -552,13 +552,18 @@ def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(
 def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
     works: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bind(at: tuple[str, int]) -> None:
-        if at[0] != works:
-            raise OSError("Cannot assign requested address")
+    def serve(at: tuple[str, int], family: int) -> MagicMock:
+        server = MagicMock()
+        server.__enter__.return_value.getsockname.return_value = at
+        return server
 
-    probe = MagicMock()
-    probe.return_value.__enter__.return_value.bind = bind
-    monkeypatch.setattr(socket, "socket", probe)
+    def connect(at: tuple[str, int], patience: float) -> MagicMock:
+        if at[0] != works:
+            raise OSError("Network is unreachable")
+        return MagicMock()
+
+    monkeypatch.setattr(socket, "create_server", serve)
+    monkeypatch.setattr(socket, "create_connection", connect)
     if address is None:
         with pytest.raises(LaunchError, match="loopback"):
             launcher.loopback()

@@ -296,8 +296,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     still = evidence.ranks_that(lambda end: STUCK in end.text)
     headline = (
         _failed(evidence)
-        or _waiting(evidence, open_)
-        or (TextStuck(ranks=tuple(still)) if still else None)
+        or _waiting(evidence, open_, still)
         or _victims(evidence)
         or (None if rows else _stood(evidence) or _hints(evidence))
         or _killed(evidence)
@@ -419,11 +418,12 @@ def _hints(evidence: Evidence) -> Line | None:
     return None
 
 
-def _waiting(evidence: Evidence, open_: list[CallRow]) -> Line | None:
-    """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no
-    more is told."""
+def _waiting(evidence: Evidence, open_: list[CallRow], still: Sequence[int]) -> Line | None:
+    """Ranks that wait: in calls that differ, for ranks that did not come or stood `still`, or in calls
+    of which no more is told."""
+    stuck = sorted({*still}.difference(row["rank"] for row in open_))
     if not open_:
-        return None
+        return TextStuck(ranks=tuple(stuck)) if stuck else None
     refused = [row for row in open_ if NOT_MET in (row["error"] or "")]
     if refused:
         kinds = _kinds(refused, numbers=True)
@@ -454,6 +454,8 @@ def _waiting(evidence: Evidence, open_: list[CallRow]) -> Line | None:
         return _calls(evidence, TextLast, kinds)
     if any("of its group failed" in (row["error"] or "") for row in open_):
         return _calls(evidence, TextAwaited, kinds)
+    if stuck and not kinds[1:]:
+        return TextStuck(ranks=tuple(stuck))
     return _calls(evidence, TextApart if kinds[1:] else TextWaits, kinds)
 
 
