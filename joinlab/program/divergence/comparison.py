@@ -9,6 +9,9 @@ from joinlab.program.branches import loops_around, outcome, statement_at
 from joinlab.program.divergence.fork import Fork
 from joinlab.program.traces import TraceStep
 
+NEAR = 256
+"""Steps within which two traces mostly meet again: the rest of a long trace is looked at only if they do not."""
+
 
 @dataclass(slots=True)
 class TraceComparison:
@@ -146,13 +149,15 @@ class TraceComparison:
         for depth in range(self.depth, 0, -1):
             step, _ = self.last.get(depth, (None, None))
             loops = loops_around(step.file, step.line) if step else []
-            first, end = lines_reached(self.first, i, depth, inside, loops)
-            second, other_end = lines_reached(self.second, j, depth, inside, loops)
-            both = first.keys() & second.keys()
-            if both:
-                return (*min(((first[key], second[key]) for key in both), key=sum), True)
+            for most in (NEAR, len(self.first) + len(self.second)):
+                first, end = lines_reached(self.first[i : i + most], depth, inside, loops)
+                second, other_end = lines_reached(self.second[j : j + most], depth, inside, loops)
+                both = [(first[key], second[key]) for key in first.keys() & second.keys()]
+                nearest = min(both, key=sum, default=None)
+                if nearest is not None and sum(nearest) <= most:  # none that lies further is nearer
+                    return i + nearest[0], j + nearest[1], True
             if depth == self.depth and end is not None and other_end is not None:
-                return end + 1, other_end + 1, False
+                return i + end + 1, j + other_end + 1, False
             inside = range(0)
         return None
 
@@ -167,7 +172,7 @@ def taken(step: TraceStep) -> bool | None:
 
 
 def lines_reached(
-    steps: Sequence[TraceStep], start: int, depth: int, inside: range, loops: Sequence[range]
+    steps: Sequence[TraceStep], depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
     """Where a trace first reaches each line of a function outside of a statement, and where it
     returns.
@@ -179,8 +184,7 @@ def lines_reached(
     reached: dict[object, int] = {}
     rounds = [0] * len(loops)
     raised = False
-    for index in range(start, len(steps)):
-        step = steps[index]
+    for index, step in enumerate(steps):
         if step.depth != depth:
             continue
         if step.event == "return":

@@ -110,15 +110,25 @@ def _still(
     if begin > end and fork.tests[which] not in called_at(end, trace):
         return False
     frame = test.depth, test.function
-    caller = _result_at(fork.turned() if which else fork, trace)
+    caller = _result_at(fork.tests[which], trace)
     if caller is not None:
-        if caller is caller_of(test, trace) and fork.tests[which].function != test.function:
-            return True  # an argument
+        argument = caller is caller_of(test, trace) and fork.tests[which].function != test.function
         statement = statement_at(caller.file, caller.line)
+        made: Set[str] = frozenset()
         if statement is not None and (caller.depth, caller.function) == frame:
-            names = names | (statement.stores & whole)
-        ran.insert(0, caller)
+            made = statement.stores & whole
+        side = fork.turned() if which else fork
+        if not (argument or made or owned & _sets_owned(fork, caller)) or not (
+            fork.statement.returns or shapes_result(side, trace)
+        ):
+            caller = None
+        elif argument:
+            return True
+        else:
+            names, ran = names | made, [caller, *ran]
     owned = owned & set[tuple[int, str]]().union(*(_sets_owned(fork, step) for step in ran))
+    if not names and not owned:
+        return False
     for step in trace[begin:end]:
         statement = statement_at(step.file, step.line)
         if statement is not None and step.event == "line" and step.key != (caller and caller.key):
@@ -128,11 +138,9 @@ def _still(
     return bool(names or owned)
 
 
-def _result_at(fork: Fork, trace: Sequence[TraceStep]) -> TraceStep | None:
-    """The line that called the function in which the ranks diverged, if that returned accordingly."""
-    if not (fork.statement.returns or shapes_result(fork, trace)):
-        return None
-    caller = caller_of(fork.tests[0], trace)
+def _result_at(step: TraceStep, trace: Sequence[TraceStep]) -> TraceStep | None:
+    """The line that gets what the function of a step returns."""
+    caller = caller_of(step, trace)
     while caller and linecache.getline(caller.file, caller.line).lstrip().startswith("return "):
         caller = caller_of(caller, trace)
     return caller
