@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-EXTRAS = dict.fromkeys(
-    ("anywidget", "greenlet", "ipywidgets", "plotly", "torch", "traitlets"), "lab"
-)
+EXTRAS = dict.fromkeys(("anywidget", "ipywidgets", "plotly", "torch", "traitlets"), "lab")
 """By package: the extra of joinlab that installs it."""
 
 

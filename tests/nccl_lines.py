@@ -29,8 +29,8 @@ from typing import Any
 
 import torch
 
-from joinlab.backend.play import Call, Played, Synchronize, Wait, play
 from joinlab.nccl.fabric import NcclFabric
+from tests.play import Call, Played, Synchronize, Wait, play
 
 CHOSEN = Path(__file__).parent.parent / "data" / "nccl_lines.jsonl.gz"
 DRAWN = Path(__file__).parent / "material" / "nccl_programs.jsonl.gz"

@@ -13,13 +13,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from joinlab.backend.calls import by_group, call_of
-from joinlab.backend.play import ALL, Call, Played, Sync, Wait, play
 from joinlab.errors import LaunchError
 from joinlab.gloo import rule as gloo_rule
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl import rule as nccl_rule
 from joinlab.nccl.fabric import NcclFabric
 from joinlab.ops import Op, waits_for
+from tests.play import ALL, Call, Played, Sync, Wait, play
 
 FABRICS = {"nccl": NcclFabric, "gloo": GlooFabric}
 RULES = {"nccl": nccl_rule.blocked, "gloo": gloo_rule.blocked}

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from joinlab import ops
-from joinlab.backend.play import Call, play
-from joinlab.backend.session import MakeFabric
 from joinlab.errors import LaunchError
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric
 from joinlab.ops import FACTS, Needs, Op, OpFacts, op_of
 from joinlab.program import process_group
+from tests.play import Call, play
+from tests.session import MakeFabric
 
 
 @pytest.mark.parametrize("op", Op)

@@ -8,7 +8,12 @@ import weakref
 import pytest
 import torch
 
-from joinlab.backend.play import (
+from joinlab.errors import LaunchError, ProgramError
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.nccl.fabric import NcclFabric
+from joinlab.ops import FACTS
+from joinlab.program.process_group import METHODS, options_of
+from tests.play import (
     Batch,
     Call,
     Destroy,
@@ -21,11 +26,6 @@ from joinlab.backend.play import (
     method_of,
     play,
 )
-from joinlab.errors import LaunchError, ProgramError
-from joinlab.gloo.fabric import GlooFabric
-from joinlab.nccl.fabric import NcclFabric
-from joinlab.ops import FACTS
-from joinlab.program.process_group import METHODS, options_of
 
 BOTH = pytest.mark.parametrize("fabric", [NcclFabric, GlooFabric])
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from joinlab.backend.play import Batch, Call, Destroy, Sync, Synchronize, Wait, play
 from joinlab.errors import LaunchError
 from joinlab.nccl.fabric import Communicator, NcclFabric
+from tests.play import Batch, Call, Destroy, Sync, Synchronize, Wait, play
 
 F32, I64 = torch.float32, torch.int64
 TINY = 2**-149  # the float whose bits are 1

@@ -27,8 +27,8 @@ from torch._C import _distributed_c10d as c10d
 
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall, Knobs
-from joinlab.backend.session import RankOver, Session, SessionRank
 from joinlab.nccl.fabric import NcclFabric
+from tests.session import RankOver, Session, SessionRank
 
 LENGTH = struct.Struct("<Q")
 OPTIONS = ("rootRank", "rootTensor", "asyncOp")

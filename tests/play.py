@@ -21,11 +21,11 @@ import torch.distributed as dist
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall, Group, Knobs
 from joinlab.backend.payload import memory
-from joinlab.backend.session import MakeFabric, Session, SessionRank
 from joinlab.errors import JoinlabError, ProgramError
 from joinlab.ops import FACTS, CallRow, Needs, Op
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import METHODS, Form
+from tests.session import MakeFabric, Session, SessionRank
 
 COSTS = Costs((), latency_ns=20_000, bytes_per_second=10e9)
 """Those of `joinlab.emulate`."""
