@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import NOT_MET, is_peer_gone
-from joinlab.ops import ONE_SIZE
+from joinlab.ops import ONE_SIZE, Op
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.fates import TIMED_OUT
@@ -250,6 +250,9 @@ class TextReach(Note):
         return say("this was read from {}. What it leaves out is not known{}.", self.of, missing)
 
 
+SIZED = ONE_SIZE | {Op.ALL_GATHER, Op.REDUCE_SCATTER}
+"""Ops whose tensors NCCL takes in one size: of uneven ones torch makes calls of another kind."""
+
 NO_ID = "but store->get("
 
 WAITED = (
@@ -476,7 +479,7 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     number if asked."""
     kinds: dict[str, list[CallRow]] = {}
     for row in rows:
-        sized = row["op"] in ONE_SIZE and all(other_row["shape"] for other_row in rows)
+        sized = row["op"] in SIZED and all(other_row["shape"] for other_row in rows)
         sized = sized or NOT_MET in (row["error"] or "")
         key = (row["origin"], row["shape"] if sized else None, row["number"] if numbers else None)
         kinds.setdefault(repr(key), []).append(row)
