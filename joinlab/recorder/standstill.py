@@ -87,9 +87,8 @@ def _awaiting(frame: FrameType | None) -> Iterator[Frame]:
     while frame is not None and frame.f_code.co_name != "run_until_complete":
         frame = frame.f_back
     task: Any = frame and frame.f_locals.get("future")
-    waits = isinstance(task, asyncio.Task) and not task.done()
-    coroutine: Any = task.get_coro() if waits else None
-    while coroutine is not None and getattr(coroutine, "cr_suspended", False):
+    coroutine: Any = task.get_coro() if isinstance(task, asyncio.Task) else None
+    while getattr(coroutine, "cr_suspended", False):
         at = coroutine.cr_frame
         yield Frame(at.f_code.co_filename, at.f_lineno, at.f_code.co_name)
         coroutine = coroutine.cr_await

@@ -17,7 +17,7 @@ PREFIX = re.compile(
 )
 """torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "."""
 
-RANK = re.compile(r"\[rank(?P<rank>\d+)\]:")
+LAST_RANK = re.compile(r".*\[rank(?P<rank>\d+)\]:")
 
 FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+)|[ \t]*$)', re.MULTILINE
@@ -36,7 +36,7 @@ def prefix(text: str, match: re.Match[str]) -> re.Match[str] | None:
     """torch's "[rank5]:" before a match, in the same line: the last, as two ranks may have written into
     one line."""
     begin = text.rfind("\n", 0, match.start()) + 1
-    return next(reversed([*RANK.finditer(text, begin, match.start())]), None)
+    return LAST_RANK.match(text, begin, match.start())
 
 
 def rank_of(text: str, match: re.Match[str]) -> int:
