@@ -10,6 +10,7 @@ program/log_events.py describes the events.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -62,6 +63,7 @@ class EventLog:
         "__weakref__",
         "_end",
         "_fd",
+        "_file",
         "_full_at",
         "_lock",
         "_map",
@@ -73,6 +75,7 @@ class EventLog:
 
     _end: int  # end of the text, once the mapping is sealed
     _fd: int
+    _file: tuple[int, int] | None
     _full_at: int  # the file takes at most this many bytes of text
     _map: mmap.mmap
     _put: Callable[[bytes], object]
@@ -148,8 +151,9 @@ class EventLog:
     def close(self) -> None:
         """Truncate the file after its last event. Later events are lost."""
         with self._lock:
+            end = None if self.failed else self._seal()
             if self._fd >= 0:
-                cut(self._fd, None if self.failed else self._seal())
+                cut(self._fd, end)
                 self._fd = -1
             self.stop()
             self._map = mmap.mmap(-1, 1)  # the other one holds a descriptor of the file
@@ -168,7 +172,7 @@ class EventLog:
             os.close(fd)
             raise
         mapped.write(text)
-        self._fd = fd
+        self._fd, self._file = fd, file_of(fd)
         self._go_on_in(mapped)
 
     def _go_on_in(self, mapped: mmap.mmap) -> None:
@@ -184,6 +188,10 @@ class EventLog:
             self._map.seek(0, os.SEEK_END)
             end = self._map.find(b"\0", position)  # behind what another thread has put since
             self._end = len(self._map) if end < 0 else end
+            if file_of(self._fd) != self._file:
+                self._fd = -1
+                # nor may the mapping close its descriptor
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
         return self._end
 
     def _make_room(self, size: int) -> bool:
@@ -235,12 +243,21 @@ def _refuse(data: bytes) -> None:
     raise ValueError("the log takes no further event")
 
 
+def file_of(fd: int) -> tuple[int, int] | None:
+    """The open file of a number, which is another one's once the program has closed all files."""
+    with suppress(OSError):
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    return None
+
+
 def cut(fd: int, size: int | None) -> None:
     """Close a log's file, truncated to `size` bytes if given."""
     if size is not None:
         with suppress(OSError):
             os.ftruncate(fd, size)
-    os.close(fd)
+    with suppress(OSError):
+        os.close(fd)
 
 
 class _Logging(Protocol):

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
+from joinlab.recorder.events import file_of
+
 
 class Interrupts:
     """The SIGINTs that this process receives.
@@ -28,6 +30,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return
         self._reads, self._writes = os.pipe()
+        self._pipe = file_of(self._reads)
         os.set_blocking(self._reads, False)
         os.set_blocking(self._writes, False)
         before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
@@ -46,7 +49,7 @@ class Interrupts:
     def came(self) -> bool:
         """Whether a SIGINT has come."""
         with self._lock, suppress(OSError):  # the pipe is empty
-            if signal.SIGINT in os.read(self._reads, 4096):
+            if file_of(self._reads) == self._pipe and signal.SIGINT in os.read(self._reads, 4096):
                 self._came = True
                 for listener in self.listeners:
                     listener()
@@ -55,7 +58,7 @@ class Interrupts:
     def _hear(self, begun: _thread.LockType) -> None:
         begun.release()
         with suppress(OSError, ValueError):  # the program has closed all files
-            while True:
+            while file_of(self._reads) == self._pipe:
                 select.select([self._reads], [], [])
                 self.came()
 

@@ -721,6 +721,18 @@ def test_an_error_of_a_worker_is_said_with_its_message(tmp_path: Path) -> None:
     assert "worker 1. ValueError: bad image." in str(joinlab.diagnose(loaded(tmp_path, ".")))
 
 
+def test_a_file_of_the_program_that_took_the_log_s_number_is_left_alone(tmp_path: Path) -> None:
+    log = events.EventLog(tmp_path / "log", lambda error: None)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(b"x" * 100_000)
+    number = log._fd
+    with checkpoint.open("rb") as file:
+        os.dup2(file.fileno(), number)
+    log.close()
+    assert os.fstat(number).st_size == checkpoint.stat().st_size == 100_000
+    os.close(number)
+
+
 def test_a_rank_stands_where_its_coroutine_waits() -> None:
     loop = asyncio.new_event_loop()
     end = loop.create_future()
