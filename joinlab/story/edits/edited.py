@@ -46,7 +46,9 @@ class Edited:
     def _made(self, value: object, names: dict[str, object], within: CellType | None = None) -> Any:
         """A function or method of the program made anew, also in decorators; any other value itself."""
         match value:
-            case FunctionType() if inspect.unwrap(value).__globals__ is self.before.names:
+            case FunctionType() if (
+                getattr(inspect.unwrap(value), "__globals__", 0) is self.before.names
+            ):
                 return self._function(value, names, within)
             case staticmethod() | classmethod():
                 return type(value)(self._made(value.__func__, names, within))
