@@ -348,9 +348,9 @@ class Check:
         """Every fix was tried, and does what it says."""
         for line in self.story.of(LineKind.FIX):
             for pattern in self.row.false:
-                if found := re.search(pattern, str(line)):
+                if found := re.search(pattern, line.sentence):
                     yield f"FALSE fix: {found[0]!r}"
-            if self.launched and line.edits and "emulated" not in str(line):
+            if self.launched and line.edits and "emulated" not in line.sentence:
                 yield "FALSE fix: it does not say that its trial was emulated"
             if isinstance(line, TriedEdit):
                 yield from self.tried(line.edits, line.fix["fewer"])

@@ -26,7 +26,7 @@ class Interrupts:
         self.listeners: list[Callable[[], object]] = []
         self._came = False
         self._lock = threading.Lock()
-        self._reads = -1
+        self._reads, self._pipe = -1, file_of(-1)
         if threading.current_thread() is not threading.main_thread():
             return
         self._reads, self._writes = os.pipe()

@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from joinlab.jobs.recorded_timeline import GONE, is_over
 from joinlab.jobs.recording import RecordedFolder, load_recording
 from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
-from joinlab.recorder import bounded_log, events, standstill
+from joinlab.recorder import bounded_log, events, interrupts, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.story.lines import LineKind
 from joinlab.timeline import INTERRUPTED, LOST, RUNNING, EndKind, Timeline
@@ -731,6 +732,11 @@ def test_a_file_of_the_program_that_took_the_log_s_number_is_left_alone(tmp_path
     log.close()
     assert os.fstat(number).st_size == checkpoint.stat().st_size == 100_000
     os.close(number)
+
+
+def test_a_record_that_begins_in_a_thread_hears_no_interrupt() -> None:
+    with ThreadPoolExecutor() as pool:
+        assert not pool.submit(lambda: interrupts.Interrupts().came()).result()
 
 
 def test_a_rank_stands_where_its_coroutine_waits() -> None:
