@@ -150,7 +150,7 @@ def _differing(rows: Sequence[CallRow], slot: Slot, lanes: Lanes) -> str:
     """That calls of one slot do not belong together. Boxes name the calls; this tells what else
     differs."""
     rows_by_text = by_key((given(row, slot.differs), row) for row in rows)
-    texts = [f"{_ranks(alike, lanes)} {text}" for text, alike in rows_by_text.items() if text]
+    texts = [f"{_ranks(alike, lanes)} with {text}" for text, alike in rows_by_text.items() if text]
     verdict = "Met, but should not have" if slot.met else "Face each other, but can never meet"
     return ": ".join(filter(None, (verdict, "; ".join(texts)))) + "."
 

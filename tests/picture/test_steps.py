@@ -72,7 +72,7 @@ def test_a_wrong_meeting_says_what_boxes_do_not_show():
     matched = Matched(case_timeline(4, 2, backend="nccl", era="1.9"))
     steps = [step for step in planned(matched) if not matched.slots[step.slot].expected]
     assert len(steps) == 4
-    assert steps[0].text == "Met, but should not have: rank 0 float32[1]; rank 1 uint8[1]."
+    assert steps[0].text == "Met, but should not have: rank 0 with float32[1]; rank 1 with uint8[1]."
 
 
 def test_a_rank_that_never_came_is_named_once():
@@ -88,7 +88,7 @@ def test_alike_calls_of_other_ranks_are_grouped():
         writer.call(rank, "all_reduce", "mine", done=False)
     writer.call(3, "all_reduce", "mine", shape=[[2]], done=False)
     (step,) = planned(Matched(writer.timeline([Ending("hung", proven=True)] * 4)))
-    assert step.text.endswith(": ranks 0-2 float32[1]; rank 3 float32[2].")
+    assert step.text.endswith(": ranks 0-2 with float32[1]; rank 3 with float32[2].")
 
 
 def test_a_slot_that_is_taken_apart_names_what_stands_elsewhere():

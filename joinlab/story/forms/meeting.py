@@ -166,7 +166,7 @@ def given(row: CallRow, names: Collection[str]) -> str:
         "shape": part,
         "root": f"root {row['root']}",
         "reduce_op": row["reduce_op"] or "",
-        "splits": splits_text(row["splits"]) if row["splits"] else "",
+        "splits": f"splits ({splits_text(row['splits'])})" if row["splits"] else "",
     }
     given_texts = dict.fromkeys(text for name, text in texts.items() if name in names)
     return " and ".join(filter(None, given_texts))
