@@ -72,7 +72,9 @@ def test_a_wrong_meeting_says_what_boxes_do_not_show():
     matched = Matched(case_timeline(4, 2, backend="nccl", era="1.9"))
     steps = [step for step in planned(matched) if not matched.slots[step.slot].expected]
     assert len(steps) == 4
-    assert steps[0].text == "Met, but should not have: rank 0 with float32[1]; rank 1 with uint8[1]."
+    assert (
+        steps[0].text == "Met, but should not have: rank 0 with float32[1]; rank 1 with uint8[1]."
+    )
 
 
 def test_a_rank_that_never_came_is_named_once():
