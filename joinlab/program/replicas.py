@@ -47,6 +47,7 @@ class Replica(TypedDict):
     rates  by rank: the parameter's learning rate in that step; left out: they are equal or unknown
     over   "training": they were equal up to the last step that each rank made; "again": steps without an average of
            gradients parted them, and they were equal again before a later step or at the end
+    emulated  of a launch, which compares replicas only at the end: an emulation that ended alike saw when they parted
     late   a step before these was made by some ranks alone, without join(): they may differ since that one
     """
 
@@ -60,6 +61,7 @@ class Replica(TypedDict):
     rates: NotRequired[dict[str, float]]
     over: NotRequired[Literal["training", "again"]]
     late: NotRequired[bool]
+    emulated: NotRequired[bool]
 
 
 class Gradient(TypedDict):

@@ -85,9 +85,9 @@ def _follow(evidence: Evidence, source: TraceSource) -> None:
 
 
 def _is_emulated_unasked(timeline: Timeline) -> bool:
-    """Whether this is a launch of which an emulation may say more, since it failed or selects data by
-    keys, and whose program may simply be run again: without GPUs, short, without side effects, and
-    without a rank that may be in an endless loop."""
+    """Whether this is a launch of which an emulation may say more, since it failed, selects data by keys,
+    or ends with replicas that differ, and whose program may simply be run again: without GPUs, short,
+    without side effects, and without a rank that may be in an endless loop."""
     meta = timeline.meta
     return (
         bool(timeline.rerun)
@@ -95,7 +95,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
         and meta["backend"] == "gloo"
         and meta["seconds"] <= SHORT_S
         and not meta.get("side_effects")
-        and (not all(map(good, timeline.ends)) or has_keys(timeline))
+        and (not all(map(good, timeline.ends)) or has_keys(timeline) or "replicas" in meta)
         and all(_OVERRUN in end.text for end in timeline.ends if end.kind is EndKind.KILLED)
         and all(end.proven for end in timeline.ends if end.kind is EndKind.HUNG)
     )
@@ -118,6 +118,8 @@ def _look_at_emulation(timeline: Timeline) -> None:
     if "parting" in emulated.meta and "parting" not in timeline.meta:
         timeline.meta["parting"] = emulated.meta["parting"]
         timeline.meta["parting_emulated"] = True
+    if "replicas" in timeline.meta and "replicas" in emulated.meta:
+        timeline.meta["replicas"] = {**emulated.meta["replicas"], "emulated": True}
     _take_fixes(timeline, emulated)
 
 

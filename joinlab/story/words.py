@@ -62,6 +62,10 @@ ENDINGS: Mapping[str, EndWords] = {
 """The words of every ending."""
 
 
+EMULATED = ", emulated; the emulation ended as this run did"
+"""Behind what an emulation of a launched program showed."""
+
+
 def ends(
     ranks: Sequence[int],
     kind: str,

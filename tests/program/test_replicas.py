@@ -208,6 +208,17 @@ def test_replicas_that_part_after_the_last_step_of_all_are_no_fault(extra_step, 
     assert (found["name"], found["more"], found.get("over")) == ("weight", 1, over)
 
 
+def test_of_a_launch_an_emulation_tells_when_replicas_parted():
+    program = partial(changed_at_the_end, extra_step=False)
+    timeline = joinlab.launch(program, (2, 2), "gloo", progress=False, on_output=None)
+    assert timeline.meta["replicas"]["steps"] == {} and "over" not in timeline.meta["replicas"]
+    headline, _, note = joinlab.diagnose(timeline).lines
+    assert headline.sentence == "Both ranks finished; every call met its counterpart."
+    assert note.sentence.endswith(
+        "equal up to the last step, emulated; the emulation ended as this run did."
+    )
+
+
 def rates_of_its_length(rank, inputs):
     model = DDP(nn.Linear(1, 1))
     optimizer = sgd(model.parameters())

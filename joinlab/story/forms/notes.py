@@ -15,7 +15,7 @@ from joinlab.story.forms.kept_waiting import Shows, unclear_first
 from joinlab.story.forms.pasted import waited
 from joinlab.story.forms.silent import differing
 from joinlab.story.lines import Line, LineKind, Note, form
-from joinlab.story.words import ENDINGS, Text, as_sentence, say, who
+from joinlab.story.words import EMULATED, ENDINGS, Text, as_sentence, say, who
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
@@ -160,11 +160,12 @@ class ReplicasPart(Note):
     def words(self) -> Text:
         template = (
             "{}'s replicas differ after steps in which no gradients were averaged: {}. "
-            "They were made equal again."
+            "They were made equal again{}."
         )
         if self.replica["over"] == "training":
-            template = "{}'s replicas differ at the end: {}. They were equal up to the last step."
-        return say(template, as_sentence((who(self.ranks),)), differing(self.replica))
+            template = "{}'s replicas differ at the end: {}. They were equal up to the last step{}."
+        emulated = EMULATED * self.replica.get("emulated", False)
+        return say(template, as_sentence((who(self.ranks),)), differing(self.replica), emulated)
 
 
 def _replicas(timeline: Timeline) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from joinlab.program.divergence import Branch, Read, Test
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Line, LineKind, Note, SourceLine, Value, form
-from joinlab.story.words import Text, code, listing, say
+from joinlab.story.words import EMULATED, Text, code, listing, say
 from joinlab.timeline import EndKind
 
 FEW = 4
@@ -40,9 +40,8 @@ class AtTest(Line):
     def words(self) -> Text:
         test, sides_text = self.lines[0], [_side(self, side) for side in self.went]
         text, location = code(quoted(test.text)), short_site(test.site)
-        emulated = ", emulated; the emulation ended as this run did" * self.emulated
+        emulated = EMULATED * (self.emulated and not self.before)
         template = "{}{} ({}): {}{}."
-        emulated *= not self.before
         return say(template, self.before, text, location, listing(sides_text, "; "), emulated)
 
 

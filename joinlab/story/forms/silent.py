@@ -251,9 +251,10 @@ class ReplicasDiffer(Headline):
         if len(steps_text) == 1:
             steps_text = [say(f"step {next(iter(by_step))}")]
         since = say("{} {}", "at" if self.replica.get("late") else "since", listing(steps_text))
-        template = "{} finished, but their replicas differ {}: {}."
+        template = "{} finished, but their replicas differ {}{}: {}."
+        emulated = " (emulated)" * bool(steps_text and self.replica.get("emulated"))
         when = since if steps_text else "at the end"
-        return say(template, self.ranks, when, differing(self.replica))
+        return say(template, self.ranks, when, emulated, differing(self.replica))
 
 
 def differing(replica: Replica) -> Text:
